@@ -1,20 +1,20 @@
-"""EnvClient: the trainer's side of the environment protocol. Only trainable replies come back; every fault is an
-exception.
+"""The trainer's side of the environment protocol. Only replies that can be trained are returned; faults are exceptions.
 
     async with client.session("python_tir", task, seed=1) as env:
         text = await env.reset()
         reply = await env.step(code, step_id=0)         outcome ok or model_error
 
-One client per rollout actor, for its whole life. What happens to a call:
+A rollout actor has one client for its whole life. What happens to a call:
 
-    no server is up             waits, a session for `outage_timeout_s`, a step until its deadline     (urls, breaker)
-    no room                     waits for a credit, 429 and outcome capacity included, `capacity_timeout_s` in all; the
-                                deadline does not run meanwhile; then EnvFull                          (credits)
-    broken connection, 5xx      sent again with the same ids (the server runs an id once), `max_retries` times, backing
-                                off; then EnvLost (no connection), EnvError (5xx)
-    the session's server        down until the deadline, or restarted (404): EnvLost
-    outcome timeout, deadline   EnvTimeout
-    everything else             EnvError with URL and fact: env_error, lost session, a body that is not the protocol's
+    no server is up             It waits: a new session for `outage_timeout_s`, a step until its deadline (urls,
+                                breaker).
+    no room                     It waits for a credit (credits), also after 429 and outcome capacity, for at most
+                                `capacity_timeout_s` in all. Its deadline does not run meanwhile. Then: EnvFull.
+    broken connection, 5xx      It is sent again with the same ids, which the server executes once only, up to
+                                `max_retries` times with growing pauses. Then: EnvLost (no connection), EnvError (5xx).
+    the session's server is     down until the deadline, or was restarted (404): EnvLost.
+    outcome timeout, deadline   EnvTimeout.
+    everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..backoff import backoff_s, jittered
 from ..config import Env
 from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
-from .http import CODE_DEFECT, CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
+from .http import CODE_DEFECT, CONNECT_TIMEOUT_S, Broken, EnvHttp, Full, InvalidReply, Unreachable
 from .session import HttpSession
 from .stage_times import StageTimes
 from .step_batches import StepBatches
@@ -39,10 +39,32 @@ from .urls import EnvServer, EnvUrls
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Urls = Mapping[str, str | Sequence[str]]
+"""Environment -> base URL of its server, or several."""
 MAX_PAUSE_S = 5.0
+"""Largest pause before a call is sent again, in seconds."""
+SETTINGS = (
+    "max_concurrency",
+    "step_timeout_s",
+    "reset_timeout_s",
+    "capacity_timeout_s",
+    "outage_timeout_s",
+    "hedge_after_s",
+    "max_retries",
+)
+"""Arguments of the client that are settings of the [env] section."""
 
 
 class EnvClient:
+    """Opens sessions on the servers of one environment or several, and survives the servers' faults.
+
+    Attributes:
+        urls: The servers.
+        http: The connections.
+        stage_times: When sessions were being started and evaluated.
+        send_step: (base URL, request, seconds to wait) -> reply: one attempt. `StepBatches` may take its place.
+        outcomes: (environment, outcome or reason of the fault) -> number of calls; also "retry", "refused", "hedge".
+    """
+
     def __init__(
         self,
         urls: Urls,
@@ -61,44 +83,49 @@ class EnvClient:
         probe_pause_s: float = 1.0,
         serves: str | None = None,
     ) -> None:
-        """`urls`: environment -> base URL, or several among which sessions are spread.
+        """Create a client without connections.
 
-        `serves` is what the servers call the environment, where that is not the name in `urls`.
-
-        `owner` begins every session's id, so that others can close what this process leaves behind when it is killed.
-        `grace_s` is how much longer than its deadline a step is waited for: the server's own "timeout" says more than a
-        cut connection. `probe_pause_s` is how long a server that failed is left alone before it is asked for its
-        health; doubled each time."""
-        self.step_timeout_s, self.reset_timeout_s, self.max_retries = step_timeout_s, reset_timeout_s, max_retries
-        self.capacity_timeout_s, self.outage_timeout_s = capacity_timeout_s, outage_timeout_s
+        Args:
+            urls: Environment -> base URL, or several among which sessions are spread.
+            token: Bearer token of the servers.
+            owner: Prefix of every session's id, by which others can close the sessions of a process that was killed.
+            max_concurrency: Calls in flight per server at most.
+            step_timeout_s: Deadline of a step in seconds.
+            reset_timeout_s: Deadline of a reset in seconds.
+            capacity_timeout_s: Seconds that a call waits for room.
+            outage_timeout_s: Seconds that a new session waits for a server.
+            hedge_after_s: Seconds after which a call without an answer is sent a second time; None for never.
+            max_retries: How often a call is sent again after a broken exchange.
+            backoff_s: First pause before that, in seconds.
+            grace_s: Seconds beyond its deadline for which a step is waited for: the server's own "timeout" says more
+                than a cut connection.
+            probe_pause_s: Seconds before the first health check of a server that failed; doubled each time.
+            serves: What the servers call the environment, if that is not the name in `urls`.
+        """
+        self.step_timeout_s = step_timeout_s
+        self.reset_timeout_s = reset_timeout_s
+        self.max_retries = max_retries
+        self.capacity_timeout_s = capacity_timeout_s
+        self.outage_timeout_s = outage_timeout_s
         self.hedge_after_s = hedge_after_s
-        self.backoff_s, self.grace_s, self.owner = backoff_s, grace_s, owner or uuid.uuid4().hex[:8]
+        self.backoff_s = backoff_s
+        self.grace_s = grace_s
+        self.owner = owner or uuid.uuid4().hex[:8]
         self.serves = serves
         self.http = EnvHttp(token)
         self.stage_times = StageTimes()
-        self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
+        self.urls = EnvUrls(urls, max_calls=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
-        """(base URL, request, seconds to wait) -> reply; batching may take its place. Raises as EnvHttp does."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """(environment, ok | model_error | env_error | timeout | capacity) -> calls that ended so; also `retry`,
-        `refused`, `hedge`."""
         self._background: set[asyncio.Task] = set()
 
     @classmethod
     def of(
         cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None
     ) -> EnvClient:
-        """The client that the configuration describes."""
-        same = (
-            "max_concurrency",
-            "step_timeout_s",
-            "reset_timeout_s",
-            "capacity_timeout_s",
-            "outage_timeout_s",
-            "hedge_after_s",
-            "max_retries",
-        )
-        client = cls(urls, token=token, owner=owner, serves=serves, **{name: getattr(cfg, name) for name in same})
+        """Return the client that the [env] section describes, with batches of steps."""
+        settings = {name: getattr(cfg, name) for name in SETTINGS}
+        client = cls(urls, token=token, owner=owner, serves=serves, **settings)
         client.send_step = StepBatches(
             client.check,
             client.send_step,
@@ -115,40 +142,53 @@ class EnvClient:
         await self.close()
 
     async def close(self) -> None:
-        """Waits for sessions that are being closed, then closes the connections."""
+        """Wait for sessions that are being closed, then close the connections."""
         await self.urls.close()
         while self._background:
             await asyncio.wait(self._background)
         await self.http.close()
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
-        """An async context manager; leaving closes the session. Raises ConfigError for an environment without a URL."""
+        """Return a session as an async context manager, which closes it on exit.
+
+        Args:
+            env: The environment.
+            task: What the environment is told of the row.
+            seed: Seed of the session.
+
+        Raises:
+            ConfigError: The environment has no URL.
+        """
         self.urls.check(env)
         return HttpSession(self, env, dict(task), seed)
 
     def set_urls(self, urls: Urls) -> None:
-        """Swap the map: new sessions go to its servers once they are healthy, open ones end where they are."""
+        """Replace the map of servers: new ones get sessions once they are healthy, open sessions end where they are."""
         self.urls.set_urls(urls)
 
     @property
     def servers(self) -> list[str]:
-        """Every base URL that may hold a session of ours, processes behind a front port included."""
-        return sorted({s.url for s in self.urls})
+        """Every base URL that may hold one of this client's sessions, processes behind a front port included."""
+        return sorted({server.url for server in self.urls})
 
     def stats(self) -> dict[str, float]:
-        """For /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`, `calls/ENV/OUTCOME`."""
-        figures: Counter[str] = Counter()
-        for s in self.urls:
-            figures[f"sessions/{s.env}"] += s.sessions
-            figures[f"in_flight/{s.env}"] += s.credits.in_flight
-            figures[f"waiting/{s.env}"] += s.credits.waiting
-            figures[f"down/{s.env}"] += s.breaker.state != "closed"
-        return {name: float(n) for name, n in figures.items()} | {
-            f"calls/{env}/{what}": float(n) for (env, what), n in self.outcomes.items()
-        }
+        """Return figures for /metrics: sessions/ENV, in_flight/ENV, waiting/ENV, down/ENV and calls/ENV/OUTCOME."""
+        counts: Counter[str] = Counter()
+        for server in self.urls:
+            counts[f"sessions/{server.env}"] += server.sessions
+            counts[f"in_flight/{server.env}"] += server.credits.in_flight
+            counts[f"waiting/{server.env}"] += server.credits.waiting
+            counts[f"down/{server.env}"] += server.breaker.state != "closed"
+        for (env, outcome), calls in self.outcomes.items():
+            counts[f"calls/{env}/{outcome}"] = calls
+        return {name: float(count) for name, count in counts.items()}
 
     async def check(self, url: str) -> EnvSchema:
-        """What the server at `url` is. Raises EnvError with a remedy when none answers."""
+        """Return the schema of the server at `url`.
+
+        Raises:
+            EnvError: No server answers.
+        """
         url = url.rstrip("/")
         try:
             return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
@@ -167,17 +207,28 @@ class EnvClient:
         timeout_s: float,
         ready: Callable[[EnvServer], bool] = lambda server: server.breaker.admits,
     ) -> T:
-        """Send until there is an answer. Raises EnvError, EnvTimeout, EnvFull.
+        """Send a call until there is an answer.
 
-        `choose(seconds)` gives a server that is `ready`, and raises TimeoutError when for so long there was none with
-        room; `send(server, seconds)` is one attempt and its deadline, which runs only while a server works on the call.
+        Args:
+            env: The environment.
+            choose: Waits for a server that is `ready`, for at most the given seconds; raises TimeoutError after them.
+            send: One attempt at a server, with its deadline in seconds.
+            timeout_s: Deadline of the call in seconds. It runs only while a server works on the call.
+            ready: True if the server still takes the call once there is a credit for it.
+
+        Raises:
+            EnvError: The exchange broke too often, or the environment failed.
+            EnvTimeout: The deadline passed.
+            EnvFull: There was no room for `capacity_timeout_s`.
         """
         clock = asyncio.get_running_loop().time
-        left, failures, give_up = timeout_s, 0, clock() + self.capacity_timeout_s
+        remaining_s = timeout_s
+        failures = 0
+        capacity_deadline = clock() + self.capacity_timeout_s
         while True:
             try:
-                server = await choose(give_up - clock())
-                await server.credits.acquire(give_up - clock())
+                server = await choose(capacity_deadline - clock())
+                await server.credits.acquire(capacity_deadline - clock())
             except TimeoutError:
                 raise EnvFull(
                     f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
@@ -186,10 +237,10 @@ class EnvClient:
             if not ready(server):
                 server.credits.release()
                 continue
-            sent = clock()
+            sent_at = clock()
             try:
-                return await self._attempt(server, send, left)
-            except Full:  # `choose` and the credits know until when
+                return await self._attempt(server, send, remaining_s)
+            except Full:  # `choose` and the credits know for how long to wait
                 self.outcomes[server.env, "refused"] += 1
             except Broken as e:
                 failures += 1
@@ -198,22 +249,25 @@ class EnvClient:
                     raise lost(
                         f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?"
                     ) from None
-                # Jitter, so that a fleet that failed together does not come back together.
+                # Jitter, so that actors which failed together do not come back together.
                 await asyncio.sleep(jittered(backoff_s(failures - 1, first_s=self.backoff_s, cap_s=MAX_PAUSE_S)))
-                left -= clock() - sent
-                if left <= 0:
+                remaining_s -= clock() - sent_at
+                if remaining_s <= 0:
                     late: type[InfraError] = EnvLost if isinstance(e, Unreachable) else EnvTimeout
                     raise late(
-                        f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}."
+                        f"{server.url} did not answer within {timeout_s:g} s; the last fault: {e.fact}."
                         " Is the server alive?"
                     ) from None
                 self.outcomes[server.env, "retry"] += 1
 
-    async def _attempt(self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], left: float) -> T:
-        """One attempt with a credit in hand, which is given back; breaker and credits learn how it went."""
-        ticket, answered = server.breaker.enter(), False
+    async def _attempt(
+        self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], remaining_s: float
+    ) -> T:
+        """Make one attempt, for which the caller has acquired a credit. Tell breaker and credits how it went."""
+        ticket = server.breaker.enter()
+        answered = False
         try:
-            reply = await send(server, left)
+            reply = await send(server, remaining_s)
             answered = True
             step = reply if isinstance(reply, StepReply) else None
             if step is None or step.outcome != "timeout":
@@ -225,7 +279,7 @@ class EnvClient:
             elif step.outcome in TRAINABLE_OUTCOMES or CODE_DEFECT in step.signals:
                 self.urls.succeeded(server, ticket)
             return reply
-        except (Broken, EnvNonsense, EnvTimeout) as e:
+        except (Broken, InvalidReply, EnvTimeout) as e:
             self.urls.failed(server, ticket, str(e))
             raise
         finally:
@@ -236,6 +290,11 @@ class EnvClient:
         return await self.http.send("POST", f"{server}/step", request, StepReply, timeout_s=timeout_s)
 
     async def _probe(self, server: EnvServer) -> None:
+        """Check a server's health.
+
+        Raises:
+            EnvError: It is not healthy, serves another environment, or drains.
+        """
         try:
             health = await self.http.send("GET", f"{server.url}/health", None, Health, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout) as e:
@@ -246,7 +305,7 @@ class EnvClient:
             raise EnvError("it is draining")
 
     def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run to its end even when the caller is cancelled; `close` waits for it."""
+        """Run `work` to its end even if the caller is cancelled. `close` waits for it."""
         task = asyncio.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

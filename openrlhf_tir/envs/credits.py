@@ -1,11 +1,12 @@
-"""Credits: how many calls this process may have in flight at one environment server. The server owns the capacity; we
-find our share.
+"""Credits: how many calls this process may have in flight at one environment server.
 
-The window grows by one with every answer until the server refuses (429, outcome capacity or timeout); then it halves,
-and grows by one per round: additive increase, multiplicative decrease (Chiu & Jain, 1989), so that actors which share a
-server without knowing of each other converge to equal shares of it. Answers clock the calls: a refused one goes again
-when the smaller window has room, which is when others of ours were answered. Only with none in flight is Retry-After
-waited for, longer with every refusal in a row (refusals.py). Waiting callers go in order.
+The server owns its capacity; this process finds its share of it. The window grows by one with every answer until the
+server refuses a call (429, outcome capacity or timeout). Then it halves, and grows by one per round of answers. With
+this additive increase and multiplicative decrease (Chiu & Jain, 1989), actors that share a server without knowing of
+each other converge to equal shares.
+
+A refused call goes again when the smaller window has room, which is when other calls were answered. Only with no call
+in flight is Retry-After waited for, longer with every refusal in a row (refusals.py). Waiting callers go in order.
 """
 
 from __future__ import annotations
@@ -16,24 +17,40 @@ from collections import deque
 
 from .refusals import Refusals
 
-START = 16.0
+FIRST_WINDOW = 16.0
 
 
 class Credits:
-    def __init__(self, most: int) -> None:
-        """`most`: the local cap, whatever the server would take."""
-        self.most, self.window, self.in_flight = most, min(float(most), START), 0
+    """The credits of one server.
+
+    Attributes:
+        max_calls: Largest window.
+        window: Calls that may be in flight now; a fraction counts down.
+        in_flight: Calls in flight.
+    """
+
+    def __init__(self, max_calls: int) -> None:
+        """Begin with a small window."""
+        self.max_calls = max_calls
+        self.window = min(float(max_calls), FIRST_WINDOW)
+        self.in_flight = 0
         self._refusals = Refusals()
         self._not_before = float("-inf")
+        """Event loop time in seconds before which no call is sent while none is in flight."""
         self._queue: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
+        """Number of callers that wait for a credit."""
         return len(self._queue)
 
     async def acquire(self, timeout_s: float) -> None:
-        """Raises TimeoutError when no credit came free in time."""
+        """Wait for a credit.
+
+        Raises:
+            TimeoutError: None came free within `timeout_s`.
+        """
         loop = asyncio.get_running_loop()
         if not self._queue and self._free(loop.time()):
             self.in_flight += 1
@@ -46,25 +63,31 @@ class Credits:
                 await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.release()  # granted and given up in the same turn of the loop
+                self.release()  # granted and cancelled in the same iteration of the event loop
             elif ticket in self._queue:
                 self._queue.remove(ticket)
             raise
 
     def release(self) -> None:
+        """Give a credit back."""
         self.in_flight -= 1
         self._wake()
 
     def answered(self) -> None:
-        """The server took a call: it has room."""
+        """Record that the server took a call, and grow the window."""
         self._not_before = float("-inf")
-        slow_start = self._refusals.last == float("-inf")
+        was_never_refused = self._refusals.last == float("-inf")
         self._refusals.taken()
-        self.window = min(self.most, self.window + (1 if slow_start else 1 / self.window))
+        self.window = min(self.max_calls, self.window + (1 if was_never_refused else 1 / self.window))
         self._wake()
 
     def refused(self, sent_at: float, after_s: float = 0.0) -> None:
-        """The server had no room for the call sent at `sent_at` (loop time), and says to come again after `after_s`."""
+        """Record that the server had no room for a call, and shrink the window.
+
+        Args:
+            sent_at: Event loop time at which the call was sent, in seconds.
+            after_s: Seconds after which the server says that it may have room.
+        """
         now = asyncio.get_running_loop().time()
         if self._refusals.refused(sent_at, now):
             self.window = max(1.0, min(self.window, self.in_flight) / 2)
@@ -82,8 +105,8 @@ class Credits:
                 self.in_flight += 1
                 ticket.set_result(None)
         if self._queue and not self.in_flight and self._timer is None:
-            self._timer = loop.call_at(self._not_before, self._rested)
+            self._timer = loop.call_at(self._not_before, self._pause_ended)
 
-    def _rested(self) -> None:
+    def _pause_ended(self) -> None:
         self._timer = None
         self._wake()

@@ -1,5 +1,4 @@
-"""Hedge: a second attempt starts when the first has said nothing for a while; the first answer wins, the loser is
-cancelled.
+"""Hedged calls: a second attempt starts if the first has no answer for a while. The first answer wins.
 
 Only for calls that may be sent twice (Dean & Barroso, The Tail at Scale, 2013).
 """
@@ -14,7 +13,15 @@ T = TypeVar("T")
 
 
 async def hedged(first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[T]], after_s: float | None) -> T:
-    """`after_s` None: no second attempt. Raises what the first raised when neither has an answer."""
+    """Return the first answer of two attempts and cancel the other one.
+
+    If both raise, the first attempt's exception is raised.
+
+    Args:
+        first: Starts the first attempt.
+        second: Starts the second attempt.
+        after_s: Seconds after which the second attempt starts; None for never.
+    """
     if after_s is None:
         return await first()
     running = [asyncio.ensure_future(first())]

@@ -1,12 +1,11 @@
-"""EnvHttp: one HTTP exchange with an environment server. What comes back is valid, or says whether it may be sent
-again.
+"""One HTTP exchange with an environment server. It returns a valid reply, or raises whether it may be sent again.
 
-    429, outcome capacity              Full           the server has no room; no failure
-    broken connection                  Unreachable    the same request may be sent again; a Broken
+    429, outcome capacity              Full           the server has no room, which is not a failure
+    broken connection                  Unreachable    a Broken: the same request may be sent again
     5xx                                Broken         the same request may be sent again
     nothing within the deadline        EnvTimeout
-    404 at /step                       EnvLost        the server has forgotten the session
-    anything else                      EnvError       a refusal, or a reply that is not the protocol's (`EnvNonsense`)
+    404 at /step                       EnvLost        the server does not know the session any more
+    anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
 
 Replies are read up to MAX_REPLY_BYTES and never decompressed, so that no server can fill the actor's memory.
 """
@@ -30,14 +29,20 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 REFUSAL_BYTES = 1 << 15
-"""What is read of a body that says why there is no answer: room for a traceback."""
+"""Bytes that are read of the body of a refusal: room for a traceback."""
+EXCERPT_BYTES = 200
+"""Bytes of a body that a message shows."""
 CODE_DEFECT = "code_defect"
-"""The signal, "file:line", of a reply that says that the environment's code is wrong (protocol.py)."""
+"""Signal of a reply whose environment's code is wrong; its value is "file:line" (protocol.py)."""
 Wire = TypeVar("Wire", bound=BaseModel)
 
 
 class Full(Exception):
-    """The server has no room now. `after_s`: when to ask again."""
+    """The server has no room now.
+
+    Attributes:
+        after_s: Seconds after which to try again.
+    """
 
     def __init__(self, after_s: float) -> None:
         super().__init__(f"the server is full for {after_s:g} s")
@@ -45,34 +50,57 @@ class Full(Exception):
 
 
 class Broken(Exception):
-    """The exchange broke: with the same ids it may be sent again. `after_s` is set when the server said when."""
+    """The exchange broke. It may be sent again with the same ids.
+
+    Attributes:
+        fact: What happened.
+        after_s: Seconds after which to try again, if the server said so.
+    """
 
     def __init__(self, fact: str, after_s: float | None = None) -> None:
         super().__init__(fact)
-        self.fact, self.after_s = fact, after_s
+        self.fact = fact
+        self.after_s = after_s
 
 
 class Unreachable(Broken):
-    """The connection broke, not one call on it: whoever else has a session there is hit as well."""
+    """The connection broke, not one call on it: all other sessions on that server are hit as well."""
 
 
-class EnvNonsense(EnvError):
-    """The server answered with something not the protocol's: it counts against the server, not only the call."""
+class InvalidReply(EnvError):
+    """The server answered with something that is not the protocol's. It counts against the server, not only the
+    call."""
 
 
 class EnvHttp:
-    """A connection pool; one per process, closed by its owner. Limits on concurrency are `credits`'."""
+    """A pool of connections, closed by its owner. It does not limit concurrency; `Credits` does."""
 
     def __init__(self, token: str | None) -> None:
+        """Create a pool without connections. `token` is the bearer token of the servers."""
         self._token = token
         self._http: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
+        """Close all connections."""
         if self._http is not None:
             await self._http.close()
 
     async def send(self, method: str, url: str, body: BaseModel | None, kind: type[Wire], *, timeout_s: float) -> Wire:
-        """One request, one reply. Raises Full, Broken, EnvTimeout, EnvError."""
+        """Send one request and return the reply.
+
+        Args:
+            method: HTTP method.
+            url: The URL.
+            body: The request's body, if it has one.
+            kind: Model of the reply.
+            timeout_s: Deadline in seconds.
+
+        Raises:
+            Full: The server has no room.
+            Broken: The exchange broke.
+            EnvTimeout: There was no reply in time.
+            EnvError: The server refused the request, or its reply is not valid.
+        """
         data = None if body is None else body.model_dump_json().encode()
         async with self._exchange(method, url, data, timeout_s) as response:
             content = await _read(response, url)
@@ -81,29 +109,29 @@ class EnvHttp:
     async def step_batch(
         self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
     ) -> AsyncGenerator[StepReply, None]:
-        """POST /step_batch: replies in the order in which they finish, refused items (outcome capacity) included.
+        """Send steps to /step_batch and yield replies as they finish, refused items (outcome capacity) included.
 
-        Raises Full, Broken, EnvTimeout, EnvError, also half-way. Close the iterator early with `aclosing`.
+        Errors are those of `send`, and may be raised after some replies. Close the iterator early with `aclosing`.
         """
         url = f"{server}/step_batch"
-        data = json.dumps([r.model_dump() for r in requests]).encode()
+        data = json.dumps([request.model_dump() for request in requests]).encode()
         async with self._exchange("POST", url, data, timeout_s) as response:
-            rest = bytearray()
-            async for part in response.content.iter_any():
-                *lines, last = part.split(b"\n")
-                for line in lines:
-                    rest += line
-                    if rest:
-                        yield _valid(bytes(rest), StepReply, url)
-                    rest.clear()
-                rest += last
-                if len(rest) > MAX_REPLY_BYTES:
+            line = bytearray()
+            async for chunk in response.content.iter_any():
+                *ends, beginning = chunk.split(b"\n")
+                for end in ends:
+                    line += end
+                    if line:
+                        yield _validated(bytes(line), StepReply, url)
+                    line.clear()
+                line += beginning
+                if len(line) > MAX_REPLY_BYTES:
                     raise _too_large(url)
-            if rest:
-                yield _valid(bytes(rest), StepReply, url)
+            if line:
+                yield _validated(bytes(line), StepReply, url)
 
     async def delete(self, url: str) -> None:
-        """Best effort: what cannot be deleted now expires on the server."""
+        """Delete a session if possible. What cannot be deleted now expires on the server."""
         try:
             async with self._exchange("DELETE", url, None, CONNECT_TIMEOUT_S):
                 pass
@@ -114,7 +142,7 @@ class EnvHttp:
     async def _exchange(
         self, method: str, url: str, data: bytes | None, timeout_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send; the response once its status is 200."""
+        """Send a request and yield the response once its status is 200."""
         if self._http is None:
             auth = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             self._http = aiohttp.ClientSession(
@@ -141,39 +169,39 @@ class EnvHttp:
 
 
 async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
-    """What a status other than 200 means."""
+    """Return the exception for a status other than 200."""
     retry_after = response.headers.get("Retry-After")
     if response.status == 429:
         return Full(seconds(retry_after))
     body = await response.content.read(REFUSAL_BYTES)
-    said = excerpt(body)
+    reason = excerpt(body)
     if response.status == 500 and (defect := _defect_of(body, url)):
         return defect
     if response.status == 504:
-        return EnvTimeout(f"{url}: {said}. Make reset quicker, or raise env.reset_timeout_s.")
+        return EnvTimeout(f"{url}: {reason}. Make reset faster, or raise env.reset_timeout_s.")
     if response.status >= 500:
-        return Broken(f"HTTP {response.status}: {said}", None if retry_after is None else seconds(retry_after))
+        return Broken(f"HTTP {response.status}: {reason}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
         return EnvError(
             f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset)"
             " to the server's token."
         )
     if response.status == 404 and url.endswith("/step"):
-        return EnvLost(f"{url} does not know the session any more (HTTP 404): {said}. Was the server restarted?")
-    return EnvError(f"{url} answered HTTP {response.status}: {said}")
+        return EnvLost(f"{url} does not know the session any more (HTTP 404): {reason}. Was the server restarted?")
+    return EnvError(f"{url} answered HTTP {response.status}: {reason}")
 
 
 def _defect_of(body: bytes, url: str) -> EnvironmentCodeError | None:
-    """The defect of the environment's code that an answer of /reset tells of."""
+    """Return the defect of the environment's code that a reply of /reset reports; None if it reports none."""
     try:
-        told = json.loads(body)
-        return code_defect(url, told.get("signals", {}))
+        reply = json.loads(body)
+        return code_defect(url, reply.get("signals", {}))
     except (ValueError, AttributeError):
         return None
 
 
 def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | None:
-    """Return the error behind signals that say that the environment's code is wrong; None if they do not."""
+    """Return the error for signals that report a defect of the environment's code; None if they report none."""
     if CODE_DEFECT not in signals:
         return None
     error = EnvironmentCodeError(
@@ -188,34 +216,35 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
     if (response.content_length or 0) > MAX_REPLY_BYTES:
         raise _too_large(url)
     content = bytearray()
-    async for part in response.content.iter_any():
-        content += part
+    async for chunk in response.content.iter_any():
+        content += chunk
         if len(content) > MAX_REPLY_BYTES:
             raise _too_large(url)
     return bytes(content)
 
 
-def _too_large(url: str) -> EnvNonsense:
-    return EnvNonsense(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Cap the environment's observation.")
+def _too_large(url: str) -> InvalidReply:
+    return InvalidReply(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Limit the environment's observation.")
 
 
 def _parse(content: bytes, kind: type[Wire], url: str) -> Wire:
-    reply = _valid(content, kind, url)
+    reply = _validated(content, kind, url)
     if isinstance(reply, StepReply) and reply.outcome == "capacity":
         raise Full(seconds(str(reply.signals.get("retry_after_s", ""))))
     return reply
 
 
-def _valid(content: bytes, kind: type[Wire], url: str) -> Wire:
+def _validated(content: bytes, kind: type[Wire], url: str) -> Wire:
     try:
         return kind.model_validate_json(content)
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
         fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
-        raise EnvNonsense(
+        raise InvalidReply(
             f"{url} sent no valid {kind.__name__}: {fact}; got {excerpt(content)}. Does this server speak the protocol?"
         ) from None
 
 
 def excerpt(content: bytes) -> str:
-    return repr(content[:200].decode("utf-8", "replace"))
+    """Return the beginning of a body, for a message."""
+    return repr(content[:EXCERPT_BYTES].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Orphans: environment sessions whose rollout actor is dead -> closed. An id begins with its owner (session.py)."""
+"""Close the environment sessions of a rollout actor that died. A session's id begins with its owner (session.py)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,34 @@ from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, Full
 log = logging.getLogger(__name__)
 
 
-class Closed(BaseModel):
+class ClosedSessions(BaseModel):
+    """Reply of a server that closed all sessions of an owner."""
+
     closed: int
 
 
 async def close_orphans(owner: str, servers: Sequence[str], *, token: str | None = None) -> int:
-    """Close every session of `owner` on all `servers`; how many there were. Where a server is down they expire."""
+    """Close every session of an owner and return their number. On a server that is down they expire.
+
+    Args:
+        owner: Prefix of the sessions' ids.
+        servers: Base URLs.
+        token: Bearer token of the servers.
+    """
     http = EnvHttp(token)
 
-    async def on(server: str) -> int:
+    async def close_on(server: str) -> int:
+        url = f"{server}/sessions/{owner}"
         try:
-            return (
-                await http.send("DELETE", f"{server}/sessions/{owner}", None, Closed, timeout_s=CONNECT_TIMEOUT_S)
-            ).closed
+            reply = await http.send("DELETE", url, None, ClosedSessions, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout, EnvError) as e:
-            log.warning("sessions of %s on %s stay until they expire: %s", owner, server, e)
+            log.warning("The sessions of %s on %s stay open until they expire: %s", owner, server, e)
             return 0
+        return reply.closed
 
     try:
-        closed = sum(await asyncio.gather(*(on(s) for s in servers)))
+        closed = sum(await asyncio.gather(*(close_on(server) for server in servers)))
     finally:
         await http.close()
-    log.info("closed %d environment sessions of a dead rollout actor", closed)
+    log.info("Closed %d environment sessions of a rollout actor that died.", closed)
     return closed

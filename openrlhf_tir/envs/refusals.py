@@ -1,7 +1,6 @@
-"""Refusals: how long a server that had no room is left alone. Its word counts within bounds; refusals in a row make the
-pause grow.
+"""How long a server that had no room gets no call.
 
-pause = max(what the server said, FIRST_S * 2 ** (refusals in a row - 1)), the second at most MOST_S
+pause = max(Retry-After within its bounds, min(FIRST_PAUSE_S * 2 ** (refusals in a row - 1), MAX_PAUSE_S))
 """
 
 from __future__ import annotations
@@ -10,31 +9,49 @@ import math
 
 from ..backoff import backoff_s
 
-LEAST_S, DEFAULT_S, LONGEST_S = 0.02, 1.0, 60.0
-"""Bounds of a server's own word, and what stands for one that says nothing usable."""
-FIRST_S, MOST_S = 0.01, 5.0
-"""First and longest step of the growing pause: short at first, as room comes free with every answer of others."""
+MIN_RETRY_AFTER_S = 0.02
+MAX_RETRY_AFTER_S = 60.0
+DEFAULT_RETRY_AFTER_S = 1.0
+"""Used if the server's Retry-After is missing or unusable."""
+FIRST_PAUSE_S = 0.01
+"""First step of the growing pause. It is short because room comes free with every answer to others."""
+MAX_PAUSE_S = 5.0
+"""Largest step of the growing pause."""
 
 
 def seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds within its bounds; DEFAULT_S when it is missing, a date, negative or no number."""
+    """Return Retry-After in seconds within its bounds; the default if it is missing, a date, negative or not a
+    number."""
     try:
-        value = float(retry_after or DEFAULT_S)
+        value = float(retry_after or DEFAULT_RETRY_AFTER_S)
     except ValueError:
-        return DEFAULT_S
-    return min(LONGEST_S, max(LEAST_S, value)) if math.isfinite(value) and value >= 0 else DEFAULT_S
+        return DEFAULT_RETRY_AFTER_S
+    if not math.isfinite(value) or value < 0:
+        return DEFAULT_RETRY_AFTER_S
+    return min(MAX_RETRY_AFTER_S, max(MIN_RETRY_AFTER_S, value))
 
 
 class Refusals:
-    """Those of one server since it last took a call."""
+    """The refusals of one server since it last took a call.
+
+    Attributes:
+        in_a_row: Their number.
+        last: Event loop time of the last one, in seconds.
+    """
 
     def __init__(self) -> None:
         self.in_a_row = 0
         self.last = float("-inf")
-        """When the last refusal came, in the event loop's seconds."""
 
     def refused(self, sent_at: float, now: float) -> bool:
-        """Whether this is another refusal: calls that were under way together are refused together, once."""
+        """Record a refusal and return True if it is a new one.
+
+        Calls that were in flight together are refused together, which counts as one refusal.
+
+        Args:
+            sent_at: Event loop time at which the call was sent, in seconds.
+            now: Event loop time in seconds.
+        """
         if sent_at <= self.last:
             return False
         self.last = now
@@ -42,8 +59,9 @@ class Refusals:
         return True
 
     def taken(self) -> None:
+        """Record that the server took a call."""
         self.in_a_row = 0
 
     def pause_s(self, after_s: float) -> float:
-        """`after_s` is the server's word."""
-        return max(after_s, backoff_s(self.in_a_row - 1, first_s=FIRST_S, cap_s=MOST_S))
+        """Return the pause in seconds. `after_s` is the server's Retry-After."""
+        return max(after_s, backoff_s(self.in_a_row - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))

@@ -1,4 +1,4 @@
-"""EnvClients: the clients of a run's environments as one, each with its limits. A rollout actor owns it for life."""
+"""The clients of all environments of a run, each with its own limits, behind one interface."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .session import HttpSession
 
 
 class EnvClients:
-    """`clients` by the name that tasks use."""
+    """The clients by environment. A rollout actor owns them for its whole life."""
 
     def __init__(self, clients: Mapping[str, EnvClient]) -> None:
+        """Take ownership of clients, by the environment's name in tasks."""
         self.clients = dict(clients)
 
     @classmethod
@@ -28,17 +29,26 @@ class EnvClients:
         token: str | None = None,
         owner: str = "",
     ) -> EnvClients:
-        """`urls`: environment -> base URLs of its servers. `owner` begins the ids of all sessions."""
-        clients = {
-            name: EnvClient.of(
-                e.env, {name: urls[name]} if name in urls else {}, token=token, owner=owner, serves=e.serves
-            )
-            for name, e in environments.items()
-        }
+        """Return the clients of a run.
+
+        Args:
+            environments: The run's environments by name.
+            urls: Environment -> base URLs of its servers.
+            token: Bearer token of the servers.
+            owner: Prefix of all sessions' ids.
+        """
+        clients = {}
+        for name, environment in environments.items():
+            own_urls = {name: urls[name]} if name in urls else {}
+            clients[name] = EnvClient.of(environment.env, own_urls, token=token, owner=owner, serves=environment.serves)
         return cls(clients)
 
     def check(self, env: str) -> None:
-        """Raises ConfigError for an environment without a URL."""
+        """Check that an environment has a server.
+
+        Raises:
+            ConfigError: It has no URL.
+        """
         if not any(env in client.urls.known for client in self.clients.values()):
             raise unknown(
                 "env",
@@ -52,22 +62,23 @@ class EnvClients:
         return one(self.clients, env).session(env, task, seed=seed)
 
     def set_urls(self, urls: Mapping[str, Sequence[str]]) -> None:
-        """Swap the map, whole: see EnvClient.set_urls."""
+        """Replace the map of all servers; see EnvClient.set_urls."""
         for name, client in self.clients.items():
             client.set_urls({name: urls[name]} if name in urls else {})
 
     @property
     def servers(self) -> list[str]:
-        """Every base URL that may hold a session of ours."""
+        """Every base URL that may hold one of the clients' sessions."""
         return sorted({url for client in self.clients.values() for url in client.servers})
 
     def stats(self) -> dict[str, float]:
-        """The counters of all clients; their names hold the environment's."""
+        """Return the figures of all clients. The environment is part of each name."""
         return {name: value for client in self.clients.values() for name, value in client.stats().items()}
 
     def drain_stage_times(self) -> dict[tuple[str, str], list[Interval]]:
         """See StageTimes.drain."""
-        return {what: spans for client in self.clients.values() for what, spans in client.stage_times.drain().items()}
+        return {track: spans for client in self.clients.values() for track, spans in client.stage_times.drain().items()}
 
     async def close(self) -> None:
+        """Close all clients."""
         await asyncio.gather(*(client.close() for client in self.clients.values()))

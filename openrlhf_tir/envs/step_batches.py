@@ -1,14 +1,15 @@
-"""Step batches: steps of many trajectories -> one streamed POST /step_batch, for servers whose /schema prefers batches.
+"""Send steps of many trajectories as one streamed POST /step_batch, to servers whose /schema prefers batches.
 
     step -> does the server prefer batches? -- no --> POST /step
                  | yes
                  v
-            gathering[server] -- max_batch, or the first waited max_wait_ms --> POST /step_batch
-                -> NDJSON, a line per finished item
+            gathering[server] -- max_batch steps, or the first waited max_wait_ms --> POST /step_batch
+                -> NDJSON, one line per finished item
 
-Takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so nobody
-waits for the slowest; one that is refused (outcome capacity) or missing raises for its own caller alone, whose client
-sends it again with the same step_id."""
+It takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so no
+caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
+whose client sends it again with the same step_id.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +25,22 @@ from .http import Broken, Full
 from .refusals import seconds
 
 Key = tuple[str, int]
-SIZE_BOUNDS = tuple(float(1 << i) for i in range(11))
+"""(session id, step id)."""
+SIZE_BOUNDS = tuple(float(1 << exponent) for exponent in range(11))
+"""Bounds of the histogram of batch sizes."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that go together; `waiting` holds the callers of each, two when a step is hedged."""
+    """Requests that are sent together.
+
+    Attributes:
+        timer: Sends the batch when its first request has waited long enough.
+        requests: The requests.
+        waiting: The callers of each request; two if the step is hedged.
+        timeout_s: Deadline of the exchange in seconds: the longest of its requests.
+        sending: The task that sends it.
+    """
 
     timer: asyncio.TimerHandle
     requests: dict[Key, StepRequest] = field(default_factory=dict)
@@ -55,39 +66,58 @@ class _Batch:
                 future.set_result(reply)
 
     def fail(self, fault: Exception) -> None:
-        """Everybody who has no answer yet gets the fault."""
-        for future in (f for futures in self.waiting.values() for f in futures):
-            if not future.done():
-                future.set_exception(fault)
+        """Raise `fault` in every caller that has no answer yet."""
+        for futures in self.waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(fault)
         self.waiting.clear()
 
     @property
-    def given_up(self) -> bool:
-        return all(f.cancelled() for futures in self.waiting.values() for f in futures)
+    def is_abandoned(self) -> bool:
+        """True if every caller was cancelled."""
+        return all(future.cancelled() for futures in self.waiting.values() for future in futures)
 
 
 class StepBatches:
-    """Belongs to one event loop and one EnvClient."""
+    """Gathers the steps of one EnvClient, on one event loop."""
 
     def __init__(
         self,
-        ask: Callable[[str], Awaitable[EnvSchema]],
+        schema_of: Callable[[str], Awaitable[EnvSchema]],
         post: Callable[[str, StepRequest, float], Awaitable[StepReply]],
         post_batch: Callable[..., AsyncGenerator[StepReply, None]],
         *,
         max_batch: int = 64,
         max_wait_ms: float = 5.0,
     ) -> None:
-        """`ask` is EnvClient.check, `post` sends one step, `post_batch` is EnvHttp.step_batch."""
-        self._ask, self._post, self._post_batch = ask, post, post_batch
-        self.max_batch, self.max_wait_s = max_batch, max_wait_ms / 1000
+        """Create an empty gatherer.
+
+        Args:
+            schema_of: Base URL -> schema of the server: EnvClient.check.
+            post: Sends one step.
+            post_batch: Sends a batch: EnvHttp.step_batch.
+            max_batch: Steps of a batch at most.
+            max_wait_ms: Milliseconds that the first step of a batch waits for others.
+        """
+        self._schema_of = schema_of
+        self._post = post
+        self._post_batch = post_batch
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_ms / 1000
         self.sizes = histogram("step_batch_size", "calls per request", SIZE_BOUNDS)
         self._prefers: dict[str, asyncio.Task[bool]] = {}
         self._gathering: dict[str, _Batch] = {}
         self._sent: set[asyncio.Task[None]] = set()
 
     async def __call__(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
-        """Raises as EnvHttp does: Full, Broken, EnvTimeout, EnvError."""
+        """Send one step, with others if the server prefers that. Errors are those of EnvHttp.send.
+
+        Args:
+            server: Base URL.
+            request: The step.
+            timeout_s: Seconds to wait for the reply.
+        """
         if not await self._prefers_batches(server):
             return await self._post(server, request, timeout_s)
         batch = self._batch(server)
@@ -102,21 +132,20 @@ class StepBatches:
                 f"{server}/step_batch did not answer step {request.step_id} within {timeout_s:.3g} s. Add env workers."
             ) from None
         finally:
-            if batch.sending and batch.waiting and batch.given_up:  # nobody waits for the rest
+            if batch.sending and batch.waiting and batch.is_abandoned:
                 batch.sending.cancel()
 
     async def _prefers_batches(self, server: str) -> bool:
-        """Whether the server prefers batches; each server is asked once."""
+        """Return True if the server prefers batches. Each server is asked once."""
         if server not in self._prefers:
-            self._prefers[server] = asyncio.create_task(self._schema_says(server), name=f"schema of {server}")
+            self._prefers[server] = asyncio.create_task(self._read_preference(server), name=f"schema of {server}")
         return await asyncio.shield(self._prefers[server])
 
-    async def _schema_says(self, server: str) -> bool:
-        """False for one that has no /schema to show: single steps always work."""
+    async def _read_preference(self, server: str) -> bool:
         try:
-            return (await self._ask(server)).prefers_batches
+            return (await self._schema_of(server)).prefers_batches
         except EnvError:
-            return False
+            return False  # a server without /schema: single steps always work
 
     def _batch(self, server: str) -> _Batch:
         if server not in self._gathering:
@@ -127,7 +156,7 @@ class StepBatches:
     def _flush(self, server: str) -> None:
         batch = self._gathering.pop(server)
         batch.timer.cancel()
-        if batch.given_up:
+        if batch.is_abandoned:
             return
         self.sizes.observe(len(batch.requests))
         batch.sending = asyncio.create_task(
@@ -146,5 +175,5 @@ class StepBatches:
         except (Full, Broken, InfraError) as fault:
             batch.fail(fault)
         except BaseException:
-            batch.fail(Broken("the batch was given up"))
+            batch.fail(Broken("the batch was cancelled"))
             raise

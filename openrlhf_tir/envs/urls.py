@@ -1,11 +1,13 @@
-"""EnvUrls: which server of an environment takes the next session. The map can be swapped during a run.
+"""Which server of an environment takes the next session. The map of servers can be replaced during a run.
 
-    set_urls({"search": [a, b]})       c is gone from the map: its sessions end there, none is opened; a new URL gets
-                                       its first session once its /health said ok
-    choose("search") -> EnvServer      the one with the fewest sessions of those that are up; waits while none is
-    holder(env, url) -> EnvServer      the process that /reset named, when it is not the one that was asked
+    set_urls({"search": [a, b]})       A server that is no longer in the map keeps its sessions and gets no new one. A
+                                       new server gets its first session once its /health is ok.
+    choose("search") -> EnvServer      Of the servers that are up, the one with the fewest sessions; waits if none is
+                                       up.
+    holder(env, url) -> EnvServer      The process that the reply to /reset names, if it is not the URL of the request.
 
-A server whose breaker opened is asked for /health after a pause, until it is well: no session is spent on finding out.
+A server whose breaker opened is asked for /health after each pause until it is healthy, so no session is lost to find
+out.
 """
 
 from __future__ import annotations
@@ -26,131 +28,178 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class EnvServer:
-    """One base URL: is it up, how much may be sent, how many sessions it holds."""
+    """One base URL.
+
+    Attributes:
+        env: The environment.
+        url: The base URL.
+        credits: How many calls may be in flight.
+        breaker: Whether it is up.
+        sessions: Sessions that it holds.
+        opened: Open sessions that were opened at this URL, also those that a process behind it holds.
+        listed: True if it is in the map and may get new sessions. A process that a reply to /reset named is not, and is
+            forgotten with its last session.
+        no_sessions_until: Event loop time in seconds before which it gets no new session: it is full or drains, but
+            answers steps.
+        session_refusals: Sessions that it refused.
+        probing: The task that checks its health while its breaker is open.
+    """
 
     env: str
     url: str
     credits: Credits
     breaker: Breaker
     sessions: int = 0
-    """How many sessions this server holds."""
     opened: int = 0
-    """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True
-    """Whether it is in the map, so may get new sessions. A holder that /reset named is not, ends with its last."""
     no_sessions_until: float = 0.0
-    """Loop time. The server refused a session (it is full, or draining) but answers steps."""
     session_refusals: Refusals = field(default_factory=Refusals)
     probing: asyncio.Task | None = None
 
 
 class EnvUrls:
+    """The servers of a client's environments."""
+
     def __init__(
         self,
         urls: Mapping[str, str | Sequence[str]],
         *,
-        most: int,
+        max_calls: int,
         probe: Callable[[EnvServer], Awaitable[None]],
         probe_pause_s: float = 1.0,
     ) -> None:
-        """`most`: calls in flight per server. `probe` returns when the server is well, else raises EnvError."""
-        self._most, self._probe, self._probe_pause_s = most, probe, probe_pause_s
+        """Begin with servers that are taken to be up.
+
+        Args:
+            urls: Environment -> base URL, or several.
+            max_calls: Calls in flight per server at most.
+            probe: Returns if the server is healthy, raises EnvError if not.
+            probe_pause_s: Seconds before the first health check of a server that failed.
+        """
+        self._max_calls = max_calls
+        self._probe = probe
+        self._probe_pause_s = probe_pause_s
         self._servers: dict[tuple[str, str], EnvServer] = {}
         self._changed = asyncio.Event()
-        for env, given in urls.items():
-            for url in _list(given):
-                self._add(env, url)
+        for env, url in _pairs(urls):
+            self._add(env, url)
 
     def __iter__(self):
         return iter(self._servers.values())
 
     @property
     def known(self) -> set[str]:
-        return {s.env for s in self if s.listed}
+        """Environments with a server in the map."""
+        return {server.env for server in self if server.listed}
 
     def set_urls(self, urls: Mapping[str, str | Sequence[str]]) -> None:
-        """The new map, whole. Environments and URLs that it does not name get no new session."""
-        wanted = {(env, url) for env, given in urls.items() for url in _list(given)}
+        """Replace the map. Environments and servers that it does not name get no new session."""
+        listed = set(_pairs(urls))
         for key, server in list(self._servers.items()):
-            if server.listed and key not in wanted:
-                log.info("environment %s: %s gets no new session; %d are open", *key, server.sessions)
-            server.listed = key in wanted
+            if server.listed and key not in listed:
+                log.info("Environment %s: %s gets no new session; %d are open.", *key, server.sessions)
+            server.listed = key in listed
             self.drop_unused(server)
-        for env, url in wanted - self._servers.keys():
+        for env, url in listed - self._servers.keys():
             server = self._add(env, url)
-            server.breaker.open("it is new and has not said that it is well")
+            server.breaker.open("it is new and its health was not checked yet")
             server.breaker.pause_s = 0.0
             self.watch(server)
         self._notify()
 
     def check(self, env: str) -> None:
-        """Raises ConfigError for an environment without a URL."""
+        """Check that an environment has a server.
+
+        Raises:
+            ConfigError: It has no URL.
+        """
         if env not in self.known:
             raise unknown("env", env, self.known, "Give its server's URL (env.url), or correct the row's env column.")
 
     async def choose(self, env: str, outage_s: float, room_s: float, avoid: Sequence[EnvServer] = ()) -> EnvServer:
-        """The listed server with the fewest sessions that is up and takes new ones; one of `avoid` only when there is
-        no other.
+        """Return the server for a new session: up, with room, and of these the one with the fewest sessions.
 
-        Raises EnvLost when none was up for `outage_s`, TimeoutError when those up took no session for `room_s`."""
+        Args:
+            env: The environment.
+            outage_s: Seconds to wait while no server is up.
+            room_s: Seconds to wait for a server with room.
+            avoid: Servers that are returned only if there is no other.
+
+        Raises:
+            EnvLost: No server was up for `outage_s`.
+            TimeoutError: The servers that are up had no room for `room_s`.
+        """
         clock = asyncio.get_running_loop().time
         start = clock()
         while True:
-            listed = [s for s in self if s.env == env and s.listed]
-            up = [s for s in listed if s.breaker.admits]
-            if open_now := [s for s in up if s.no_sessions_until <= clock()]:
-                return min(open_now, key=lambda s: (s in avoid, s.opened + s.credits.in_flight, random.random()))
+            listed = [server for server in self if server.env == env and server.listed]
+            up = [server for server in listed if server.breaker.admits]
+            with_room = [server for server in up if server.no_sessions_until <= clock()]
+            if with_room:
+                # Random among equals, so that several actors do not choose the same server.
+                return min(
+                    with_room,
+                    key=lambda server: (server in avoid, server.opened + server.credits.in_flight, random.random()),
+                )
+            wake_at = start + outage_s
+            if up:
+                wake_at = min(start + room_s, *(server.no_sessions_until for server in up))
             try:
-                # Whatever comes first: a server comes up, a full one wants to be asked again, patience ends.
-                wake_at = min(start + room_s, *(s.no_sessions_until for s in up)) if up else start + outage_s
                 async with asyncio.timeout_at(wake_at):
                     await self._changed.wait()
             except TimeoutError:
                 if not up and clock() >= start + outage_s:
-                    facts = "; ".join(f"{s.url}: {s.breaker.cause}" for s in listed) or "no URL is left"
+                    causes = "; ".join(f"{server.url}: {server.breaker.cause}" for server in listed)
                     raise EnvLost(
-                        f"Every server of env {env!r} has been down for {outage_s:g} s ({facts}). Start one, or give"
-                        " another URL (`openrlhf-tir control`)."
+                        f"Every server of env {env!r} has been down for {outage_s:g} s ({causes or 'no URL is left'})."
+                        " Start one, or give another URL (`openrlhf-tir control`)."
                     ) from None
             if clock() >= start + room_s and up:
                 raise TimeoutError
 
-    async def up(self, server: EnvServer, patience_s: float) -> None:
-        """Return when `server` admits a call. Raises TimeoutError."""
+    async def up(self, server: EnvServer, timeout_s: float) -> None:
+        """Wait until `server` admits a call.
+
+        Raises:
+            TimeoutError: It did not within `timeout_s`.
+        """
         if server.breaker.admits:
             return
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             while not server.breaker.admits:
                 await self._changed.wait()
 
     def holder(self, env: str, url: str) -> EnvServer:
-        """The server of a session; from now on `sessions` of it are counted by the caller."""
+        """Return the server that holds a session. The caller counts the session in its `sessions`."""
         return self._servers.get((env, url)) or self._add(env, url, listed=False)
 
-    def failed(self, server: EnvServer, ticket: int, fact: str) -> None:
-        server.breaker.failed(ticket, fact)
+    def failed(self, server: EnvServer, ticket: int, cause: str) -> None:
+        """Record that a call failed."""
+        server.breaker.failed(ticket, cause)
         if server.breaker.state == "open":
             self.watch(server)
 
     def succeeded(self, server: EnvServer, ticket: int) -> None:
-        was = server.breaker.state
+        """Record that a step was executed."""
+        state_before = server.breaker.state
         server.breaker.succeeded(ticket)
-        if server.breaker.state != was:
-            log.info("environment %s: %s is in use again", server.env, server.url)
+        if server.breaker.state != state_before:
+            log.info("Environment %s: %s is in use again.", server.env, server.url)
             self._notify()
 
     def left(self, server: EnvServer, ticket: int, answered: bool) -> None:
+        """Record that a call ended; see Breaker.leave."""
         server.breaker.leave(ticket, answered)
         if server.breaker.state == "trial":
             self._notify()
 
     def watch(self, server: EnvServer) -> None:
-        """Ask an open server for its health until it is well."""
+        """Check the health of a server with an open breaker until it is healthy."""
         if server.probing is None or server.probing.done():
-            log.warning("environment %s: %s is left alone: %s", server.env, server.url, server.breaker.cause)
-            server.probing = asyncio.create_task(self._revive(server), name=f"probe {server.url}")
+            log.warning("Environment %s: %s gets no calls: %s", server.env, server.url, server.breaker.cause)
+            server.probing = asyncio.create_task(self._probe_until_healthy(server), name=f"probe {server.url}")
 
-    async def _revive(self, server: EnvServer) -> None:
+    async def _probe_until_healthy(self, server: EnvServer) -> None:
         while True:
             await asyncio.sleep(server.breaker.pause_s * random.uniform(0.5, 1.0))
             try:
@@ -170,15 +219,16 @@ class EnvUrls:
                 server.probing.cancel()
 
     async def close(self) -> None:
-        probing = [s.probing for s in self if s.probing is not None]
+        """Stop all health checks."""
+        probing = [server.probing for server in self if server.probing is not None]
         for task in probing:
             task.cancel()
         await asyncio.gather(*probing, return_exceptions=True)
 
     def _add(self, env: str, url: str, *, listed: bool = True) -> EnvServer:
-        server = self._servers[env, url] = EnvServer(
-            env, url, Credits(self._most), Breaker(first_pause_s=self._probe_pause_s), listed=listed
-        )
+        breaker = Breaker(first_pause_s=self._probe_pause_s)
+        server = EnvServer(env, url, Credits(self._max_calls), breaker, listed=listed)
+        self._servers[env, url] = server
         return server
 
     def _notify(self) -> None:
@@ -187,5 +237,10 @@ class EnvUrls:
         self._changed = asyncio.Event()
 
 
-def _list(given: str | Sequence[str]) -> list[str]:
-    return [u.strip().rstrip("/") for u in ([given] if isinstance(given, str) else given)]
+def _pairs(urls: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
+    """Return (environment, base URL) for every server of a map."""
+    return [
+        (env, url.strip().rstrip("/"))
+        for env, value in urls.items()
+        for url in ([value] if isinstance(value, str) else value)
+    ]

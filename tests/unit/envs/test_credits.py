@@ -15,7 +15,7 @@ async def hold(credits: Credits, n: int) -> None:
 
 
 async def test_the_window_grows_with_answers_up_to_the_local_cap():
-    c = Credits(most=18)
+    c = Credits(max_calls=18)
     await hold(c, 16)
     with pytest.raises(TimeoutError):
         await c.acquire(0.01)
@@ -26,7 +26,7 @@ async def test_the_window_grows_with_answers_up_to_the_local_cap():
 
 
 async def test_a_refusal_halves_what_was_in_flight_and_growth_is_then_one_per_round():
-    c = Credits(most=64)
+    c = Credits(max_calls=64)
     await hold(c, 16)
     now = asyncio.get_running_loop().time()
     c.refused(now)
@@ -38,7 +38,7 @@ async def test_a_refusal_halves_what_was_in_flight_and_growth_is_then_one_per_ro
 
 
 async def test_with_none_in_flight_retry_after_is_waited_for_and_calls_go_in_order():
-    c, loop = Credits(most=4), asyncio.get_running_loop()
+    c, loop = Credits(max_calls=4), asyncio.get_running_loop()
     await c.acquire(1)
     start = loop.time()
     c.refused(start, after_s=0.05)
@@ -56,7 +56,7 @@ async def test_with_none_in_flight_retry_after_is_waited_for_and_calls_go_in_ord
 
 
 async def test_a_refused_call_goes_again_when_others_were_answered_not_after_a_pause_of_all():
-    c, loop = Credits(most=16), asyncio.get_running_loop()
+    c, loop = Credits(max_calls=16), asyncio.get_running_loop()
     await hold(c, 4)
     c.refused(loop.time(), after_s=30)
     c.release()
@@ -71,7 +71,7 @@ async def test_a_refused_call_goes_again_when_others_were_answered_not_after_a_p
 
 
 async def test_giving_up_leaves_no_credit_behind():
-    c = Credits(most=1)
+    c = Credits(max_calls=1)
     await c.acquire(1)
     waiting = [asyncio.create_task(c.acquire(5)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_giving_up_leaves_no_credit_behind():
 
 
 async def test_who_waited_in_vain_waits_no_more():
-    c = Credits(most=1)
+    c = Credits(max_calls=1)
     await c.acquire(1)
     with pytest.raises(TimeoutError):
         await c.acquire(0.01)
@@ -94,7 +94,7 @@ async def test_who_waited_in_vain_waits_no_more():
 
 async def test_actors_that_share_a_server_come_to_equal_shares():
     """A server with 24 places; one actor came long before the other."""
-    first, second, room = Credits(most=64), Credits(most=64), 24
+    first, second, room = Credits(max_calls=64), Credits(max_calls=64), 24
     shares: list[tuple[int, int]] = []
     await hold(first, 16)
     for _ in range(400):

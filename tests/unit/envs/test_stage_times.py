@@ -11,7 +11,7 @@ from .scripted_env import Script, client, ok
 
 
 def test_what_ran_at_once_is_one_span_and_what_took_no_time_is_none():
-    times = StageTimes(least_s=1.0)
+    times = StageTimes(min_s=1.0)
     for start, end in ((10.0, 14.0), (13.0, 16.0), (20.0, 20.5), (30.0, 31.0)):
         times.add("swe", "start", start, end)
     times.add("swe", "evaluate", 15.0, 18.0)
@@ -39,7 +39,7 @@ async def test_a_sessions_start_and_its_verdict_are_spans_of_its_environment(las
         return ok(body)
 
     async with Script(plain, verdict) as script, client(script) as c:
-        c.stage_times.least_s = 0.0
+        c.stage_times.min_s = 0.0
         async with c.session("e", {}) as s:
             await s.reset()
             await s.step("a", step_id=0)
