@@ -32,7 +32,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.crash_trial import MARK, TARGETS, Job, command, controller_of, find, last_line, last_step, start
-from openrlhf_tir.exit_codes import STOPPED
+from openrlhf_tir.commands.exit_codes import STOPPED
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data

@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openrlhf_tir.plugins import location, raised_at, source_file
-from openrlhf_tir.user_code import Exited, suspended_at, traceback_of
-from openrlhf_tir.user_code import is_outage as is_outage  # other files of this package take it from here
+from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of
+from openrlhf_tir.user_code.failures import is_outage as is_outage  # other files of this package take it from here
+from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
 OURS = "env_servers."
 """Classes of modules below it are this package's."""

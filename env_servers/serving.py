@@ -28,7 +28,6 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits
 from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
-from openrlhf_tir.loop_watch import LoopWatch
 from openrlhf_tir.protocol import (
     NOT_NEEDED,
     EnvSchema,
@@ -39,7 +38,8 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
-from openrlhf_tir.user_code import Overrun
+from openrlhf_tir.user_code.failures import Overrun
+from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
 from .defects import CODE_DEFECT, Defects, without_exit

@@ -13,9 +13,9 @@ from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 
+from .commands.exit_codes import INTERRUPTED, NO, code_of
 from .config.flags import Parser, check_unknown
 from .errors import TirError
-from .exit_codes import INTERRUPTED, NO, code_of
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",

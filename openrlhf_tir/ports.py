@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, TypeVarTuple, runtime_checkable
 
-from .deadlines import Deadline
 from .protocol import StepReply
 from .types import (
     BroadcastRendezvous,
@@ -32,6 +31,7 @@ from .types import (
     Task,
     TrainBatch,
 )
+from .waiting.deadlines import Deadline
 
 if TYPE_CHECKING:
     from .config import Config

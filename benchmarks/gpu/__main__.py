@@ -202,7 +202,7 @@ def learner(shape: str, micro_tokens: int) -> Callable[[argparse.Namespace], dic
     """Return the stage of one shape."""
 
     def run(args: argparse.Namespace) -> dict[str, Any]:
-        from openrlhf_tir.memory_plan import memory_plan
+        from openrlhf_tir.memory.memory_plan import memory_plan
 
         with tempfile.TemporaryDirectory(prefix="tir-gpu-") as scratch:
             args.shape, args.model = ("tiny" if args.cpu else shape), Path(scratch)

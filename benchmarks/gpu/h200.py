@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from openrlhf_tir.machine import gpu_count
+from openrlhf_tir.machine.gpus import gpu_count
 
 from .device_time import device_time
 
@@ -143,7 +143,7 @@ def config_that_fits(args: argparse.Namespace, model: Path | None = None):
     """With the optimiser in host memory where this GPU does not hold it."""
     import torch
 
-    from openrlhf_tir.memory_plan import memory_plan
+    from openrlhf_tir.memory.memory_plan import memory_plan
 
     cfg = config(args, model)
     if not torch.cuda.is_available():
@@ -156,7 +156,7 @@ def config_that_fits(args: argparse.Namespace, model: Path | None = None):
 def rank_of(cfg):
     """The one rank of a learner, and where it joined its group: to be kept as long."""
     from openrlhf_tir.learner.zero3 import Zero3Rank
-    from openrlhf_tir.rendezvous import served_store
+    from openrlhf_tir.weights.rendezvous import served_store
 
     store = served_store("127.0.0.1")
     return Zero3Rank(cfg, 0, 1, "127.0.0.1", store.port), store

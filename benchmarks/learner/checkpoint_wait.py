@@ -56,7 +56,7 @@ def timed(action) -> float:
 
 def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, float]:
     from openrlhf_tir.learner.zero3 import Zero3Rank
-    from openrlhf_tir.rendezvous import served_store
+    from openrlhf_tir.weights.rendezvous import served_store
     from tests.e2e.support.learner_batch import make_batch, random_groups
 
     cfg = Config(

@@ -33,7 +33,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from openrlhf_tir.process_watch import pss_bytes
+from openrlhf_tir.cluster.process_watch import pss_bytes
 
 LENGTH = 128
 """Tokens of a sequence of the plain loop, and the longest of ours."""
@@ -133,7 +133,7 @@ def _run(way: str, ranks: int, work: Work) -> dict[str, Any]:
         `peak`: the highest sum of PSS over its ranks; of rank 0 `levels`: its PSS after each update, and `seconds`: the
         median CPU seconds of an update, the first left out.
     """
-    from openrlhf_tir.rendezvous import served_store
+    from openrlhf_tir.weights.rendezvous import served_store
 
     store = served_store("127.0.0.1")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}

@@ -64,7 +64,7 @@ def table(found: dict) -> dict[str, dict[str, float]]:
 def measure(size: Size) -> dict:
     """{"seconds", "cpu_s" of all ranks, "norms": way -> per round; "tokens": trained, per round; "parameters"}. Raises
     SystemExit where a rank fails."""
-    from openrlhf_tir.rendezvous import served_store
+    from openrlhf_tir.weights.rendezvous import served_store
 
     with tempfile.TemporaryDirectory(prefix="tir-learner-") as directory:
         parameters, store = save_model(directory, size), served_store("127.0.0.1")

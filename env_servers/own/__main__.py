@@ -14,8 +14,8 @@ from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.plugins import ENVIRONMENT, load, location, wrong_keywords
 from openrlhf_tir.protocol import NOT_NEEDED
+from openrlhf_tir.user_code.plugins import ENVIRONMENT, load, location, wrong_keywords
 
 OF_THE_CLASS = ("help", "options")
 """Flags that are no setting of the server: as a key of --options such a name is the class's."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from env_servers.env import Env
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.plugins import source_file
+from openrlhf_tir.user_code.plugins import source_file
 
 from .foreign_tools import Tool, ToolEnv, TrlEnv, VerlTool
 from .verl_stand_in import OpenAIFunctionToolSchema, install

@@ -21,10 +21,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..background import kept_running
-from ..backoff import backoff_s
 from ..errors import BackgroundDied, ClusterFull, EngineGone
-from ..suspension import wait_first
+from ..waiting.background import kept_running
+from ..waiting.backoff import backoff_s
+from ..waiting.suspension import wait_first
 from .router import Router
 
 log = logging.getLogger(__name__)

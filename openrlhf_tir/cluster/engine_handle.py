@@ -24,11 +24,11 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..deadlines import Deadline, GivenUp, within
 from ..episodes.group_runner import EvalMode
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..logs.clock import Clock
 from ..types import GroupKey, GroupMeta, Task
+from ..waiting.deadlines import Deadline, GivenUp, within
 from .lost import end_of
 from .nodes import engine_room, shared_room
 from .ray_faults import death

@@ -26,11 +26,11 @@ from ray.util.placement_group import PlacementGroup
 from ..actors.fleet import Admit, Fleet
 from ..actors.router import Router
 from ..config import Config
-from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
 from ..episodes.group_runner import EvalMode
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
+from ..waiting.deadlines import Deadline, within
 from .engine_handle import EngineHandle, spawn
 from .ray_faults import death
 from .rollout_actor import RolloutActor

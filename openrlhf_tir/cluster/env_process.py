@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from ..background import FOR_EVER, background
-from ..backoff import backoff_s
 from ..config import Config
 from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
+from ..waiting.background import FOR_EVER, background
+from ..waiting.backoff import backoff_s
 from .lost import end_of, watched
 
 SERVERS = {

@@ -17,12 +17,12 @@ import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ..backoff import backoff_s
 from ..config import Config
-from ..deadlines import Deadline, within
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
 from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, StepReport, TrainBatch
+from ..waiting.backoff import backoff_s
+from ..waiting.deadlines import Deadline, within
 from .lost import end_of, watched
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -62,7 +62,7 @@ class LearnerRank:
     def address(self) -> tuple[str, int]:
         """Where the ranks find each other, as long as this one lives: this node's address, and a port. Raises
         ConfigError where the address that Ray was given is none of this node's own."""
-        from ..rendezvous import served_store
+        from ..weights.rendezvous import served_store
 
         node = ray.util.get_node_ip_address()
         try:
@@ -91,7 +91,7 @@ class LearnerRank:
 
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
         from ..learner.utilisation import gpu_metrics, tokens_of
-        from ..model_size import parameters
+        from ..memory.model_size import parameters
 
         begun = time.monotonic()
         metrics = self.inner.step(batch, list(groups))

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..config import Config
 from ..logs.lost import MEMORY_REMEDY, in_words, put_on_record
-from ..process_watch import records, watch
+from .process_watch import records, watch
 
 ENDS = Path("logs") / "ends"
 RECORD_S = 3.0

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import ray
 
-from ..backoff import ASK_AGAIN_S, backoff_s
 from ..config import Config
 from ..errors import ClusterFull, ConfigError
+from ..waiting.backoff import ASK_AGAIN_S, backoff_s
 
 
 class Node(NamedTuple):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from ..config import Config
-from ..deadlines import Deadline, within
 from ..engines.codec import HfCodec, text_of
 from ..engines.handover import Abortable, Handover, Path
 from ..errors import ConfigError, EngineGone
 from ..types import Completion, Sampling
+from ..waiting.deadlines import Deadline, within
 from .ray_faults import death
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from ray._private import utils
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
-from ..backoff import until_available
 from ..config import Config
 from ..config.forwarded import forwarded
 from ..config.paths import shorten
-from ..deadlines import Deadline, within
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
-from ..machine import CPU_ONLY, gpu_count
+from ..machine.gpus import CPU_ONLY, gpu_count
+from ..waiting.backoff import until_available
+from ..waiting.deadlines import Deadline, within
 from .nodes import Room, has_gpus, nodes
 from .own_sessions import own_sessions
 from .ray_address import check_ray_address

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ..backoff import backoff_s
 from ..errors import ConfigError
+from ..waiting.backoff import backoff_s
 
 FILE = "run.lock"
 MAX_PAUSE_S = 5.0

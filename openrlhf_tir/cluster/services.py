@@ -15,13 +15,13 @@ from rich.console import Console
 
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
-from ..deadlines import Deadline
 from ..errors import ConfigError
 from ..logs import heartbeat
 from ..logs.process import PssSampler
 from ..pipeline.colocation.time_share import GpuTimeShare
 from ..pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from ..pipeline.stop import StopRequest
+from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
 from .env_process import env_urls

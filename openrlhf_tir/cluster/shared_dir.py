@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..backoff import backoff_s
 from ..errors import ConfigError
+from ..waiting.backoff import backoff_s
 
 APPEARS_S = 10.0
 """A network file system may show a new file seconds later on other nodes."""

@@ -15,7 +15,7 @@ from ..config.integrations.recipe_draft import Draft, toml_of
 from ..config.integrations.rehearsal import rehearse
 from ..data.chat_template import special_texts_of
 from ..errors import ConfigError
-from ..exit_codes import DONE, NO
+from .exit_codes import DONE, NO
 from .imports import (
     add_script_arguments,
     check_number,

@@ -14,7 +14,7 @@ from ..config.integrations.trl_script import read_trl_script
 from ..config.integrations.trl_sft import import_trl_sft
 from ..config.problems import Problems
 from ..config.settings import attempt
-from ..exit_codes import DONE
+from .exit_codes import DONE
 from .imports import (
     add_rehearse,
     count_rows,

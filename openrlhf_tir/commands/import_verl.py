@@ -14,7 +14,7 @@ from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError
-from ..exit_codes import DONE, NO
+from .exit_codes import DONE, NO
 from .imports import (
     add_script_arguments,
     check_number,

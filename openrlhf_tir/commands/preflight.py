@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import filters, plugins, rewards
+from .. import filters, rewards
 from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
-from ..backoff import until_available
 from ..cluster.tokens import check_tokens
 from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
@@ -35,11 +34,13 @@ from ..data.hub import is_cached, offline_by
 from ..episodes import turns
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
-from ..model_size import checkpoint_bytes
+from ..machine.sizes import size
+from ..memory.model_size import checkpoint_bytes
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
-from ..sizes import size
 from ..types import Task, Trajectory
+from ..user_code import plugins
+from ..waiting.backoff import until_available
 from .checks.chat import check_chat, check_template_of
 from .checks.data import check_data
 from .checks.engine_args import check_engine_args

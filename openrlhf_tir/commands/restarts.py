@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..backoff import backoff_s, jittered
 from ..config.schema import Train
-from ..exit_codes import FINAL
+from ..waiting.backoff import backoff_s, jittered
+from .exit_codes import FINAL
 
 NEWEST_WHOLE = "newest_whole"
 """A train.resume_from that means the same after every restart; a checkpoint chosen by name counts once, as later ones

@@ -8,8 +8,8 @@ from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real
 from ..errors import ConfigError
-from ..exit_codes import NO
 from . import config_of
+from .exit_codes import NO
 
 GIB = 2**30
 
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..host_plan import host_plan
-    from ..memory_plan import memory_plan
-    from ..sizes import size
+    from ..machine.sizes import size
+    from ..memory.host_plan import host_plan
+    from ..memory.memory_plan import memory_plan
 
     cfg = config_of(args, makes_data=True)
     plan = memory_plan(cfg, int(args.gpu_gib * GIB))
@@ -97,9 +97,9 @@ def _on_cpus(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ..host_plan import host_plan
-    from ..process_watch import node_memory
-    from ..sizes import size
+    from ..cluster.process_watch import node_memory
+    from ..machine.sizes import size
+    from ..memory.host_plan import host_plan
 
     cfg = config_of(args, makes_data=True)
     plan = host_plan(cfg, gpus=False)

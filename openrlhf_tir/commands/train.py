@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..config import Config
 from ..config.flags import add_config_flags
-from ..exit_codes import status_of
 from . import config_and_problems
+from .exit_codes import status_of
 from .restarts import run_with_restarts
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..machine import gpu_count
+from ..machine.gpus import gpu_count
 from .schema import Config
 
 

@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..backoff import backoff_s
-from ..deadlines import Deadline
-from ..sizes import size
+from ..machine.sizes import size
+from ..waiting.backoff import backoff_s
+from ..waiting.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 RELEASE_DEADLINE = Deadline(60.0, "gpu_memory.RELEASE_DEADLINE")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple
 
-from ..deadlines import Deadline, within
 from ..errors import DeadlineMissed, EngineGone
 from ..ports import RolloutEngine
+from ..waiting.deadlines import Deadline, within
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")

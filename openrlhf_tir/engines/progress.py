@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..deadlines import Deadline
 from ..errors import EngineError
+from ..waiting.deadlines import Deadline
 
 MIN_LOOKS = 3
 """Least number of checks in a row without progress. After the whole process was suspended, the first check finds that

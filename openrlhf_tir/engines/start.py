@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
-from ..machine import runs_on_gpus, visible_gpus
+from ..machine.gpus import runs_on_gpus, visible_gpus
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import Config
-from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
 from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, Finish, Sampling
+from ..waiting.deadlines import Deadline
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder

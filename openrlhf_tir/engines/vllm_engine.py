@@ -36,7 +36,6 @@ import numpy as np
 
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU
-from ..deadlines import Deadline, within
 from ..errors import (
     ConfigError,
     EngineError,
@@ -45,9 +44,10 @@ from ..errors import (
     WeightsMisloaded,
     WeightsUnverified,
 )
-from ..machine import runs_on_gpus
-from ..suspension import awake_timeout
+from ..machine.gpus import runs_on_gpus
 from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, ReadBackReport, Sampling
+from ..waiting.deadlines import Deadline, within
+from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number

@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from ..backoff import backoff_s, jittered
 from ..config import Env
 from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
+from ..waiting.backoff import backoff_s, jittered
 from .http import CODE_DEFECT, CONNECT_TIMEOUT_S, Broken, EnvHttp, Full, InvalidReply, Unreachable
 from .session import HttpSession
 from .stage_times import StageTimes

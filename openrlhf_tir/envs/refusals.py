@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ..backoff import backoff_s
+from ..waiting.backoff import backoff_s
 
 MIN_RETRY_AFTER_S = 0.02
 MAX_RETRY_AFTER_S = 60.0

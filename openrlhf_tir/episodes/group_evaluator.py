@@ -14,12 +14,12 @@ from ..config import Config, Filter, Reward
 from ..config.environments import Environment, one
 from ..filters import GroupFilter, UserFilter, filters_of
 from ..filters.samples import ALL_MASKED, SAMPLE_FILTER, SampleFilter
-from ..plugins import is_own, load
 from ..rewards import GROUP_REWARD, load_group
 from ..rewards.context import RewardContext
 from ..rewards.own import GroupReward
 from ..rewards.workers import Workers
 from ..types import KEEP, Group, Verdict
+from ..user_code.plugins import is_own, load
 from . import reward_shaping
 
 BEFORE_GROUP = "before_group"

@@ -29,8 +29,8 @@ from ..engines.batcher import Batcher
 from ..engines.handover import Handover
 from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
-from ..suspension import SLICES, awake_time, lateness, suspended_s
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from ..waiting.suspension import SLICES, awake_time, lateness, suspended_s
 from .agent_broker import AgentBroker
 from .agent_file.agent_file import AgentFile
 from .chat_format import ChatFormat

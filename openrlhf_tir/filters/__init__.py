@@ -23,12 +23,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .. import plugins
 from ..config import Filter
 from ..errors import FilterError
 from ..rewards import accept
 from ..types import KEEP, Group, Verdict
-from ..user_code import UserFunction
+from ..user_code import plugins
+from ..user_code.failures import UserFunction
 from .accuracy_range import accuracy_range
 from .length_gap import length_gap
 from .reward_range import reward_range

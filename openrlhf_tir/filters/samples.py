@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .. import plugins
 from ..errors import FilterError
 from ..rewards import accept
 from ..types import Group, Trajectory
-from ..user_code import UserFunction
+from ..user_code import plugins
+from ..user_code.failures import UserFunction
 from .zerotir import mask_reason
 
 ALL_MASKED = "all_masked"

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..algorithms.advantages import get_estimator
 from ..config import Config
-from ..model_size import attention_parity
+from ..memory.model_size import attention_parity
 from ..types import BatchItem, GroupMeta, TrainBatch
 from .balance import assign_ranks
 

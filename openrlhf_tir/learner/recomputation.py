@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..config import Config
 from ..errors import ConfigError
-from ..memory_plan import memory_plan
+from ..memory.memory_plan import memory_plan
 
 USABLE = 0.9
 """Share of a GPU's memory that the plan may fill. The plan is within a tenth of what was measured."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import WeightsUnverified
-from ..sizes import free_bytes, size
+from ..machine.sizes import free_bytes, size
 from ..weights.digest import digest_file
 from .agreement import agree
 from .lora import Weight

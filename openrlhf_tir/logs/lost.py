@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..sizes import size
+from ..machine.sizes import size
 
 MEMORY_REMEDY = (
     "If it was killed for memory: lower train.max_tokens_per_gpu, vllm.kv_cache_mib, vllm.num_engines or"

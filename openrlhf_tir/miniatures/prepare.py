@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..config import Config
 from ..errors import ConfigError
-from ..packaged_models import MODELS, find_gguf
 from . import numbers
+from .packaged_models import MODELS, find_gguf
 
 BASE = "base"
 

@@ -24,10 +24,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..backoff import backoff_s
 from ..config import Config
 from ..errors import ConfigError, EvaluationFailed
-from ..suspension import wait_first
+from ..waiting.backoff import backoff_s
+from ..waiting.suspension import wait_first
 from .observer import Observer
 
 log = logging.getLogger(__name__)

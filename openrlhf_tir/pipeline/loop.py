@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..backoff import backoff_s
 from ..config import Config
 from ..errors import METHOD_REASONS, InfraError, Stopped
 from ..learner.minibatches import train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task
+from ..waiting.backoff import backoff_s
 from .checkpoints.checkpoint import Checkpoints
 from .diagnosis import describe
 from .drop_notice import DropNotice

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ..errors import StallError
-from ..suspension import SLICES, awake_time, lateness
+from ..waiting.suspension import SLICES, awake_time, lateness
 from .diagnosis import stacks
 
 log = logging.getLogger(__name__)

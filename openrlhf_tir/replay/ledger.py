@@ -34,7 +34,7 @@ import xxhash
 
 from ..errors import ConservationError, PipelineError
 from ..logs.jsonl import cut_torn_line
-from ..sizes import room
+from ..machine.sizes import room
 from ..types import TERMINAL, GroupKey, GroupState
 from .audit import Audit as Audit
 from .audit import audit as audit

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import plugins
 from ..config.integrations.reward_signatures import Convention, UnknownSignature, convention_of
 from ..types import Group, RewardParts, Task, Trajectory
+from ..user_code import plugins
 from .context import RewardContext
 
 RewardFn = Callable[[Trajectory, Task, RewardContext], RewardParts]

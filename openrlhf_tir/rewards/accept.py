@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import plugins
 from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError, VerifierError
 from ..types import Group, RewardParts, Verdict
-from ..user_code import Overrun, Starved, is_outage, traceback_of
+from ..user_code import plugins
+from ..user_code.failures import Overrun, Starved, is_outage, traceback_of
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a filter may call its reason: it stands in metrics' names, behind a slash."""

@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from .. import plugins
 from ..config.integrations.reward_signatures import convention_of
 from ..errors import ConfigError, RewardError
 from ..types import CounterUpdate, Group, RewardParts, Task, Trajectory
-from ..user_code import UserFunction
+from ..user_code import plugins
+from ..user_code.failures import UserFunction
 from . import GROUP_REWARD, REWARD, accept, foreign, group_convention
 from .checking import symbolic
 from .context import RewardContext

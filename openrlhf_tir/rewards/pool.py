@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .. import plugins
 from ..config import Reward
 from ..config.environments import Environment, one
 from ..config.integrations.reward_signatures import Convention, convention_of
 from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
 from ..types import CounterUpdate, RewardParts, Task, Trajectory
+from ..user_code import plugins
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext

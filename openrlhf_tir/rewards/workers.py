@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ..errors import RewardError, VerifierError
-from ..user_code import Overrun, Starved
+from ..user_code.failures import Overrun, Starved
 from .checking import symbolic
 
 if TYPE_CHECKING:

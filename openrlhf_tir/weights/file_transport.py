@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from ..deadlines import Deadline
 from ..errors import DeltaRefused
 from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..types import Canary
+from ..waiting.deadlines import Deadline
 from .push_files import PushFiles
 from .transport import Results
 

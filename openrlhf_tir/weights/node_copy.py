@@ -31,7 +31,7 @@ import numpy as np
 from filelock import FileLock
 
 from ..errors import DeltaRefused, WeightsUnverified
-from ..sizes import size
+from ..machine.sizes import size
 from .delta import Piece, apply, compile_apply, integers, inverse, prepare
 from .delta_file import Damaged, Delta
 from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, map_file, tensor_hash

@@ -28,7 +28,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ..deadlines import Deadline
 from ..errors import (
     ConfigError,
     Diverged,
@@ -40,6 +39,7 @@ from ..errors import (
 )
 from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..types import Canary, Completion, PublishReport
+from ..waiting.deadlines import Deadline
 from .file_transport import FileTransport
 from .transport import Results, Transport, same_weights
 from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, evidence

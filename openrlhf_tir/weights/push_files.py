@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import InfraError, WeightsUnverified
+from ..machine.sizes import room
 from ..ports import Learner
-from ..sizes import room
 from ..types import DeltaDigest
 from .transport import same_weights
 

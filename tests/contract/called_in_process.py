@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.local_engine import LocalEngine
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 class CalledInProcess:

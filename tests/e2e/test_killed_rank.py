@@ -58,7 +58,7 @@ async def test_a_rank_killed_by_sigkill_is_named_with_its_signal_and_its_memory(
 
 async def _until_it_holds(pid: int) -> None:
     """Wait until the rank has its memory and the watcher, which looks once a second, has seen it."""
-    from openrlhf_tir.process_watch import rss_bytes
+    from openrlhf_tir.cluster.process_watch import rss_bytes
 
     while (rss_bytes(pid) or 0) < HELD:
         await asyncio.sleep(0.05)

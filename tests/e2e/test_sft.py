@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.commands.exit_codes import STOPPED
 from openrlhf_tir.episodes.turns.zerotir import ZeroTir
-from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import draw, write_data

@@ -17,13 +17,13 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.canary.faults import all_faults, install
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher
 

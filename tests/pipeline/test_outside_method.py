@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from openrlhf_tir import plugins
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import own_files
 from openrlhf_tir.config.settings import load
@@ -27,6 +26,7 @@ from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Completion, StepReport, Task
+from openrlhf_tir.user_code.failures import plugins
 from tests.contract.outside_method import lay_out
 from tests.unit.episodes.test_episode import CharCodec
 from tests.unit.episodes.test_group_evaluator import Here

@@ -27,7 +27,7 @@ from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.shared_dir import marked
 from openrlhf_tir.cluster.tokens import tokens
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 class Host:

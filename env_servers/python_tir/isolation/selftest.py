@@ -7,7 +7,7 @@ import socket
 import tempfile
 from typing import TypeVar
 
-from openrlhf_tir.machine import PROC_REMEDY, namespace_remedy
+from openrlhf_tir.machine.namespaces import PROC_REMEDY, namespace_remedy
 
 from ..sandbox import Sandbox, SandboxError
 

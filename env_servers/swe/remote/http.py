@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from env_servers.adapters.http import Pool
-from openrlhf_tir.backoff import backoff_s, jittered
+from openrlhf_tir.waiting.backoff import backoff_s, jittered
 
 from .faults import RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeLost, RuntimeRefused
 

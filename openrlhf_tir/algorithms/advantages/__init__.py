@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from ... import plugins
 from ...errors import MethodBroken
+from ...user_code import plugins
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .flash_reinforce import flash_reinforce

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ... import plugins
 from ...errors import MethodBroken
+from ...user_code import plugins
 
 if TYPE_CHECKING:
     import torch

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ... import plugins
 from ...config import Config
 from ...config.environments import Environment
 from ...envs.probe import probe_env
 from ...episodes import turns
 from ...protocol import PYTHON_TOOL
+from ...user_code import plugins
 
 
 def with_tools(cfg: Config) -> Config:

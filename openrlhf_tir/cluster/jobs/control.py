@@ -23,11 +23,11 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ...background import FOR_EVER, background
 from ...config import Config
 from ...config.toml_file import read_toml
 from ...envs.probe import probe_env
 from ...errors import ConfigError, Unavailable, unknown
+from ...waiting.background import FOR_EVER, background
 
 log = logging.getLogger(__name__)
 FILE = "control.toml"

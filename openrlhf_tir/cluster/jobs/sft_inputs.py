@@ -15,7 +15,7 @@ from ...data.sft.read import SftSet, load_set
 from ...data.sft.tokens import Vocabulary
 from ...engines.codec import HfCodec
 from ...errors import ConfigError
-from ...model_size import checkpoint_bytes
+from ...memory.model_size import checkpoint_bytes
 from ...pipeline.checkpoints import lineage, ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import ROWS_TAKEN, Schedule

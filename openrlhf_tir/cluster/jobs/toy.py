@@ -14,13 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...config import Config
-from ...deadlines import Deadline
 from ...logs.progress import bar
 from ...toy import guess, lessons, puzzles
 from ...toy.cold_start import Batch, check_gates, cold_start
 from ...toy.model import save_model
 from ...toy.task import write_data, write_jsonl, write_splits
 from ...toy.traces import ColdStartTrace
+from ...waiting.deadlines import Deadline
 from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory

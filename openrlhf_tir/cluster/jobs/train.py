@@ -12,17 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...background import FOR_EVER, background
 from ...config import Config
 from ...config.environments import without_calls
 from ...config.settings import to_toml
-from ...deadlines import Deadline, within
 from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, Stopped, WeightsUnverified
 from ...logs import heartbeat, trajectories
 from ...logs import metrics as metrics_log
 from ...logs import timeline as timelines
 from ...logs.progress import Progress
-from ...model_size import push_bytes
+from ...machine.sizes import room
+from ...memory.model_size import push_bytes
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
@@ -34,7 +33,8 @@ from ...pipeline.tracker_samples import TrackerSamples
 from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...report.build import build_report
-from ...sizes import room
+from ...waiting.background import FOR_EVER, background
+from ...waiting.deadlines import Deadline, within
 from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory

@@ -19,9 +19,9 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ...config import Config
-from ...deadlines import Deadline, within
 from ...errors import DeadlineMissed, RewardModelError
 from ...types import Trajectory
+from ...waiting.deadlines import Deadline, within
 from ..lost import end_of, watched
 from ..nodes import reward_room
 from ..ray_faults import death

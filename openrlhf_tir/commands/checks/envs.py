@@ -10,8 +10,6 @@ from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
-from ... import plugins
-from ...backoff import until_available
 from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
 from ...config import Config
 from ...config.environments import Environment
@@ -19,6 +17,8 @@ from ...config.problems import Problems
 from ...envs.probe import probe_env
 from ...errors import ConfigError
 from ...protocol import NOT_NEEDED, UNISOLATED
+from ...user_code import plugins
+from ...waiting.backoff import until_available
 from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)

@@ -18,16 +18,17 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...cluster.process_watch import node_memory
 from ...config import Config
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable, unknown
-from ...host_plan import REMEDY, host_plan
 from ...learner.attention.choice import attention_implementation
-from ...machine import gpu_count, gpu_memory, namespace_remedy
-from ...memory_plan import memory_plan
-from ...model_size import push_bytes
-from ...process_watch import node_memory
-from ...sizes import size
+from ...machine.gpus import gpu_count, gpu_memory
+from ...machine.namespaces import namespace_remedy
+from ...machine.sizes import size
+from ...memory.host_plan import REMEDY, host_plan
+from ...memory.memory_plan import memory_plan
+from ...memory.model_size import push_bytes
 
 KEPT_FREE = 0.05
 """Share of a node's memory that must stay free: Ray's memory monitor ends processes beyond."""

@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 
-from ... import plugins
 from ...errors import ConfigError
+from ...user_code import plugins
 
 LOAD_S = 300.0
 """Importing torch and vLLM takes a minute on a starved host; one not loaded after five waits for something."""

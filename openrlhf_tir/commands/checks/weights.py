@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from ...config.paths import shorten
 from ...errors import ConfigError
-from ...sizes import size
+from ...machine.sizes import size
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """The beginning of the text that Git leaves in a file's place when git-lfs is not installed or a pull was cut off."""

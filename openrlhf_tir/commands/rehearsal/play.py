@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import filters, plugins
+from ... import filters
 from ...algorithms.advantages import ESTIMATOR
 from ...config import Config, own_files
 from ...config.environments import Environment, one
@@ -30,10 +30,11 @@ from ...episodes.group_runner import GroupRunner
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
-from ...loop_watch import LoopWatch
 from ...rewards.pool import RewardPools
 from ...rewards.workers import Workers
 from ...types import KEEP, Group, GroupKey, Segment, Task, Trajectory
+from ...user_code import plugins
+from ...user_code.loop_watch import LoopWatch
 from .engine import ScriptedEngine
 from .result import Rehearsal
 from .scripts import Script, scripts_of, short_scripts_of

@@ -15,7 +15,7 @@ from ...envs.check.actions import actions_for
 from ...episodes.turns import Call, GoOn, Reject
 from ...errors import TurnError
 from ...types import Completion, Task
-from ...user_code import Overrun
+from ...user_code.failures import Overrun
 
 FORMS = (
     "```python\n{action}\n```\n",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import plugins
 from ...algorithms.advantages import ESTIMATOR, AdvantageInputs, get_estimator
 from ...algorithms.losses import own as own_loss
 from ...errors import MethodBroken, MethodError
 from ...rewards import accept
-from ...user_code import UserFunction
+from ...user_code import plugins
+from ...user_code.failures import UserFunction
 
 
 class LearnerCodeError(MethodError):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config import Config
-from ...deadlines import Deadline
 from ...errors import AgentError, InfraError
 from ...ports import Codec, Engine
 from ...types import Sampling, Task, Trajectory
+from ...waiting.deadlines import Deadline
 from . import outcome
 from .process import Process, Run
 from .record import Record

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ... import plugins
+from ...user_code import plugins
 
 ATTRIBUTE = "AgentExecutor"
 ARGUMENTS = ("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine")

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...backoff import backoff_s, jittered
-from ...deadlines import Deadline, within
 from ...errors import AgentError, AgentLost, ConfigError, EnvError, EnvLost, EnvTimeout, InfraError
+from ...waiting.backoff import backoff_s, jittered
+from ...waiting.deadlines import Deadline, within
 from .wire import Message, frame, read
 
 PONG = Deadline(30.0, "PONG")

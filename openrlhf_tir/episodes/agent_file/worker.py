@@ -22,10 +22,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ... import plugins
 from ...errors import ConfigError
-from ...loop_watch import LoopWatch
-from ...user_code import Overrun, is_outage, suspended_at, traceback_of
+from ...user_code import plugins
+from ...user_code.failures import Overrun, is_outage, suspended_at, traceback_of
+from ...user_code.loop_watch import LoopWatch
 from .answer import answer
 from .instance import CallLate, Deadlines, recorded
 from .llm_engine import RUN, LlmEngine, Run, sampling_params

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ... import plugins
 from ...errors import ConfigError, TurnError
-from ...user_code import Overrun, traceback_of
+from ...user_code import plugins
+from ...user_code.failures import Overrun, traceback_of
 
 if TYPE_CHECKING:
     from ...config import Env

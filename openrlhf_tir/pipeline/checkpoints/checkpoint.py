@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
+from ...machine.sizes import free_bytes, room, size
 from ...ports import Learner, Saves
 from ...replay.lines import Mark
 from ...replay.lines import compare as compare_ledger
-from ...sizes import free_bytes, room, size
 from . import manifest, stored
 from .manifest import flush
 from .stored import Row

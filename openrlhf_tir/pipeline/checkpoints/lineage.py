@@ -21,7 +21,7 @@ from ...config import Config
 from ...config.changes import changes, dumped, refusal
 from ...data.identity import columns_digest, tasks_digest
 from ...errors import ConfigError
-from ...model_size import checkpoint_bytes, model_directory
+from ...memory.model_size import checkpoint_bytes, model_directory
 from ...types import Task
 from . import ranks
 from .checkpoint import Checkpoints

@@ -28,9 +28,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from typing import Any, Protocol
 
-from ...deadlines import Deadline, within
 from ...errors import EngineGone
 from ...ports import RemoteEngine, RolloutEngine
+from ...waiting.deadlines import Deadline, within
 from ..signal import Signal
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from ...background import FOR_EVER, background
 from ...config import Config
 from ...types import GroupKey, GroupMeta
+from ...waiting.background import FOR_EVER, background
 from ..scheduler import RolloutScheduler
 from .lengths import Lengths
 from .pace import left_s

@@ -16,8 +16,8 @@ import time
 import urllib.error
 import urllib.request
 
-from ...backoff import backoff_s, jittered
 from ...errors import VerifierError
+from ...waiting.backoff import backoff_s, jittered
 
 CHAT = "/chat/completions"
 MOST_CHARS = 4000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from ... import plugins
 from ...config import Reward
 from ...errors import ConfigError, RewardError
+from ...user_code import plugins
 from .. import accept
 from ..workers import Workers
 from .answer import plain

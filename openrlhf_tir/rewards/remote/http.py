@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from ...backoff import backoff_s, jittered
 from ...config import Reward
 from ...errors import RewardError, VerifierError
+from ...waiting.backoff import backoff_s, jittered
 
 LONGEST_PAUSE_S = 30.0
 """Between two tries: a server that comes back is used within half a minute."""

@@ -29,8 +29,8 @@ import torch
 import torch.distributed as dist
 
 from ...errors import InfraError
-from ...rendezvous import served_store
 from ...types import BroadcastRendezvous
+from ...weights.rendezvous import served_store
 
 SETTING = "timeouts.broadcast_s"
 DONE = "done"

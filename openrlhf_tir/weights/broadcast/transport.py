@@ -21,10 +21,10 @@ from itertools import count
 from typing import NamedTuple
 
 from ...config import Config
-from ...deadlines import Deadline, within
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts, RemoteEngine, RolloutEngine
 from ...types import BroadcastRendezvous, BroadcastResult, Canary
+from ...waiting.deadlines import Deadline, within
 from ..transport import Results, same_weights
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
 from openrlhf_tir.types import KEEP, GroupKey, Task
+from openrlhf_tir.waiting.deadlines import Deadline
 from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, one
 
 

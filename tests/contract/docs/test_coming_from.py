@@ -13,13 +13,13 @@ from openrlhf_tir.commands.checks.data import check_data
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import load_prompts
-from openrlhf_tir.plugins import ENVIRONMENT
-from openrlhf_tir.plugins import load as load_plugin
 from openrlhf_tir.rewards import GROUP_REGISTRY, REGISTRY
 from openrlhf_tir.rewards import load as load_reward
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.own import OwnReward
 from openrlhf_tir.types import Chat, Segment, Task, Trajectory
+from openrlhf_tir.user_code.plugins import ENVIRONMENT
+from openrlhf_tir.user_code.plugins import load as load_plugin
 
 from .docs_blocks import DOCS, block
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.machine import PROC_REMEDY
+from openrlhf_tir.machine.namespaces import PROC_REMEDY
 
 from ..env_process import Http, env_server
 from ..unprivileged import as_nobody, reachable_python

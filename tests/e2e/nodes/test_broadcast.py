@@ -11,11 +11,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import Sampling
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport, Deadlines
 from openrlhf_tir.weights.publisher import WeightPublisher
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from openrlhf_tir.deadlines import Deadline, within
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.types import Sampling
+from openrlhf_tir.waiting.deadlines import Deadline, within
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ..conftest import tiny_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openrlhf_tir.rendezvous import served_store
+from openrlhf_tir.weights.rendezvous import served_store
 
 STORES = []
 

@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.filters import build
@@ -33,6 +32,7 @@ from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.toy.task import draw
 from openrlhf_tir.types import BatchItem, GroupKey, StepReport, Task, TrainBatch
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
 from tests.pipeline.fakes import MemoryMetrics, Silent
 

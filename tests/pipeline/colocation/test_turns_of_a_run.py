@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import Stopped
 from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare, GpuTurn
 from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline
 
 from ..random_runs.world import Actor, LearnerGone, World, WorldLearner, live, pipeline_in
 

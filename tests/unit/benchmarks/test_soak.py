@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.crash_trial import start
 from benchmarks.soak import MIN_SAMPLES, Life, Soak, Watch, of_run, problems
-from openrlhf_tir.exit_codes import STOPPED
+from openrlhf_tir.commands.exit_codes import STOPPED
 
 RUN = f"""
 import pathlib, signal, subprocess, sys, time

@@ -14,8 +14,8 @@ from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.types import Completion, GroupMeta
+from openrlhf_tir.waiting.deadlines import Deadline
 
 from ...pipeline.fakes import group_of
 

@@ -11,9 +11,9 @@ from openrlhf_tir.cluster import engine_handle as handles
 from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 def test_calls_to_an_actor_that_is_killed_end_at_once_and_those_that_come_later_too(monkeypatch):

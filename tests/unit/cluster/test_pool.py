@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost, VersionGone
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
@@ -17,6 +16,7 @@ from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey, Task
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ...pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent

@@ -12,8 +12,8 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.run_lock import FILE, run_lock
+from openrlhf_tir.commands.exit_codes import MISTAKE
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.exit_codes import MISTAKE
 from tests.model_files import weights
 
 HOLD = """

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from openrlhf_tir import cli
+from openrlhf_tir.commands.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, TERMINATED, UNAVAILABLE, code_of
 from openrlhf_tir.commands.restarts import Ended, run_with_restarts
 from openrlhf_tir.config.schema import Train
 from openrlhf_tir.errors import (
@@ -23,7 +24,6 @@ from openrlhf_tir.errors import (
     Unavailable,
     Unproductive,
 )
-from openrlhf_tir.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, TERMINATED, UNAVAILABLE, code_of
 
 
 class Launcher:

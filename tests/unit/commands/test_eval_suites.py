@@ -7,8 +7,8 @@ import json
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.commands.exit_codes import code_of
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.exit_codes import code_of
 
 REFUSED = code_of(ConfigError(""))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.exit_codes import STOPPED
+from openrlhf_tir.commands.exit_codes import STOPPED
 
 PROGRAM = """
 import asyncio, sys, urllib.request

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir import packaged_models
 from openrlhf_tir.cli import main
-from openrlhf_tir.exit_codes import MISTAKE
-from openrlhf_tir.packaged_models import MODELS
+from openrlhf_tir.commands.exit_codes import MISTAKE
+from openrlhf_tir.miniatures import packaged_models
+from openrlhf_tir.miniatures.packaged_models import MODELS
 
 REQUIREMENTS = MODELS["smollm2"].requirements
 

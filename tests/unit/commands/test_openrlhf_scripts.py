@@ -14,13 +14,13 @@ pytest.importorskip("tree_sitter_bash")
 from openrlhf_tir.cli import build_parser, main
 from openrlhf_tir.commands import config_and_problems, preflight
 from openrlhf_tir.commands.checks.load_elsewhere import load_elsewhere
+from openrlhf_tir.commands.exit_codes import DONE, MISTAKE
 from openrlhf_tir.commands.preflight import Machine, check, openrlhf_files
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
-from openrlhf_tir.exit_codes import DONE, MISTAKE
 
 from ..config.test_flags_openrlhf import value_at
 

@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from openrlhf_tir import packaged_models
 from openrlhf_tir.cli import main
-from openrlhf_tir.exit_codes import MISTAKE
+from openrlhf_tir.commands.exit_codes import MISTAKE
+from openrlhf_tir.miniatures import packaged_models
 from openrlhf_tir.miniatures import prepare as prepare_module
-from openrlhf_tir.packaged_models import MODELS
+from openrlhf_tir.miniatures.packaged_models import MODELS
 from tests.model_files import weights
 from tests.unit.commands.test_model import package  # noqa: F401 - a fixture
 

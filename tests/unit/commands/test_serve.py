@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.commands.exit_codes import code_of
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.exit_codes import code_of
 
 
 def test_what_cannot_be_served_is_refused_before_anything_starts(capsys, tmp_path):

@@ -93,7 +93,7 @@ def test_held_out_rows_are_read_too(sft, tmp_path, capsys):
 def test_bad_input_is_refused_before_a_model_is_loaded_with_fact_value_and_remedy(
     sft, capsys, monkeypatch, rows, argv, message
 ):
-    monkeypatch.setattr("openrlhf_tir.machine.gpu_count", lambda: 0)
+    monkeypatch.setattr("openrlhf_tir.machine.gpus.gpu_count", lambda: 0)
     assert sft(rows, *argv.split()) == 2
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err

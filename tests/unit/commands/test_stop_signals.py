@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from openrlhf_tir.commands.exit_codes import STOPPED
 from openrlhf_tir.commands.restarts import Ended, run_with_restarts
 from openrlhf_tir.config.schema import Train
-from openrlhf_tir.exit_codes import STOPPED
 
 pytestmark = pytest.mark.slow
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.gpu_memory import Gpu, parse_gpus, parse_holders, wait_for_memory
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline
 
 GIB = 2**30
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.progress import Progress
 from openrlhf_tir.engines.start import LatestStats
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline
 
 from .test_engine_port import Llm
 

@@ -7,7 +7,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.start import executor_backend
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.machine import CPU_ONLY, runs_on_gpus, visible_gpus
+from openrlhf_tir.machine.gpus import CPU_ONLY, runs_on_gpus, visible_gpus
 
 
 def test_workers_are_processes_where_the_actor_holds_the_gpus_and_rays_where_it_holds_none():

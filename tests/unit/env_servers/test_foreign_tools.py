@@ -11,7 +11,7 @@ import pytest
 from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.config import own_files
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.plugins import ENVIRONMENT, load
+from openrlhf_tir.user_code.plugins import ENVIRONMENT, load
 
 TRL = '''
 """Tools as TRL takes them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir import plugins
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
@@ -14,6 +13,7 @@ from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import EOS_ID, build_tokenizer
 from openrlhf_tir.types import KEEP, GroupKey, RewardParts, Task
+from openrlhf_tir.user_code.failures import plugins
 from tests.contract.docs.docs_blocks import block
 
 

@@ -18,31 +18,16 @@ LAYERS = [
         "errors",
         "http_guard",
         "machine",
-        "plugins",
-        "config",
-        "backoff",
-        "exit_codes",
-        "inert",
         "user_code",
-        "loop_watch",
-        "load_watch",
+        "waiting",
+        "config",
+        "inert",
     },
-    {
-        "ports",
-        "rendezvous",
-        "background",
-        "deadlines",
-        "suspension",
-        "sizes",
-        "model_size",
-        "memory_plan",
-        "host_plan",
-        "process_watch",
-    },
+    {"ports", "memory"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
-    {"serving", "actors", "toy", "packaged_models", "miniatures"},
+    {"serving", "actors", "toy", "miniatures"},
     {"pipeline"},
     {"report", "simulation"},
     {"reproduce"},
@@ -61,11 +46,9 @@ OWNERS = {
 """A library -> the only places that import it, at any depth of the file."""
 
 TORCH_FREE = {
-    "actors", "background", "backoff", "cli", "commands", "config", "data", "deadlines", "envs", "episodes", "errors",
-    "evaluation", "exit_codes", "filters", "host_plan", "http_guard", "inert", "logs", "memory_plan", "model_size",
-    "pipeline", "plugins", "ports", "process_watch", "protocol", "replay", "report", "reproduce", "rewards",
-    "serving", "simulation", "sizes", "suspension", "types",
-    "user_code", "loop_watch", "load_watch",
+    "actors", "cli", "commands", "config", "data", "envs", "episodes", "errors", "evaluation", "filters", "http_guard",
+    "inert", "logs", "machine", "memory", "pipeline", "ports", "protocol", "replay", "report",
+    "reproduce", "rewards", "serving", "simulation", "types", "user_code", "waiting",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.
@@ -76,14 +59,14 @@ ENV_MAY_SHARE = {
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
     # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
-    "env_servers/own/": {"openrlhf_tir.plugins", "transformers.utils"},
+    "env_servers/own/": {"openrlhf_tir.user_code.plugins", "transformers.utils"},
     # One way to say where user code failed, and whether it is an outage. Standard library only.
-    "env_servers/defects.py": {"openrlhf_tir.plugins", "openrlhf_tir.user_code"},
-    "env_servers/serving.py": {"openrlhf_tir.loop_watch", "openrlhf_tir.user_code"},
+    "env_servers/defects.py": {"openrlhf_tir.user_code.plugins", "openrlhf_tir.user_code.failures"},
+    "env_servers/serving.py": {"openrlhf_tir.user_code.loop_watch", "openrlhf_tir.user_code.failures"},
     # One remedy for a machine without user namespaces, for a run's checks and for the server. Standard library only.
-    "env_servers/python_tir/isolation/": {"openrlhf_tir.machine"},
+    "env_servers/python_tir/isolation/": {"openrlhf_tir.machine.namespaces"},
     # One back-off for everything that retries. Standard library only.
-    "env_servers/swe/remote/": {"openrlhf_tir.backoff"},
+    "env_servers/swe/remote/": {"openrlhf_tir.waiting.backoff"},
     "env_servers/math/": {
         "openrlhf_tir.rewards.checking.answer_check",
         "openrlhf_tir.rewards.checking.symbolic",

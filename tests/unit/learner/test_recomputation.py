@@ -15,7 +15,7 @@ from openrlhf_tir.learner.recomputation import (  # noqa: E402
     layers_to_recompute,
     recompute_first_layers,
 )
-from openrlhf_tir.memory_plan import memory_plan  # noqa: E402
+from openrlhf_tir.memory.memory_plan import memory_plan  # noqa: E402
 from tests.unit.test_memory_plan import SMALL, model  # noqa: E402
 
 LAYERS = 3

@@ -7,7 +7,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.model_size import checkpoint_bytes
+from openrlhf_tir.memory.model_size import checkpoint_bytes
 from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of
 from openrlhf_tir.types import Chat, Task
 

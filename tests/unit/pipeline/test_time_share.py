@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import DeadlineMissed, EngineGone, InfraError, LearnerDied
 from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare, GpuTurn
 from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedRollout
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 class Side:

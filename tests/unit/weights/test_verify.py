@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import (
     ConfigError,
     DeadlineMissed,
@@ -20,6 +19,7 @@ from openrlhf_tir.errors import (
     WeightsUnverified,
 )
 from openrlhf_tir.types import Completion
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher
 from openrlhf_tir.weights.push_files import push_directory

@@ -9,9 +9,9 @@ import pytest
 from openrlhf_tir.commands.checks.host import check_memory
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.host_plan import host_plan
-from tests.unit.test_host_plan import small
-from tests.unit.test_memory_plan import model
+from openrlhf_tir.memory.host_plan import host_plan
+from tests.unit.memory.test_host_plan import small
+from tests.unit.memory.test_memory_plan import model
 
 from .runs import CPU, GPUS
 

@@ -11,11 +11,11 @@ from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.plugins import ENVIRONMENT
-from openrlhf_tir.plugins import load as load_plugin
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.own import OwnReward
 from openrlhf_tir.types import Task
+from openrlhf_tir.user_code.plugins import ENVIRONMENT
+from openrlhf_tir.user_code.plugins import load as load_plugin
 from tests.unit.rewards.reward_fakes import says
 
 SCRIPT = '''

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("tree_sitter_bash")
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.commands.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.commands.import_openrlhf import recipe_of
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_commands import Call, calls_of
@@ -23,7 +24,6 @@ from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRA
 from openrlhf_tir.config.integrations.recipe_draft import value_at
 from openrlhf_tir.config.integrations.rehearsal import rehearse
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.exit_codes import DONE, MISTAKE, NO
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url http://h:1/r "

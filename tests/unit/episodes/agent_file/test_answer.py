@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openrlhf_tir import plugins
 from openrlhf_tir.episodes.agent_file.answer import answer
 from openrlhf_tir.episodes.agent_file.instance import CallLate, Deadlines, check_step, recorded
 from openrlhf_tir.episodes.agent_file.llm_engine import RUN, LlmEngine, Run, request_of, sampling_params
 from openrlhf_tir.episodes.agent_file.place import AGENT
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.user_code.failures import plugins
 
 GOOD = {
     "observation_tokens": [1, 2],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from openrlhf_tir.background import ATTEMPTS
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.lane.keeper import MIN_ENDED, LaneKeeper, fast_lane
 from openrlhf_tir.pipeline.lane.speeds import ENOUGH
 from openrlhf_tir.pipeline.scheduler import StalenessRule
 from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.background import ATTEMPTS
 
 
 class Engines:

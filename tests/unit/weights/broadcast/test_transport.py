@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult, Completion
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines, transport_of
 from openrlhf_tir.weights.publisher import WeightPublisher
 

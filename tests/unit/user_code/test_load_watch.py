@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from openrlhf_tir import load_watch
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.plugins import Place
-from openrlhf_tir.plugins import load as load_plugin
+from openrlhf_tir.user_code import load_watch
+from openrlhf_tir.user_code.plugins import Place
+from openrlhf_tir.user_code.plugins import load as load_plugin
 
 PLACE = Place("reward", "reward.name", "f(trajectory, task, context)")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir import process_watch
-from openrlhf_tir.process_watch import (
+from openrlhf_tir.cluster import process_watch
+from openrlhf_tir.cluster.process_watch import (
     _KernelKills,
     kernel_kills,
     node_memory,

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline, GivenUp, within
 from openrlhf_tir.errors import DeadlineMissed
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline, GivenUp, within
 
 TEN = Deadline(10.0, "timeouts.push_s")
 

@@ -41,9 +41,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from .config import Config
+from ..config import Config
+from ..machine.sizes import size
 from .model_size import AVERAGE_BYTES, OPTIMISER_BYTES, WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
-from .sizes import size
 
 LIVE_PARAMETERS = 10**9
 """DeepSpeed's default of stage3_max_live_parameters."""

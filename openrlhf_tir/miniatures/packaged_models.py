@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 LOGPROB_TOLERANCE = 0.01
 """Largest difference between a stored and a computed log-prob, in nats. Both are of bf16 weights computed in float32,

@@ -29,9 +29,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from .errors import ConfigError, unknown
+from ..errors import ConfigError, unknown
+from .failures import Overrun
 from .load_watch import LoadWatch
-from .user_code import Overrun
 
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Files of one's own are in sys.modules under this prefix and a digest of path and text, so no two meet."""

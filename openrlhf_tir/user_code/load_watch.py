@@ -13,7 +13,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from .user_code import Overrun
+from .failures import Overrun
 
 NOTICE_S = 20.0
 """Seconds of an import after which its line is said, and between two notices."""

@@ -15,8 +15,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from ..errors import BackgroundDied, ConfigError, PipelineError
 from .backoff import backoff_s
-from .errors import BackgroundDied, ConfigError, PipelineError
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 5

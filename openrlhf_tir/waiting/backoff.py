@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from .errors import Unavailable
+from ..errors import Unavailable
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from openrlhf_tir.backoff import backoff_s, jittered, until_available
 from openrlhf_tir.errors import ConfigError, Unavailable
+from openrlhf_tir.waiting.backoff import backoff_s, jittered, until_available
 
 
 def test_a_pause_doubles_up_to_its_cap():

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from openrlhf_tir import host_plan as plans
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
-from openrlhf_tir.host_plan import (
+from openrlhf_tir.memory import host_plan as plans
+from openrlhf_tir.memory.host_plan import (
     BUCKET_BYTES,
     CONTROLLER,
     CPU_CHUNK_TOKENS,
@@ -20,8 +20,8 @@ from openrlhf_tir.host_plan import (
     PASS_SLACK,
     host_plan,
 )
-from openrlhf_tir.memory_plan import CHUNK_BYTES
-from tests.unit.test_memory_plan import SMALL, N, model
+from openrlhf_tir.memory.memory_plan import CHUNK_BYTES
+from tests.unit.memory.test_memory_plan import SMALL, N, model
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.suspension import SuspensionMeter, awake_time, awake_timeout, wait_first
+from openrlhf_tir.waiting.suspension import SuspensionMeter, awake_time, awake_timeout, wait_first
 
 HOUR = 3600.0
 
@@ -64,7 +64,7 @@ def test_a_timeout_is_extended_by_a_suspension_and_is_a_timeout_all_the_same(not
 
 PROGRAM = """
 import asyncio, time
-from openrlhf_tir.suspension import awake_time, awake_timeout, suspended_s
+from openrlhf_tir.waiting.suspension import awake_time, awake_timeout, suspended_s
 
 async def main():
     suspended_s()

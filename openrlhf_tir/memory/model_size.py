@@ -12,9 +12,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .config import Config
-from .config.paths import asked, local_path
-from .errors import ConfigError
+from ..config import Config
+from ..config.paths import asked, local_path
+from ..errors import ConfigError
 
 OPTIMISER_BYTES = 12
 """Bytes per parameter in a checkpoint for Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from .user_code import Overrun, running_in
+from .failures import Overrun, running_in
 
 LOOK_EVERY_S = 0.25
 """How often the event loop is asked for a sign of life."""

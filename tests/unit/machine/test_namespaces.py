@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.machine import in_container, namespace_remedy
+from openrlhf_tir.machine.namespaces import in_container, namespace_remedy
 
 
 @pytest.mark.parametrize(

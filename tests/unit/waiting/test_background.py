@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from openrlhf_tir.background import background, kept_running
 from openrlhf_tir.errors import BackgroundDied, ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.background import background, kept_running
 
 
 class Work:

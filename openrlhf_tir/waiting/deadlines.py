@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from .errors import DeadlineMissed
+from ..errors import DeadlineMissed
 from .suspension import wait_first
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .config import Config
+from ..config import Config
+from ..machine.sizes import size
 from .memory_plan import Shape, learner_parts
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
-from .sizes import size
 
 LEARNER_PROCESS = 550 << 20
 """Bytes of a learner's process on CPU beside what is counted: Python, torch, DeepSpeed, Ray."""

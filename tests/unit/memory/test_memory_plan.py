@@ -10,8 +10,15 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
-from openrlhf_tir.memory_plan import CHUNK_BYTES, CHUNK_TOKENS, ENGINE_RESERVE, RESERVE, memory_plan, micro_batch_tokens
-from tests.unit.test_model_size import QWEN3_30B_A3B, QWEN_7B
+from openrlhf_tir.memory.memory_plan import (
+    CHUNK_BYTES,
+    CHUNK_TOKENS,
+    ENGINE_RESERVE,
+    RESERVE,
+    memory_plan,
+    micro_batch_tokens,
+)
+from tests.unit.memory.test_model_size import QWEN3_30B_A3B, QWEN_7B
 
 GIB = 2**30
 SMALL = {

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from openrlhf_tir.loop_watch import LoopWatch
-from openrlhf_tir.user_code import Overrun, is_outage, suspended_at, traceback_of
+from openrlhf_tir.user_code.failures import Overrun, is_outage, suspended_at, traceback_of
+from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 
 @pytest.mark.parametrize(

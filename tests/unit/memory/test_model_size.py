@@ -8,9 +8,9 @@ import math
 import httpx
 import pytest
 
-from openrlhf_tir import model_size
 from openrlhf_tir.config import Config
-from openrlhf_tir.model_size import attention_parity, checkpoint_bytes, of_config, parameters, push_bytes
+from openrlhf_tir.memory import model_size
+from openrlhf_tir.memory.model_size import attention_parity, checkpoint_bytes, of_config, parameters, push_bytes
 
 QWEN_7B = {
     "hidden_size": 3584,

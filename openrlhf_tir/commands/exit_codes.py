@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import signal
 
-from .errors import (
+from ..errors import (
     CheckpointDamaged,
     ColdStartError,
     ConfigError,

@@ -1,0 +1,1 @@
+"""What this machine has and allows: GPUs, room on disks, user namespaces. Only the standard library is imported."""

@@ -1,0 +1,1 @@
+"""How code waits: deadlines, pauses between attempts, tasks that must keep running, time without suspensions."""
