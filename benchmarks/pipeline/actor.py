@@ -21,7 +21,7 @@ import numpy as np
 from openrlhf_tir.cluster.peer_engine import MovesResponses
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
@@ -57,9 +57,9 @@ class RolloutProcess(MovesResponses):
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
         self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
-        handover = None if cfg.pipeline.fast_lane == "off" else Handover(self.batcher, self.engine.text_of)
+        migration = None if cfg.pipeline.fast_lane == "off" else SequenceMigration(self.batcher, self.engine.text_of)
         self.runner = GroupRunner(
-            cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name, handover=handover
+            cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name, migration=migration
         )
 
     async def run_group(

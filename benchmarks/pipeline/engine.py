@@ -7,7 +7,8 @@ Every token carries the version that wrote it, also across pushes: a push notes 
 simulation, a prefix is in the cache while the weights that computed it are the engine's, or for good where pushes keep
 it (pipeline.kv_after_push); the first sample of a group computes the prompt for the others.
 
-A request can be stopped and go on at another engine (engines/handover.py). What it has written shows in the ids: model
+A request can be stopped and go on at another engine (engines/sequence_migration.py). What it has written shows in the
+ids: model
 tokens are WRITTEN, the last one of a call says whose, and everything else is 1 (CharCodec)."""
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Asked(NamedTuple):
 
 
 def parse(request_id: str) -> Asked:
-    """The inverse of how GroupRunner, episodes and handover name a request."""
+    """The inverse of how GroupRunner, episodes and migration name a request."""
     key, _, rest = request_id.partition("#")
     sample, _, rest = rest.partition("/")
     turn, _, part = rest.partition("~")
@@ -125,7 +126,7 @@ class ScriptedEngine:
         return f"<code>{action}{STOP}"
 
     def text_of(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> str:
-        """What was written, of a segment that is whole; its call, if it ends in one (handover.TextOf)."""
+        """What was written, of a segment that is whole; its call, if it ends in one (sequence_migration.TextOf)."""
         if not len(token_ids) or token_ids[-1] < CALL:
             return ""
         w = self.workload
@@ -133,7 +134,7 @@ class ScriptedEngine:
         prompt, sample = divmod(response, w.samples_per_prompt)
         return self._call(Asked(GroupKey(0, prompt), sample, turn))
 
-    # --- engines/handover.py
+    # --- engines/sequence_migration.py
 
     async def abort(self, request_id: str) -> None:
         """Answered with what it has written, which may be all."""

@@ -1,6 +1,7 @@
 """Move responses between rollout actors: the engine of another actor, and what an actor answers about its responses.
 
-The mechanism is engines/handover.py; this module has the Ray calls. They are made only in runs with a fast lane.
+The mechanism is engines/sequence_migration.py; this module has the Ray calls. They are made only in runs with a fast
+lane.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ray
 
 from ..config import Config
 from ..engines.codec import HfCodec, text_of
-from ..engines.handover import Abortable, Handover, Path
+from ..engines.sequence_migration import Abortable, SamplingLocation, SequenceMigration
 from ..errors import ConfigError, EngineGone
 from ..types import Completion, Sampling
 from ..waiting.deadlines import Deadline, within
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from ..episodes.group_runner import GroupRunner
 
 
-def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:
-    """Return the Handover of an actor's responses; None in a run without a fast lane.
+def migration_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> SequenceMigration | None:
+    """Return the SequenceMigration of an actor's responses; None in a run without a fast lane.
 
     Raises:
         ConfigError: Requests of this kind of engine cannot be stopped in the middle.
@@ -40,11 +41,11 @@ def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | Non
             f" {type(engine).__name__} cannot stop one: it has no abort and progress."
             " Set pipeline.fast_lane = 'off', or give the engine both."
         )
-    return Handover(batcher, partial(text_of, codec))
+    return SequenceMigration(batcher, partial(text_of, codec))
 
 
 class PeerEngine:
-    """The engine of another rollout actor. Implements engines.handover.Elsewhere."""
+    """The engine of another rollout actor. Implements engines.sequence_migration.OtherEngine."""
 
     def __init__(self, actor: Any, name: str, cfg: Config) -> None:
         self.actor = actor
@@ -95,10 +96,10 @@ class MovesResponses:
     batcher: Batcher
     runner: GroupRunner
 
-    async def under_way(self) -> tuple[list[tuple[str, Path]], dict[str, int]]:
+    async def under_way(self) -> tuple[list[tuple[str, SamplingLocation]], dict[str, int]]:
         """Return the trajectories that this actor writes, and the tokens sampled so far of each request here."""
-        handover = self._handover
-        return handover.under_way(), handover.engine.progress()
+        migration = self._migration
+        return migration.under_way(), migration.engine.progress()
 
     async def move(self, trajectory: str, name: str, actor: Any) -> bool:
         """Sample the rest of a trajectory, which this actor writes, on another actor's engine.
@@ -112,13 +113,13 @@ class MovesResponses:
             False if the trajectory has ended, or is there already.
         """
         peer = None if name == self.name else PeerEngine(actor, name, self.cfg)
-        return await self._handover.move(trajectory, name, peer)
+        return await self._migration.move(trajectory, name, peer)
 
     @property
-    def _handover(self) -> Handover:
-        handover = self.runner.handover
-        assert handover is not None, "only in a run with a fast lane"
-        return handover
+    def _migration(self) -> SequenceMigration:
+        migration = self.runner.migration
+        assert migration is not None, "only in a run with a fast lane"
+        return migration
 
     async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
         """Sample for a trajectory of another actor. The request waits in the queue like any other."""

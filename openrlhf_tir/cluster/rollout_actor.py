@@ -22,7 +22,7 @@ from ..ports import RolloutEngine
 from ..types import Group, GroupKey, GroupMeta, Task
 from .collector import settle
 from .lost import end_of_child, watched
-from .peer_engine import MovesResponses, handover_of
+from .peer_engine import MovesResponses, migration_of
 from .reaper import end_children_with_us
 from .shared_dir import prove
 from .tokens import Tokens
@@ -162,7 +162,7 @@ class RolloutActor(MovesResponses):
             writers,
             chats,
         )
-        self.runner.handover = handover_of(cfg, self.batcher, codec)
+        self.runner.migration = migration_of(cfg, self.batcher, codec)
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, port)
         url = f"http://{host}:{port}"

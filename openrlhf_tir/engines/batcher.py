@@ -30,7 +30,7 @@ from ..logs.histogram import histogram, mean
 from ..ports import Engine
 from ..types import Completion, Sampling
 from .fair_queue import FairQueue
-from .handover import Abortable
+from .sequence_migration import Abortable
 
 WAIT_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -163,7 +163,7 @@ class Batcher:
             self._grant()
 
     async def abort(self, request_id: str) -> None:
-        """End a request; see engines.handover.Abortable, which the engine must implement."""
+        """End a request; see engines.sequence_migration.Abortable, which the engine must implement."""
         ticket = next((t for t in self._waiting if t.request_id == request_id), None)
         if ticket is not None:
             self._remove(ticket)
@@ -173,12 +173,12 @@ class Batcher:
         if ticket is not None:
             ticket.aborted = True
             return
-        assert isinstance(self.engine, Abortable), "peer_engine.handover_of refuses others"
+        assert isinstance(self.engine, Abortable), "peer_engine.migration_of refuses others"
         await self.engine.abort(request_id)
 
     def progress(self) -> dict[str, int]:
         """Return the tokens sampled so far by request id, without the requests that wait here."""
-        assert isinstance(self.engine, Abortable), "peer_engine.handover_of refuses others"
+        assert isinstance(self.engine, Abortable), "peer_engine.migration_of refuses others"
         return self.engine.progress()
 
     async def _wait_for_slot(self, env: str, group: Hashable, request_id: str) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 from ..config import Config
 from ..config.environments import one
 from ..engines.batcher import Batcher
-from ..engines.handover import Handover
+from ..engines.sequence_migration import SequenceMigration
 from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
@@ -149,7 +149,7 @@ class GroupRunner:
         name: str = "",
         agents: AgentBroker | AgentFile | None = None,
         chat_formats: Mapping[str, ChatFormat | None] | None = None,
-        handover: Handover | None = None,
+        migration: SequenceMigration | None = None,
     ) -> None:
         """Create a runner.
 
@@ -164,7 +164,7 @@ class GroupRunner:
             agents: External programs, or an agent file in OpenRLHF's form, that write the responses in place of the
                 turn loop and the environment.
             chat_formats: By environment; None for one without a messages protocol.
-            handover: Moves running responses between engines, in a run with a fast lane.
+            migration: Moves running responses between engines, in a run with a fast lane.
         """
         self.cfg = cfg
         self.engine = engine
@@ -175,7 +175,7 @@ class GroupRunner:
         self.name = name
         self.agents = agents
         self.chat_formats = chat_formats or {}
-        self.handover = handover
+        self.migration = migration
         self.environments = cfg.environments
         self._thread_codec: Codec | None = None
         """A copy of the codec for long prompts; created with the first one."""
@@ -247,8 +247,8 @@ class GroupRunner:
             n = dispatched = evaluation.n
         prompt_ids = np.asarray(await self._encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
-        if self.handover and evaluation is None:
-            engine = self.handover.around(engine)
+        if self.migration and evaluation is None:
+            engine = self.migration.around(engine)
         return _RunningGroup(
             key=key,
             task=task,
@@ -388,9 +388,9 @@ class GroupRunner:
     async def _trajectory(self, group: _RunningGroup, index: int) -> Trajectory:
         """Sample and score one trajectory. A fault fails it."""
         trajectory = Trajectory(index, group.prompt_ids)
-        handover = self.handover if group.evaluation is None else None
+        migration = self.migration if group.evaluation is None else None
         try:
-            with handover.writing(f"{group.key}#{index}") if handover else nullcontext():
+            with migration.writing(f"{group.key}#{index}") if migration else nullcontext():
                 trajectory = await self._sample(group, index)
             if trajectory.failed is None and trajectory.reward is None:
                 trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)

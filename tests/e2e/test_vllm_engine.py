@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from benchmarks.canary.faults import all_faults, install
 from openrlhf_tir.engines.codec import HfCodec, text_of
-from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.engines.local_engine import LocalEngine
+from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
@@ -125,20 +125,20 @@ async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_on
 ):
     """To the same engine, as a request of its own: stopped where it is, its prefix computed again."""
     codec = HfCodec(make_tokenizer())
-    handover = Handover(engine, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
+    migration = SequenceMigration(engine, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
     sampling = Sampling(200, stop, temperature=0.0)
     stayed = await engine.generate(prompt, sampling, request_id="stays/0")
     asked, track = [], engine.requests.track
     monkeypatch.setattr(engine.requests, "track", lambda request_id: (asked.append(request_id), track(request_id))[1])
     for path in ("first", "again", "once more"):  # one that has ended before it is stopped crosses nothing
         asked.clear()
-        with handover.writing(path):
-            moving = asyncio.create_task(handover.around(engine).generate(prompt, sampling, request_id=f"{path}/0"))
+        with migration.writing(path):
+            moving = asyncio.create_task(migration.around(engine).generate(prompt, sampling, request_id=f"{path}/0"))
             while not moving.done() and not engine.progress().get(f"{path}/0"):
                 await asyncio.sleep(0)
-            crossed = await handover.move(path, "lane", engine)
+            crossed = await migration.move(path, "lane", engine)
             moved = await moving
-            assert crossed and handover.paths[path].tokens == len(moved.token_ids)
+            assert crossed and migration.locations[path].tokens == len(moved.token_ids)
         if len(asked) == 2:
             break
     if not stop:  # with one it ends after a few tokens

@@ -18,7 +18,7 @@ from benchmarks.pipeline.record import Record, Row
 from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.episodes.turns import Call, End
 from openrlhf_tir.episodes.turns.retool import ReTool
@@ -110,13 +110,13 @@ def test_a_call_that_two_engines_write_is_the_call_and_takes_as_long(workload, a
     async def go():
         first, second = ScriptedEngine(workload, 1.0), ScriptedEngine(workload, 1.0)
         second.version = 3
-        handover = Handover(first, first.text_of)
-        with handover.writing("0/0/0#0"):
+        migration = SequenceMigration(first, first.text_of)
+        with migration.writing("0/0/0#0"):
             asking = asyncio.create_task(
-                handover.around(first).generate([1] * 115, Sampling(1 << 20, ("</code>",)), request_id="0/0/0#0/1")
+                migration.around(first).generate([1] * 115, Sampling(1 << 20, ("</code>",)), request_id="0/0/0#0/1")
             )
             await asyncio.sleep(0.115 + at)
-            assert first.progress() == {"0/0/0#0/1": int(10 * at)} and await handover.move("0/0/0#0", "b", second)
+            assert first.progress() == {"0/0/0#0/1": int(10 * at)} and await migration.move("0/0/0#0", "b", second)
             assert first.progress() == {}
             c = await asking
         return c, asyncio.get_running_loop().time()

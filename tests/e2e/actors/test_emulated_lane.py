@@ -1,4 +1,4 @@
-"""The emulated cluster's responses go on at other engines, by the real lanes: Ray actors, handover, HTTP tools."""
+"""The emulated cluster's responses go on at other engines, by the real lanes: Ray actors, migration, HTTP tools."""
 
 from __future__ import annotations
 

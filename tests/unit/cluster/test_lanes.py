@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.actors.router import Router
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.handover import Handover, Path
+from openrlhf_tir.engines.sequence_migration import SamplingLocation, SequenceMigration
 from openrlhf_tir.errors import ConfigError, EngineGone
 from openrlhf_tir.types import GroupKey
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # importing ray
 
 
 class FakeMember:
-    def __init__(self, name: str, paths: dict[str, Path], progress: dict[str, int]) -> None:
+    def __init__(self, name: str, paths: dict[str, SamplingLocation], progress: dict[str, int]) -> None:
         self.name, self.paths, self.sampled, self.actor = name, paths, progress, f"handle of {name}"
         self.gone = False
         self.moved: list[tuple] = []
@@ -43,10 +43,13 @@ class FakeMember:
 def pool():
     a = FakeMember(
         "rollout-0",
-        {"0/7/0#0": Path(tokens=100, request="0/7/0#0/1"), "0/7/0#1": Path("rollout-1", 1, 50, "0/7/0#1/0~1")},
+        {
+            "0/7/0#0": SamplingLocation(tokens=100, request="0/7/0#0/1"),
+            "0/7/0#1": SamplingLocation("rollout-1", 1, 50, "0/7/0#1/0~1"),
+        },
         {"0/7/0#0/1": 11},
     )
-    b = FakeMember("rollout-1", {"0/8/0#3": Path()}, {"0/7/0#1/0~1": 22})
+    b = FakeMember("rollout-1", {"0/8/0#3": SamplingLocation()}, {"0/7/0#1/0~1": 22})
     return SimpleNamespace(members=[a, b], router=Router(), lane_engines=0.0, lane_moves=0.0)
 
 
@@ -121,11 +124,11 @@ async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, po
 
 
 def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
-    from openrlhf_tir.cluster.peer_engine import handover_of
+    from openrlhf_tir.cluster.peer_engine import migration_of
 
     able = SimpleNamespace(abort=print, progress=dict)
     on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
-    assert handover_of(Config(), Batcher(SimpleNamespace()), None) is None
-    assert isinstance(handover_of(on, Batcher(able), None), Handover)
+    assert migration_of(Config(), Batcher(SimpleNamespace()), None) is None
+    assert isinstance(migration_of(on, Batcher(able), None), SequenceMigration)
     with pytest.raises(ConfigError, match=r"SimpleNamespace cannot stop one.*fast_lane = 'off'"):
-        handover_of(on, Batcher(SimpleNamespace()), None)
+        migration_of(on, Batcher(SimpleNamespace()), None)

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec, text_of
-from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.engines.torch_engine import TorchEngine
 from openrlhf_tir.episodes.chat_format import chat_formats
 from openrlhf_tir.episodes.group_runner import GroupRunner
@@ -28,10 +28,10 @@ KEY, MOVED_AT = GroupKey(0, 3), 4
 
 
 class Greedy(TorchEngine):
-    """Takes the likeliest token. With a `handover`, a response whose sample is odd moves to `lane` before its fifth
+    """Takes the likeliest token. With a `migration`, a response whose sample is odd moves to `lane` before its fifth
     token, in the middle of whatever it is."""
 
-    handover: Handover | None = None
+    migration: SequenceMigration | None = None
     lane: TorchEngine
 
     def _sample(self, prompt_ids, sampling, request_id, given_up):
@@ -40,14 +40,14 @@ class Greedy(TorchEngine):
 
     def _tokens_of(self, prompt_ids, sampling, seed):
         for n, drawn in enumerate(super()._tokens_of(prompt_ids, sampling, seed)):
-            if n == MOVED_AT and self.handover and int(self.trajectory.partition("#")[2]) % 2:
+            if n == MOVED_AT and self.migration and int(self.trajectory.partition("#")[2]) % 2:
                 asyncio.run_coroutine_threadsafe(
-                    self.handover.move(self.trajectory, "lane", self.lane), self.loop
+                    self.migration.move(self.trajectory, "lane", self.lane), self.loop
                 ).result()
             yield drawn
 
 
-async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover]:
+async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, SequenceMigration]:
     (tmp_path / "asks.py").write_text(block("protocols.md", "python", "class Asks"))
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = Config(
@@ -63,9 +63,9 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover
     tokenizer = build_tokenizer()
     codec = HfCodec(tokenizer)
     here, lane = (Greedy(build_model(0), codec, cfg=cfg, version=v) for v in (0, 1))
-    handover = Handover(here, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
+    migration = SequenceMigration(here, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
     here.loop, here.lane = asyncio.get_running_loop(), lane
-    here.handover = handover if moves else None
+    here.migration = migration if moves else None
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
     runner = GroupRunner(
         cfg,
@@ -75,17 +75,17 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover
         Guessed(),
         lambda group: KEEP,
         chat_formats=chat_formats(cfg, codec, tokenizer),
-        handover=handover,
+        migration=migration,
     )
     _, group = await runner.run(KEY, Task(prompt, "-", "guess", {"high": 3}))
-    return group, handover
+    return group, migration
 
 
 @pytest.mark.parametrize("prompt", ["Guess.", "Say a number: 1 2 3", "So?"])
 async def test_tokens_log_probs_stops_and_tool_calls_are_those_of_a_response_that_stayed(tmp_path, prompt):
     stayed, _ = await played(tmp_path, moves=False, prompt=prompt)
-    moved, handover = await played(tmp_path, moves=True, prompt=prompt)
-    assert not handover.paths, "nothing is kept of a response that has ended"
+    moved, migration = await played(tmp_path, moves=True, prompt=prompt)
+    assert not migration.locations, "nothing is kept of a response that has ended"
     crossed = 0
     for a, b in zip(stayed.trajectories, moved.trajectories, strict=True):
         assert (a.failed, b.failed) == (None, None)

@@ -49,14 +49,15 @@ class Abortable(Protocol):
         """Return the number of tokens sampled so far, by request id."""
 
 
-class Elsewhere(Engine, Protocol):
-    """Another actor's engine: cluster/lanes.py."""
+class OtherEngine(Engine, Protocol):
+    """Another actor's engine: cluster/peer_engine.py."""
 
-    async def abort(self, request_id: str) -> None: ...
+    async def abort(self, request_id: str) -> None:
+        """See Abortable."""
 
 
 @dataclass(slots=True)
-class Path:
+class SamplingLocation:
     """Where a trajectory is being sampled."""
 
     at: str = ""
@@ -69,122 +70,148 @@ class Path:
     """Id of the request that is running; "" while the environment works."""
 
 
-class Handover:
+class SequenceMigration:
     """Moves the responses of one actor. Belongs to one event loop."""
 
     def __init__(self, engine: Abortable, text_of: TextOf) -> None:
-        self.engine, self.text_of = engine, text_of
-        self._there: dict[str, Elsewhere] = {}
-        self.paths: dict[str, Path] = {}
+        self.engine = engine
+        self.text_of = text_of
+        self._others: dict[str, OtherEngine] = {}
+        """Name -> engine of another actor."""
+        self.locations: dict[str, SamplingLocation] = {}
         """The actor's running trajectories, by the part of their request ids before the turn."""
 
     @contextmanager
     def writing(self, trajectory: str) -> Iterator[None]:
         """Register a trajectory inside the block, so that it can be moved."""
-        self.paths[trajectory] = Path()
+        self.locations[trajectory] = SamplingLocation()
         try:
             yield
         finally:
-            del self.paths[trajectory]
+            del self.locations[trajectory]
 
-    def under_way(self) -> list[tuple[str, Path]]:
+    def under_way(self) -> list[tuple[str, SamplingLocation]]:
         """Return the running trajectories and where they are. `progress` of that engine says how far a request is."""
-        return list(self.paths.items())
+        return list(self.locations.items())
 
-    def around(self, here: Engine) -> Moving:
+    def around(self, own_engine: Engine) -> MigratingEngine:
         """Return an engine for the episodes of a group, from which their requests can be moved.
 
         Args:
-            here: This actor's engine, as the group uses it.
+            own_engine: This actor's engine, as the group uses it.
         """
-        return Moving(self, here)
+        return MigratingEngine(self, own_engine)
 
-    async def move(self, trajectory: str, name: str, there: Elsewhere | None) -> bool:
+    async def move(self, trajectory: str, name: str, other: OtherEngine | None) -> bool:
         """Move a trajectory, with the request that is running.
 
         Args:
             trajectory: The part of its request ids before the turn.
             name: Name of the other engine.
-            there: The other engine; None: move back to this actor's.
+            other: The other engine; None: move back to this actor's.
 
         Returns:
             False if the trajectory has ended, or is there already.
         """
-        path, at = self.paths.get(trajectory), "" if there is None else name
-        if path is None or path.at == at:
+        location = self.locations.get(trajectory)
+        destination = "" if other is None else name
+        if location is None or location.at == destination:
             return False
-        running, request = self._there.get(path.at, self.engine), path.request
-        if there is not None:
-            self._there[name] = there
-        path.at, path.moves = at, path.moves + 1
+        previous_engine = self._others.get(location.at, self.engine)
+        request = location.request
+        if other is not None:
+            self._others[name] = other
+        location.at = destination
+        location.moves += 1
         if request:
-            await running.abort(request)
+            # `generate` gets the tokens so far, sees that the location has changed, and continues there.
+            await previous_engine.abort(request)
         return True
 
-    async def generate(self, here: Engine, token_ids: Sequence[int], sampling: Sampling, request_id: str) -> Completion:
-        path = self.paths.get(request_id.rpartition("/")[0]) or Path()
-        prompt, before, parts = list(token_ids), path.tokens, 0
-        whole: Completion | None = None
+    async def generate(
+        self, own_engine: Engine, token_ids: Sequence[int], sampling: Sampling, request_id: str
+    ) -> Completion:
+        """Sample one segment, in parts on as many engines as it is moved to, and return the parts as one completion.
+
+        An error of the own engine is raised. If another engine fails, its part is sampled again here.
+        """
+        location = self.locations.get(request_id.rpartition("/")[0]) or SamplingLocation()
+        prompt = list(token_ids)
+        tokens_before = location.tokens
+        part_number = 0
+        joined: Completion | None = None
         while True:
-            written = 0 if whole is None else len(whole.token_ids)
-            at = path.at
-            asked = _rest(sampling, whole, request_id) if at or parts else sampling
-            path.request = f"{request_id}~{parts}" if parts else request_id
-            ids = prompt if whole is None else prompt + whole.token_ids.tolist()
+            written = 0 if joined is None else len(joined.token_ids)
+            at = location.at
+            part_sampling = _rest(sampling, joined, request_id) if at or part_number else sampling
+            location.request = f"{request_id}~{part_number}" if part_number else request_id
+            ids = prompt if joined is None else prompt + joined.token_ids.tolist()
+            engine = self._others[at] if at else own_engine
             try:
-                part = await (self._there[at] if at else here).generate(ids, asked, request_id=path.request)
+                part = await engine.generate(ids, part_sampling, request_id=location.request)
             except RequestRefused:
                 raise
             except InfraError:
                 if not at:
                     raise
-                path.at, parts = "", parts + 1  # what the failed engine sampled is lost; it is sampled again here
+                # What the failed engine sampled is lost; it is sampled again here.
+                location.at = ""
+                part_number += 1
                 continue
             finally:
-                path.request = ""
-            if part.finish_reason == "abort" and at and path.at == at:
-                path.at = ""  # nobody moved it: the other engine stops, and what it has sampled is valid
-            whole, parts = part if whole is None else self._joined(prompt, whole, part, sampling), parts + 1
-            path.tokens = before + len(whole.token_ids)
-            moved = whole.finish_reason == "abort" and path.at != at
-            one_of_several = whole.finish_reason == "length" and asked.max_tokens < sampling.max_tokens - written
-            if not (moved or one_of_several):
-                return whole
-            if len(whole.token_ids) >= sampling.max_tokens:
-                return replace(whole, finish_reason="length")
+                location.request = ""
+            if part.finish_reason == "abort" and at and location.at == at:
+                # Nobody moved it: the other engine stops, and what it has sampled is valid.
+                location.at = ""
+            joined = part if joined is None else self._join(prompt, joined, part, sampling)
+            part_number += 1
+            location.tokens = tokens_before + len(joined.token_ids)
+            was_moved = joined.finish_reason == "abort" and location.at != at
+            # It was asked for fewer tokens than are missing, because a stop string may have begun.
+            asked_for_few = part_sampling.max_tokens < sampling.max_tokens - written
+            is_incomplete = joined.finish_reason == "length" and asked_for_few
+            if not (was_moved or is_incomplete):
+                return joined
+            if len(joined.token_ids) >= sampling.max_tokens:
+                return replace(joined, finish_reason="length")
 
-    def _joined(self, prompt: Sequence[int], first: Completion, then: Completion, sampling: Sampling) -> Completion:
+    def _join(self, prompt: Sequence[int], first: Completion, second: Completion, sampling: Sampling) -> Completion:
+        """Return two parts as one completion, cut at a stop string that lies across them."""
         ids, logprobs, versions = (
-            np.concatenate([getattr(first, f), getattr(then, f)]) for f in ("token_ids", "logprobs", "versions")
+            np.concatenate([getattr(first, name), getattr(second, name)])
+            for name in ("token_ids", "logprobs", "versions")
         )
         text = self.text_of(prompt, ids.tolist())
-        if stop := _stop_after(text, len(first.text), sampling.stop):
-            word, end = stop
-            return Completion(ids, logprobs, versions, text[:end], "stop", word)
-        return Completion(ids, logprobs, versions, text, then.finish_reason, then.stop_reason)
+        stop = _stop_after(text, len(first.text), sampling.stop)
+        if stop is not None:
+            stop_string, end = stop
+            return Completion(ids, logprobs, versions, text[:end], "stop", stop_string)
+        return Completion(ids, logprobs, versions, text, second.finish_reason, second.stop_reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
-    """The Engine that Handover.around returns."""
+class MigratingEngine:
+    """The Engine that SequenceMigration.around returns."""
 
-    handover: Handover
-    here: Engine
+    migration: SequenceMigration
+    own_engine: Engine
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        return await self.handover.generate(self.here, token_ids, sampling, request_id)
+        """See Engine."""
+        return await self.migration.generate(self.own_engine, token_ids, sampling, request_id)
 
 
-def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Sampling:
+def _rest(sampling: Sampling, joined: Completion | None, request_id: str) -> Sampling:
     """Return the sampling settings for what is still missing, with its seed.
 
     That is one token while a stop string may have begun, otherwise all the rest.
     """
-    written, text = (0, "") if whole is None else (len(whole.token_ids), whole.text)
+    written = 0 if joined is None else len(joined.token_ids)
+    text = "" if joined is None else joined.text
     seed = sampling.seed
     if written or seed is None:
-        seed = _another(request_id if seed is None else seed, written)
-    since = whole.began if whole is not None and sampling.since is None else sampling.since
+        seed = _continuation_seed(request_id if seed is None else seed, written)
+    since = joined.began if joined is not None and sampling.since is None else sampling.since
     return replace(
         sampling,
         max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written,
@@ -210,6 +237,6 @@ def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] 
     return None
 
 
-def _another(of: int | str, written: int) -> int:
+def _continuation_seed(of: int | str, written: int) -> int:
     """Return a seed of 63 bits for a continuation after `written` tokens."""
     return int.from_bytes(hashlib.blake2b(f"{of}/{written}".encode(), digest_size=8).digest(), "big") >> 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import Completion, Sampling
 
@@ -73,13 +73,13 @@ def text_of(prompt: Sequence[int], ids: Sequence[int]) -> str:
 
 def written(
     sampling: Sampling, here: Speaker, moves: dict[int, Speaker | None], there: dict[Speaker, str]
-) -> tuple[Completion, Handover]:
+) -> tuple[Completion, SequenceMigration]:
     """The segment, moved after so many tokens to these engines; None is home."""
-    handover = Handover(here, text_of)
+    migration = SequenceMigration(here, text_of)
 
     def mover(to: Speaker | None):
         async def move() -> None:
-            assert await handover.move(KEY, "" if to is None else there[to], to)
+            assert await migration.move(KEY, "" if to is None else there[to], to)
 
         return move
 
@@ -88,10 +88,10 @@ def written(
             engine.at[n] = mover(to)
 
     async def main() -> Completion:
-        with handover.writing(KEY):
-            return await handover.around(here).generate(PROMPT, sampling, request_id=f"{KEY}/0")
+        with migration.writing(KEY):
+            return await migration.around(here).generate(PROMPT, sampling, request_id=f"{KEY}/0")
 
-    return asyncio.run(main()), handover
+    return asyncio.run(main()), migration
 
 
 def same(a: Completion, b: Completion) -> bool:
@@ -144,18 +144,18 @@ def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():
 def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
     here, lane = Speaker(), Speaker(1)
     queue = Batcher(here, max_running=1)
-    handover, free = Handover(queue, text_of), asyncio.Event()
+    migration, free = SequenceMigration(queue, text_of), asyncio.Event()
     here.at[1] = free.wait
 
     async def main() -> Completion:
         holding = asyncio.create_task(queue.generate(PROMPT, Sampling(5), request_id="holds the place"))
-        with handover.writing(KEY):
+        with migration.writing(KEY):
             waiting = asyncio.create_task(
-                handover.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0")
+                migration.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0")
             )
             while not queue.waiting:
                 await asyncio.sleep(0)
-            assert await handover.move(KEY, "lane", lane)
+            assert await migration.move(KEY, "lane", lane)
             moved = await waiting
         assert not holding.done() and (queue.running, queue.waiting) == (1, 0)
         free.set()
@@ -169,15 +169,15 @@ def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
 
 def test_one_that_is_at_home_is_not_moved_home():
     here = Speaker()
-    handover, moves = Handover(here, text_of), []
+    migration, moves = SequenceMigration(here, text_of), []
 
     async def home() -> None:
-        moves.append(await handover.move(KEY, "rollout-0", None))
+        moves.append(await migration.move(KEY, "rollout-0", None))
 
     async def main() -> Completion:
         here.at[4] = home
-        with handover.writing(KEY):
-            return await handover.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
+        with migration.writing(KEY):
+            return await migration.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
 
     assert asyncio.run(main()).finish_reason == "length"
     assert moves == [False] and not here.stopped
@@ -185,15 +185,15 @@ def test_one_that_is_at_home_is_not_moved_home():
 
 def test_the_next_turn_is_sampled_where_the_last_one_was():
     here, lane = Speaker(), Speaker(1)
-    handover = Handover(here, text_of)
+    migration = SequenceMigration(here, text_of)
 
     async def main() -> None:
-        with handover.writing(KEY):
-            assert await handover.move(KEY, "lane", lane)
-            await handover.around(here).generate(PROMPT, Sampling(5), request_id=f"{KEY}/1")
-            assert handover.paths[KEY].tokens == 5 and handover.paths[KEY].moves == 1
-            assert not await handover.move(KEY, "lane", lane), "it is there"
-        assert not await handover.move(KEY, "lane", lane), "it has ended"
+        with migration.writing(KEY):
+            assert await migration.move(KEY, "lane", lane)
+            await migration.around(here).generate(PROMPT, Sampling(5), request_id=f"{KEY}/1")
+            assert migration.locations[KEY].tokens == 5 and migration.locations[KEY].moves == 1
+            assert not await migration.move(KEY, "lane", lane), "it is there"
+        assert not await migration.move(KEY, "lane", lane), "it has ended"
 
     asyncio.run(main())
     assert not here.asked and len(lane.asked) == 1
@@ -222,12 +222,12 @@ def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, 
     here, lane = Speaker(), Speaker(1)
     lane.dies_at = 12
     if from_the_start:
-        handover = Handover(here, text_of)
+        migration = SequenceMigration(here, text_of)
 
         async def main() -> None:
-            with handover.writing(KEY):
-                await handover.move(KEY, "lane", lane)
-                await handover.around(here).generate(PROMPT, Sampling(20, seed=seed), request_id=f"{KEY}/1")
+            with migration.writing(KEY):
+                await migration.move(KEY, "lane", lane)
+                await migration.around(here).generate(PROMPT, Sampling(20, seed=seed), request_id=f"{KEY}/1")
 
         asyncio.run(main())
     else:
@@ -241,11 +241,11 @@ def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, 
 
 def test_an_abort_that_is_no_move_is_told_as_one():
     here = Speaker()
-    handover = Handover(here, text_of)
+    migration = SequenceMigration(here, text_of)
     here.stopped.add(f"{KEY}/0")
 
     async def main() -> Completion:
-        with handover.writing(KEY):
-            return await handover.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
+        with migration.writing(KEY):
+            return await migration.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
 
     assert asyncio.run(main()).finish_reason == "abort"
