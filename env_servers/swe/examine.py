@@ -29,7 +29,7 @@ from .inside_run import functions_of, run_inside
 from .suite import Outcome, Suite
 from .tree import LINK, Tree
 
-LEAST_COPIES, MOST_COPIES = 3, 8
+LEAST_COPIES, MOST_COPIES = 4, 8
 """Falsified copies of the tests that are run: one for each assertion of the longest test, within these bounds."""
 SLOW_S = 5.0
 SLOW_COPIES = 3

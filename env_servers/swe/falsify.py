@@ -17,12 +17,14 @@ A copy must not be known by its looks either, by how many of its tests fail or b
 ones. So some copies falsify only tests that fail without the patch: honest code that mends nothing fails the same tests
 there as among the true ones. Half of the changed values lie close to the true ones. A negation is written as people
 write it. And since a misspelt word or a number that occurs nowhere else tells of a change, some copies are made of what
-the tests hold anyway: their changed values are words and numbers of the same test, or of its file.
+the tests hold anyway: their changed values are words and numbers of the same test, or of its file, and what is opposite
+to an assertion stands for a word or an error that no test expects.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 import re
 import string
@@ -37,6 +39,7 @@ MOST_FILE_BYTES = 2 << 20
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
 """An order -> how it is written, and the one that does not hold where it does."""
 WORD = re.compile(r"[A-Za-z0-9]+")
+CAMEL_WORD = re.compile(r"[A-Z][a-z]+")
 MOST_SEARCHED = 500
 """Characters of a text whose words are looked at."""
 MOST_VALUES = 100
@@ -62,7 +65,22 @@ NEGATED_OPERATORS: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
 DEFAULT_RELATIVE_TOLERANCE = 1e-6
 """What pytest.approx allows, as a part of the expected value."""
 UNRELATED = ("BufferError", "StopAsyncIteration", "FloatingPointError", "ReferenceError")
-"""Exceptions that a test's own exception is hardly a kind of."""
+"""Exceptions that a test's own exception is hardly a kind of, and that hardly a test expects."""
+COMMON = ("TypeError", "KeyError", "IndexError", "ValueError", "RuntimeError", "AttributeError", "ZeroDivisionError")
+OFTEN_BOTH = {
+    frozenset(pair)
+    for pair in (
+        ("ValueError", "IndexError"),  # numpy's AxisError
+        ("ValueError", "KeyError"),
+        ("ValueError", "TypeError"),
+        ("KeyError", "AttributeError"),
+        ("KeyError", "IndexError"),
+        ("TypeError", "AttributeError"),
+    )
+}
+"""Built-in exceptions of which one of a library's own is sometimes both."""
+COMMON_BESIDE_OWN = ("ZeroDivisionError", "NotImplementedError", "RecursionError", "TimeoutError")
+"""Exceptions that tests expect: instead of a built-in one, and instead of a library's own, which may be any kind."""
 EQUAL_METHODS = frozenset(
     {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
     | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
@@ -174,8 +192,8 @@ class Falsifier:
         """
         chosen = self._chosen(number, failing)
         moves = float(number == self._familiar_number)
-        if number not in (0, 2):
-            moves = self._choice.choice([0.0, 0.5])
+        if number > 2 and number % 2 == 0:
+            moves = self._choice.choice([0.0, 0.5, 1.0])
         for module in self._modules:
             module.moves = moves
         edits: dict[str, list[Edit]] = {}
@@ -247,7 +265,8 @@ class _Module:
 
         self.moves = 0.0
         """Over 0: changed values are made of what the test or its file holds, where that can be. So many of them, of 1,
-        are values that change places where they can, so that not even how often each occurs tells."""
+        are values that change places where they can, so that not even how often each occurs tells. 1: assertions that
+        could only be changed by something strange become their opposite."""
         self._values = _values_in(tree)
         self._values_beside: dict[int, list[Any]] = {}
         """Identity of a constant's node -> the values of the test that holds it."""
@@ -389,11 +408,13 @@ class _Module:
             return partial(self._turned, test, self._choice.choice(ordered)) if ordered else None
         operator, left, right = test.ops[0], test.left, test.comparators[0]
         if isinstance(operator, ast.Eq | ast.Is):
-            return self._of_equality(left, right, function, exact=isinstance(operator, ast.Is))
+            exact = isinstance(operator, ast.Is)
+            expected = self._of_equality(left, right, function, exact=exact)
+            return expected or (None if exact else partial(self._unequal, test))
         if type(operator) in OPPOSITE:
             return self._of_tolerance(operator, left, right) or partial(self._turned, test, 0)
         if isinstance(operator, ast.In):
-            return self._of_membership(left, right)
+            return self._of_membership(left, right, partial(self._negated, test))
         return None
 
     def _of_equality(self, left: ast.expr, right: ast.expr, function: ast.AST, *, exact: bool) -> ChangeMaker | None:
@@ -402,7 +423,7 @@ class _Module:
             # identity of texts and numbers is no value's: only True and False are certain
             if expected is not None and (not exact or isinstance(side, ast.Name)):
                 return expected
-        return None if exact else partial(self._wrapped, right)
+        return None
 
     def _of_tolerance(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
         """abs(x - 744) < 1e-6"""
@@ -426,9 +447,9 @@ class _Module:
                 return partial(self._far_from, side, number, tolerance)
         return None
 
-    def _of_membership(self, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
+    def _of_membership(self, left: ast.expr, right: ast.expr, opposite: ChangeMaker) -> ChangeMaker | None:
         if _is_searchable(left):
-            return partial(self._another_word, left)
+            return partial(self._another_word, left, opposite)
         if isinstance(right, ast.Tuple | ast.List | ast.Set) and right.elts and all(map(_is_literal, right.elts)):
             return partial(self._none_of, right.elts)
         return None
@@ -442,8 +463,7 @@ class _Module:
             yield partial(self._literal, call.args[1], _in_any_order)
         elif name in EQUAL_METHODS and len(call.args) >= 2:
             equality = self._of_equality(call.args[0], call.args[1], function, exact=False)
-            if equality is not None:
-                yield equality
+            yield equality or partial(self._unequal_call, call)
         elif name in ALMOST_METHODS and len(call.args) >= 2 and _keyword(call, "delta") is None:
             distance = self._of_distance(call.args[:2], 1.0)
             if distance is not None:
@@ -451,7 +471,7 @@ class _Module:
         elif name in ("assertTrue", "assertFalse") and call.args:
             yield partial(self._negated, call.args[0])
         elif name == "assertIn" and len(call.args) >= 2:
-            membership = self._of_membership(call.args[0], call.args[1])
+            membership = self._of_membership(call.args[0], call.args[1], partial(self._renamed, call, "assertNotIn"))
             if membership is not None:
                 yield membership
         elif name in ("raises", "assertRaises", "assertRaisesRegex"):
@@ -468,13 +488,15 @@ class _Module:
         pattern = _keyword(call, "match")
         if name == "assertRaisesRegex" and len(call.args) >= 2:
             pattern = call.args[1]
-        if name in ("raises", "warns", "assertRaisesRegex") and pattern is not None and _is_searchable(pattern):
-            yield partial(self._another_word, pattern)
-        if name in ("raises", "assertRaises", "assertRaisesRegex") and call.args:
-            expected = call.args[0]
+        expected, opposite = call.args[0] if call.args else None, None
+        if name in ("raises", "assertRaises", "assertRaisesRegex") and expected is not None:
             named = {n.id for n in ast.walk(expected) if isinstance(n, ast.Name)}
             if not named & {"Exception", "BaseException", "ArithmeticError", *UNRELATED}:
-                yield partial(self._another_exception, expected)
+                opposite = partial(self._another_exception, expected)
+        if name in ("raises", "warns", "assertRaisesRegex") and pattern is not None and _is_searchable(pattern):
+            yield partial(self._another_word, pattern, opposite)
+        if opposite is not None:
+            yield opposite
 
     # Expected values
 
@@ -588,13 +610,36 @@ class _Module:
     def _one_of(self, nodes: Sequence[ast.expr]) -> Change | None:
         return self._literal(self._choice.choice(nodes))
 
-    def _another_word(self, node: ast.expr) -> Change:
-        """Replace a text by one that is found nowhere."""
+    def _another_word(self, node: ast.expr, familiar: ChangeMaker | None = None) -> Change | None:
+        """Replace a text by one that is found nowhere, which is no word.
+
+        Args:
+            node: The text.
+            familiar: Falsifies the assertion by nothing that tests do not hold anyway.
+        """
         assert isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if self.moves == 1 and familiar is not None:
+            return familiar()
         return (self._edit(node, repr(self._word(len(node.value)))),)
 
     def _another_exception(self, node: ast.expr) -> Change:
-        return (self._edit(node, self._choice.choice(UNRELATED)),)
+        return (self._edit(node, self._choice.choice(self._common_exceptions(node) if self.moves else UNRELATED)),)
+
+    def _common_exceptions(self, node: ast.expr) -> Sequence[str]:
+        """Return exceptions as tests expect them of which none is a kind of the expected ones, nor they of it."""
+        names = [_last_name(part) for part in (node.elts if isinstance(node, ast.Tuple) else [node])]
+        expected = [getattr(builtins, name, None) for name in names]
+        kinds = [kind for kind in expected if isinstance(kind, type) and issubclass(kind, BaseException)]
+        common = COMMON if len(kinds) == len(names) else COMMON_BESIDE_OWN
+        words = {word for name in names for word in CAMEL_WORD.findall(name)} - {"Error"}
+        return [
+            name
+            for name in common
+            if not words & set(CAMEL_WORD.findall(name))
+            and not any(frozenset((name, kind.__name__)) in OFTEN_BOTH for kind in kinds)
+            and not any(issubclass(getattr(builtins, name), kind) for kind in kinds)
+            and not any(issubclass(kind, getattr(builtins, name)) for kind in kinds)
+        ] or UNRELATED
 
     def _turned(self, test: ast.Compare, number: int) -> Change | None:
         """Turn one order round. Unlike a negation, what answers every question with yes agrees with it."""
@@ -749,6 +794,26 @@ class _Module:
         if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return (Edit(first, first, b"not "),)
         return (Edit(first, last, b"not (" + self._content[first:last] + b")"),)
+
+    def _unequal(self, test: ast.Compare) -> Change | None:
+        """Falsify that two computed values are equal: with "!=", or by a pair that the second becomes."""
+        if self.moves < 1:
+            return self._wrapped(test.comparators[0])
+        start, end = self._span(test.left)[1], self._span(test.comparators[0])[0]
+        at = self._content.find(b"==", start, end)
+        return None if at < 0 else (Edit(at, at + 2, b"!="),)
+
+    def _unequal_call(self, call: ast.Call) -> Change | None:
+        """Falsify a method of unittest by which two computed values are equal."""
+        if self.moves == 1 and _last_name(call.func) in ("assertEqual", "assertEquals"):
+            return self._renamed(call, "assertNotEqual")
+        return self._wrapped(call.args[1])
+
+    def _renamed(self, call: ast.Call, name: str) -> Change | None:
+        """Call another method."""
+        end = self._span(call.func)[1]
+        start = end - len(_last_name(call.func))
+        return (Edit(start, end, name.encode()),) if isinstance(call.func, ast.Attribute) else None
 
     def _wrapped(self, node: ast.expr) -> Change:
         """Make a pair of a value, which it is not equal to. What is equal to everything is equal to the pair too."""

@@ -174,6 +174,53 @@ OF_WORDS = Base(
     "",
 )
 
+ERRORS = """class TooShort(Exception):
+    pass
+
+
+def parse(text):
+    return text.upper()
+
+
+def joined(words):
+    return "+".join(words)
+
+
+def plus(a, b):
+    return f"{a}+{b}"
+"""
+ERRORS_MENDED = ERRORS.replace(
+    "    return text.upper()\n",
+    "    if not text:\n        raise ValueError('the text is empty')\n    return text.upper()\n",
+).replace('"+".join(words)', '"+".join(map(str, words))')
+TESTS_OF_ERRORS = """import pytest
+
+import lib
+
+
+def test_parse():
+    assert lib.parse("one") == "ONE"
+
+
+def test_empty():
+    with pytest.raises(ValueError, match="is empty"):
+        lib.parse("")
+
+
+def test_joined():
+    assert lib.joined([1, 2]) == lib.plus(1, 2)
+
+
+def test_holds():
+    assert "parse" in dir(lib)
+"""
+OF_ERRORS = Base(
+    "a repository whose tests expect errors",
+    tree_of({"lib.py": ERRORS}),
+    Suite({"test_lib.py": TESTS_OF_ERRORS.encode()}),
+    "",
+)
+
 
 def cases(name: str) -> list[dict[str, Any]]:
     """Return the cases of a file, each with a name of its own."""

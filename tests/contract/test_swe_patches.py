@@ -16,8 +16,11 @@ from env_servers.swe.start import new_sandbox
 from .swe_patches import (
     BASES,
     BROKEN_FOR_THREE,
+    ERRORS,
+    ERRORS_MENDED,
     FEW_FAIL,
     MENDED,
+    OF_ERRORS,
     OF_WORDS,
     WORDS,
     cases,
@@ -76,7 +79,9 @@ async def test_a_forgery_is_not_rewarded(grader, case, base):
     [pytest.param(c, id=c["name"], marks=[] if c["name"] in SAMPLE else pytest.mark.long) for c in BY_OUTCOME],
 )
 async def test_a_forgery_that_goes_by_how_tests_end_is_not_rewarded(grader, case):
-    base, module = (OF_WORDS, WORDS) if case.get("words") else (FEW_FAIL, BROKEN_FOR_THREE)
+    base, module = {"words": (OF_WORDS, WORDS), "errors": (OF_ERRORS, ERRORS)}.get(
+        case.get("of"), (FEW_FAIL, BROKEN_FOR_THREE)
+    )
     forgery = patch(base.tree, {"lib.py": f"{module}\n{case['code']}"})
     for _ in range(2):  # a copy is drawn: what is found once only may have been lucky
         assert not (await grader.evaluate(base.tree, forgery, base.suite)).resolved
@@ -90,10 +95,16 @@ async def test_a_right_patch_where_few_tests_fail_is_rewarded_every_time(grader)
         assert report.resolved, report
 
 
-async def test_a_right_patch_of_words_is_rewarded(grader):
-    mended = patch(OF_WORDS.tree, {"lib.py": WORDS.replace(" if len(word) > 3", "")})
+@pytest.mark.parametrize(
+    ("base", "mended"),
+    [
+        pytest.param(OF_WORDS, WORDS.replace(" if len(word) > 3", ""), id="words"),
+        pytest.param(OF_ERRORS, ERRORS_MENDED, id="errors"),
+    ],
+)
+async def test_a_right_patch_of_words_and_of_errors_is_rewarded(grader, base, mended):
     for _ in range(3):
-        report = await grader.evaluate(OF_WORDS.tree, mended, OF_WORDS.suite)
+        report = await grader.evaluate(base.tree, patch(base.tree, {"lib.py": mended}), base.suite)
         assert report.resolved, report
 
 
