@@ -309,13 +309,14 @@ def _measured(text: str) -> Scalar | None:
         return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(rest))
     if names in (["percent"], ["pct"]):
         return Scalar(value, percent=True)
-    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", w) for w in words)
-    known = all(re.sub(r"[\^{}\d]", "", w) in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for w in words)
+    plain = [re.sub(r"[\^{}\d]", "", w) for w in words]
+    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", w) for w in plain)
+    known = all(w in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for w in plain)
     short = len(words) == 1 and re.sub(r"\^.*", "", words[0]) in ("m", "s", "h", "g", "l")
     if len(words) <= 4 and number(value) and ((is_word and m["gap"]) or (known and not short)):
         return Scalar(value, _unit(unit))
     # Behind an expression, "3x min" must stay a product where the letters could be variables.
-    if len(words) <= 4 and m["gap"] and all(w in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", w) for w in words):
+    if len(words) <= 4 and m["gap"] and all(w in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", w) for w in plain):
         return Scalar(value, _unit(unit))
     return None
 

@@ -156,7 +156,7 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
     if _is_set(listed):
         if isinstance(other, Several) and not _is_relational(other):
             return _in_any_order(_distinct(listed.items), _distinct(_values(other)))
-        if isinstance(other, Scalar) and len(listed.items) == 1:
+        if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
             return _equal_forms(listed.items[0], other)
         return None
     if listed.opening + listed.closing != "()":
@@ -215,9 +215,9 @@ def _is_name(form: Form) -> bool:
     if isinstance(form, Listed) and not _is_set(form):
         return all(_is_name(item) for item in form.items)
     name = form.text if isinstance(form, Scalar | Words) else ""
-    name = re.sub(r"^(?:\\(?:angle|triangle|measuredangle|overline)|m\s*\\angle)\s*(?=[A-Z{])", "", name.strip()).strip(
-        "{}"
-    )
+    name = re.sub(r"^(?:\\(?:angle|triangle|measuredangle|overline)|m\s*\\angle)\s*(?=[A-Z{])", "", name.strip())
+    if name.startswith("{") and name.endswith("}"):
+        name = name.strip("{}")
     pattern = (
         r"(?:[a-zA-Z]|\\(?!pi\b|frac|sqrt)[a-zA-Z]+(?:\{[a-zA-Z]+\})?)(?:_(?:\w|\{[^{}]*\}))?'*(?:\s*\([a-zA-Z, ]+\))?"
     )
@@ -260,6 +260,8 @@ def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
 
 def _equal_scalars(a: Scalar, b: Scalar) -> bool:
     if a.unit and b.unit and a.unit != b.unit:
+        return False
+    if (a.percent and b.unit) or (b.percent and a.unit):
         return False
     if compact(a.text) == compact(b.text) and a.percent == b.percent:
         return True

@@ -57,6 +57,8 @@ EQUAL = [
     ("₹500", "500"), ("5€", "€5"), ("5 €", "5"), ("10 a.m.", "10:00 AM"), ("7:30 PM", "7:30 p.m."),
     ("1:2:3", "2:4:6"), (r"1:\sqrt3:2", r"2:2\sqrt{3}:4"),
     (r"\binom63", "20"), ("\\frac12\\ ", "0.5"),
+    # what is around a value
+    (r"\vec{v}=(1,2)", "(1,2)"), ("4 units^2", "4"), ("36π cm³", r"36\pi"),
     # all of these as models write them
     ('√2/2', '\\frac{\\sqrt2}{2}'), ('√(2)/2', '\\frac{1}{\\sqrt{2}}'), ('∛8', '2'), ('π/4', '\\frac{\\pi}{4}'),
     ('2π/3', '\\frac{2\\pi}{3}'), ('1.2e+3', '1200'), ('$1,234.50', '1234.5'), ('sqrt2', '\\sqrt2'),
@@ -103,6 +105,7 @@ EQUAL = [
 ]  # fmt: skip
 
 DIFFERENT = [
+    (r"\emptyset", r"\{\emptyset\}"), ("$5", "5%"), (r"\vec{v}=(1,2)", "(2,1)"),
     # words, choices with their content, currencies, times and ratios
     ("five", "6"), ("All real numbers", r"\mathbb{Z}"), ("(C) 17", "(D) 17"), ("(C) 17", "D"), ("(C) 17", "18"),
     ("(A)(x+1)", "A"), ("5€", "$5"), ("10 a.m.", "10 p.m."), ("10:30 a.m.", "10:00 am"), ("1:2:3", "1:2:4"),
