@@ -81,6 +81,8 @@ OFTEN_BOTH = {
 """Built-in exceptions of which one of a library's own is sometimes both."""
 COMMON_BESIDE_OWN = ("ZeroDivisionError", "NotImplementedError", "RecursionError", "TimeoutError")
 """Exceptions that tests expect: instead of a built-in one, and instead of a library's own, which may be any kind."""
+LEAVING = ("skip", "xfail", "exit", "skipTest")
+"""What ends a test that passes before its last line."""
 EQUAL_METHODS = frozenset(
     {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
     | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
@@ -312,7 +314,7 @@ class _Module:
         if not change_makers:
             called = [self._helpers[name] for name in self._called(function) if name in self._helpers]
             change_makers = [maker for helper in called for maker in self._change_makers_in(helper)]
-        return change_makers or [partial(self._false_line, function)]
+        return change_makers or self._of_calls(function) or [partial(self._false_line, function)]
 
     def _change_makers_in(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ChangeMaker]:
         return [
@@ -320,6 +322,15 @@ class _Module:
             for statement in self._reached(function)
             for change_maker in self._of_statement(statement, function)
             if change_maker() is not None
+        ]
+
+    def _of_calls(self, function: ast.AST) -> list[ChangeMaker]:
+        """Return changes of a test that asserts nothing: one for each call that is a statement and surely reached."""
+        return [
+            partial(self._false_result, statement.value)
+            for statement in self._reached(function)
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Await)
+            if _last_name(statement.value) not in LEAVING
         ]
 
     def _reached(self, function: ast.AST) -> Iterator[ast.stmt]:
@@ -835,6 +846,12 @@ class _Module:
         values = self._choice.sample(self._words, 2) if len(self._words) > 1 else ["0", "1"]
         return (Edit(at, at, (text if not text.strip() else indent) + f"assert {values[0]} == {values[1]}\n".encode()),)
 
+    def _false_result(self, call: ast.expr) -> Change:
+        """Assert that a call returns what it hardly ever does: a list of two values of the file."""
+        first, last = self._span(call)
+        values = self._choice.sample(self._words, 2) if len(self._words) > 1 else ["0", "1"]
+        return (Edit(first, first, b"assert "), Edit(last, last, f" == [{', '.join(values)}]".encode()))
+
     def _edit(self, node: ast.expr, text: str) -> Edit:
         first, last = self._span(node)
         return Edit(first, last, text.encode("utf-8", "backslashreplace"))
@@ -883,7 +900,7 @@ def _may_leave(statement: ast.stmt) -> bool:
             continue
         if isinstance(node, ast.Return):
             return True
-        if isinstance(node, ast.Call) and _last_name(node.func) in ("skip", "xfail", "exit", "skipTest"):
+        if isinstance(node, ast.Call) and _last_name(node.func) in LEAVING:
             return True
         waiting += ast.iter_child_nodes(node)
     return False

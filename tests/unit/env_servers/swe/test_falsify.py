@@ -166,7 +166,7 @@ def test_a_column_that_the_test_uses_twice_stays():
         "return\n    assert f() == 3",
         "if f():\n        return\n    assert f() == 3",
         "if f():\n        pytest.skip('no')\n    assert f() == 3",
-        "f()",
+        "x = f()",
     ],
 )
 def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
@@ -179,6 +179,27 @@ def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
             assert "raises(AssertionError)" not in changed
         else:
             assert changed.count("\n") == text.count("\n") + 1 and changed.split("\n")[1].startswith("    assert ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["f()", "x = 1\n    f(\n        x\n    )", "with open('/dev/null'):\n        f()", "f()  # runs\n    g()"],
+)
+def test_of_a_test_without_assertions_a_call_is_said_to_return_something(body):
+    text = f"def test_a():\n    {body}\n"
+    names = {"f": lambda *_: [], "g": lambda: None}
+    assert passes(text, **names)
+    for copy in copies(text):
+        changed = copy.files["test_a.py"].decode()
+        assert changed.count("\n") == text.count("\n") and changed.count("assert ") == 1
+        assert not passes(changed, **names)
+
+
+def test_a_coroutine_that_a_test_awaits_is_said_to_return_something():
+    [copy, *_] = copies("async def test_a():\n    await f('one', 'two')\n")
+    assert re.search(
+        r"assert await f\('one', 'two'\) == \['(one|two)', '(one|two)'\]", copy.files["test_a.py"].decode()
+    )
 
 
 HELPERS = {
