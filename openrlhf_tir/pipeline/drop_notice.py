@@ -1,7 +1,7 @@
-"""Drop notice: every group is dropped or fails -> the console says so at once, with the reasons and three samples.
+"""Print a notice when every group is dropped or fails, with the reasons and three samples.
 
-    nothing was ever accepted     said when a batch of groups was dropped, or 30 s after the first one
-    something was accepted once   said when two batches in a row were dropped, and for at least 30 s
+    nothing was ever accepted     printed when a batch of groups was dropped, or 30 s after the first one
+    something was accepted once   printed when two batches in a row were dropped, and for at least 30 s
     it goes on                    said again when twice as many were dropped, two minutes later at the earliest
 
 A group that fails and is issued again counts as well: a run in which every attempt fails must not be silent until the
@@ -48,21 +48,22 @@ class DropNotice:
         """Set while no group was accepted since one was dropped: only then there is something to look at."""
         self._since = 0.0
         """When the first of them ended, in the event loop's seconds."""
-        self._said_at: float | None = None
-        self._said_count = 0
+        self._printed_at: float | None = None
+        self._printed_count = 0
         self._latest: dict[str, list[tuple[GroupMeta, Any]]] = {}
         """Reason -> its latest groups, SAMPLES at most."""
 
     def ended(self, end: GroupState, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
         """Count a rolled group that moved on to `end`."""
         if end == GroupState.BUFFERED:
-            if self._said_at is not None:
+            if self._printed_at is not None:
                 self.say([])
             self.accepted_once = True
             self.reasons.clear()
             self._latest.clear()
             self._pending.clear()
-            self._said_at, self._said_count = None, 0
+            self._printed_at = None
+            self._printed_count = 0
             return
         if failed == SUSPENDED:
             return
@@ -81,8 +82,8 @@ class DropNotice:
         if not count:
             return False
         lasted = now - self._since
-        if self._said_at is not None:
-            return count >= 2 * self._said_count and now - self._said_at >= AGAIN_AFTER_S
+        if self._printed_at is not None:
+            return count >= 2 * self._printed_count and now - self._printed_at >= AGAIN_AFTER_S
         if not self.accepted_once:
             return count >= self.batch_groups or lasted >= FIRST_AFTER_S
         return count >= 2 * self.batch_groups and lasted >= FIRST_AFTER_S
@@ -98,12 +99,13 @@ class DropNotice:
 
     async def print_now(self, now: float) -> None:
         """Print the notice with its samples."""
-        self._said_at, self._said_count = now, self.reasons.total()
+        self._printed_at = now
+        self._printed_count = self.reasons.total()
         counted = ", ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
         since = "since the run started" if not self.accepted_once else f"for {now - self._since:.0f} s"
         lines = [
-            f"WARNING: no group was accepted {since}: the last {self._said_count} were dropped or failed ({counted})."
-            " Nothing is trained meanwhile. More samples: openrlhf-tir play RUN --dropped"
+            f"WARNING: no group was accepted {since}: the last {self._printed_count} were dropped or failed"
+            f" ({counted}). Nothing is trained meanwhile. More samples: openrlhf-tir play RUN --dropped"
         ]
         for i, (reason, meta, trajectory, group) in enumerate(await self._samples(), 1):
             lines += sample_lines(i, reason, meta, trajectory, group)

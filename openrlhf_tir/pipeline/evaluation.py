@@ -63,15 +63,13 @@ async def attempt(
         if not late and failure is None:
             return running.result()
         error = TimeoutError() if failure is None else _inner(failure)
-        said = (
-            f"no answer within eval.timeout_s = {timeout_s:g} s"
-            if isinstance(error, TimeoutError)
-            else f"{type(error).__name__}: {error}"
-        )
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within eval.timeout_s = {timeout_s:g} s"
         log.warning(
             "The evaluation of %s failed (%s)%s",
             what,
-            said,
+            reason,
             f"; {left} more tries." if left else ". Training goes on without it.",
             exc_info=error,
         )
@@ -79,7 +77,7 @@ async def attempt(
             await asyncio.sleep(backoff_s(tries - 1 - left, first_s=PAUSE_S))
     if isinstance(error, EvaluationFailed):
         return error
-    return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {said}.", failed=0, samples=0)
+    return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {reason}.", failed=0, samples=0)
 
 
 async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio.Task[T]:

@@ -224,11 +224,11 @@ class Saver:
         """Log that a disk refused a checkpoint, and discard it."""
         self.saved = None
         self.checkpoints.discard(snapshot.version)
-        said = str(error).rstrip(".")
+        reason = str(error).rstrip(".")
         log.error(
             "The checkpoint of version %d could not be written: %s. %s Training goes on.",
             snapshot.version,
-            said,
+            reason,
             self.last_committed(),
         )
 

@@ -58,16 +58,18 @@ class Watchdog:
             began = awake_time()
             await asyncio.sleep(part_s)
             self._last = min(self._last + lateness(began, part_s), awake_time())
-        said = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
-        log.error(said)
+        message = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
+        log.error(message)
+        stacks_message = self._write_stacks(message)
+        checkpoint_message = await self._save()
         raise StallError(
-            f"{said} {self._dumped(said)} {await self._save()} Fix what is named, then start again with --resume."
+            f"{message} {stacks_message} {checkpoint_message} Fix what is named, then start again with --resume."
         )
 
-    def _dumped(self, said: str) -> str:
+    def _write_stacks(self, message: str) -> str:
         """Write the stacks of all tasks, and return a sentence about it. A full disk may be what stalled the run."""
         try:
-            self.dump.write_text(f"{said}\n\n{stacks()}")
+            self.dump.write_text(f"{message}\n\n{stacks()}")
         except OSError as e:
             return f"The stacks of all tasks could not be written ({e})."
         return f"Stacks of all tasks: {self.dump}."

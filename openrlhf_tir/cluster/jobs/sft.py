@@ -27,7 +27,7 @@ from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
 from ...pipeline.checkpoints import disk
 from ...pipeline.checkpoints.checkpoint import Checkpoints
-from ...pipeline.checkpoints.ranks import said as ranks_said
+from ...pipeline.checkpoints.ranks import resume_messages
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
 from ...pipeline.stop import StopRequest
 from ..learner_group import LearnerGroup
@@ -69,8 +69,8 @@ async def _run(
     if resume is None:
         checkpoints.clear()
     else:
-        with disk.told(checkpoints.directory):
-            said = [*ranks_said(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
+        with disk.faults_as_unavailable(checkpoints.directory):
+            said = [*resume_messages(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
         for sentence in said:
             console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
     public = cfg.model_copy(

@@ -120,7 +120,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     wrong = [
         f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now
     ]
-    if wrong := [*wrong, *filter(None, [ranks.refused(state, cfg)])]:
+    if wrong := [*wrong, *filter(None, [ranks.refusal(state, cfg)])]:
         raise ConfigError(
             f"The checkpoint {path.name} was made with {'; '.join(wrong)}."
             " Resume with the same, or start anew in another --run-dir."

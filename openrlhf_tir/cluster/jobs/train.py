@@ -195,7 +195,7 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
     if not cfg.train.resume:
         return False
     path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
-    with disk.told(checkpoints.directory):
+    with disk.faults_as_unavailable(checkpoints.directory):
         if path and cfg.train.new_ledger:
             path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
             said = [*said, done]

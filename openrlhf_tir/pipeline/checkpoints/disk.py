@@ -13,8 +13,8 @@ from ...errors import Unavailable
 
 
 @contextmanager
-def told(directory: Path) -> Iterator[None]:
-    """Context manager and decorator for work on the checkpoint directory.
+def faults_as_unavailable(directory: Path) -> Iterator[None]:
+    """Raise faults of the disk as Unavailable. Context manager and decorator for work on the checkpoint directory.
 
     Raises:
         Unavailable: The disk refused. The checkpoint is as it was, because files are only replaced as a whole.

@@ -200,8 +200,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
     ]
     wrong = [f"{name} = {before}, this run has {now}" for name, before, now in accounting if before != now]
-    wrong += filter(None, [ranks.refused(state, cfg)])
-    messages = ranks.said(state, cfg)
+    wrong += filter(None, [ranks.refusal(state, cfg)])
+    messages = ranks.resume_messages(state, cfg)
     facts = state.get("facts")
     if facts:
         refused, others = changes(facts["config"], cfg)

@@ -11,7 +11,7 @@ from ...config import Config
 SETTINGS = "actor.num_nodes * actor.num_gpus_per_node"
 
 
-def refused(state: dict[str, Any], cfg: Config) -> str | None:
+def refusal(state: dict[str, Any], cfg: Config) -> str | None:
     """Return why this run's ranks cannot read the checkpoint; None if they can.
 
     Args:
@@ -29,13 +29,13 @@ def refused(state: dict[str, Any], cfg: Config) -> str | None:
     return None
 
 
-def said(state: dict[str, Any], cfg: Config) -> list[str]:
-    """Return sentences for the start of the run, if `refused` returned None. Arguments as in `refused`."""
+def resume_messages(state: dict[str, Any], cfg: Config) -> list[str]:
+    """Return sentences for the start of the run, if `refusal` returned None. Arguments as in `refusal`."""
     before, now = state["world_size"], cfg.actor.world_size
     if before == now:
         return []
     return [
         f"the checkpoint is of {before} learner rank{'s' * (before > 1)}, this run has {now}: each reads its share of"
-        " their files, nothing is converted or written. Weights and optimiser are the saved ones; sums over the ranks"
-        " round otherwise, so what follows differs in the last bits"
+        " their files, nothing is converted or written. Weights and optimizer are the saved ones; sums over the ranks"
+        " round differently, so the results differ in the last bits"
     ]

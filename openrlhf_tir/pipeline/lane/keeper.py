@@ -98,13 +98,13 @@ async def fast_lane(
     if cfg.pipeline.fast_lane == "off":
         yield
         return
-    r, fixed = cfg.rollout, cfg.pipeline.fast_lane
+    fixed = cfg.pipeline.fast_lane
     keeper = LaneKeeper(
         scheduler,
         rollout,
-        longest=longest or r.max_new_tokens,
+        longest=longest or cfg.rollout.max_new_tokens,
         slots=slots or cfg.vllm.max_num_seqs,
-        responses=r.batch_size * r.n_samples_per_prompt,
+        responses=cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt,
         fixed=None if fixed == "auto" else fixed,
         tick_s=tick_s,
     )
@@ -140,21 +140,21 @@ class LaneKeeper:
             fixed: Number of lanes; None for as many as pay off.
             tick_s: Seconds between two looks.
         """
-        self.scheduler, self.rollout, self.slots, self.responses, self.fixed = (
-            scheduler,
-            rollout,
-            slots,
-            responses,
-            fixed,
-        )
+        self.scheduler = scheduler
+        self.rollout = rollout
+        self.slots = slots
+        self.responses = responses
+        self.fixed = fixed
         self.tick_s = tick_s
-        self.lengths, self.speeds, self.policy = Lengths(longest), Speeds(slots), LanePolicy()
+        self.lengths = Lengths(longest)
+        self.speeds = Speeds(slots)
+        self.policy = LanePolicy()
         self.size: Size | None = None
         self.moved = 0
         self._sized_at = -1
         self._longest = float(longest)
         self._before: dict[tuple[GroupKey, int], tuple[str, int]] = {}
-        self._then: float | None = None
+        self._measured_at: float | None = None
         scheduler.on_evaluated = self.finished
 
     def finished(self, meta: GroupMeta) -> None:
@@ -179,8 +179,8 @@ class LaneKeeper:
             now: Event loop time in seconds.
         """
         live = await self.rollout.under_way()
-        load = Counter({e: 0 for e in self.rollout.engines})
-        load.update(r.engine for r in live if r.engine in load)
+        load = Counter({engine: 0 for engine in self.rollout.engines})
+        load.update(response.engine for response in live if response.engine in load)
         self.policy.gone(load)
         self._measure(live, load, now)
         known = self.speeds.known and self.lengths.ended >= MIN_ENDED
@@ -190,25 +190,30 @@ class LaneKeeper:
         self.rollout.reserve(self.policy.lanes, load)
         if self.size is None or not self.policy.lanes:
             return
-        a, b = self.speeds.line()
+        base_s, per_sequence_s = self.speeds.line()
+        lane_token_s = base_s + per_sequence_s * self.policy.places
         deadlines = {
             group.key: self.scheduler.rule.training_deadline(group) for group in self.scheduler.rolling.values()
         }
-        by_key = {(r.group, r.sample): r for r in live if r.group in deadlines}
+        by_key = {(response.group, response.sample): response for response in live if response.group in deadlines}
         waiting = [
             Response(
-                key, r.engine, r.tokens, left_s(self.scheduler, deadlines[r.group], self.size.period_s, now), r.moves
+                key,
+                response.engine,
+                response.tokens,
+                left_s(self.scheduler, deadlines[response.group], self.size.period_s, now),
+                response.moves,
             )
-            for key, r in by_key.items()
+            for key, response in by_key.items()
         ]
-        for key, engine in self.policy.moves(waiting, self._longest, a + b * self.policy.places):
+        for key, engine in self.policy.moves(waiting, self._longest, lane_token_s):
             self.moved += await self.rollout.move(by_key[key], engine)
 
     def _resize(self, live: Sequence[UnderWay], load: Counter[str], step_s: float) -> None:
-        survival_K = self.lengths.survival(r.tokens for r in live)
+        """Choose the number of lanes for the coming steps."""
+        survival_K = self.lengths.survival(response.tokens for response in live)
         self._longest = self.lengths.reach(survival_K, self.responses)
-        most = max(0, len(load) - 1) if self.fixed is not None else len(load) // 2
-        most = most if self.fixed is None else min(most, self.fixed)
+        most = len(load) // 2 if self.fixed is None else min(max(0, len(load) - 1), self.fixed)
         rolled = self.responses / self.scheduler.depth.metrics().get("acceptance", 1.0)
         before_s = (self.scheduler.timing.work_s or step_s) - step_s
         cluster = Cluster(
@@ -221,17 +226,17 @@ class LaneKeeper:
 
     def _measure(self, live: Sequence[UnderWay], load: Counter[str], now: float) -> None:
         """Measure speeds from what the responses that stayed on their engine have written since the last look."""
-        if self._then is not None:
+        if self._measured_at is not None:
             seconds: defaultdict[str, float] = defaultdict(float)
             tokens: Counter[str] = Counter()
-            for r in live:
-                engine, before = self._before.get((r.group, r.sample), ("", 0))
-                if engine == r.engine:
-                    seconds[engine] += now - self._then
-                    tokens[engine] += r.tokens - before
+            for response in live:
+                engine, tokens_before = self._before.get((response.group, response.sample), ("", 0))
+                if engine == response.engine:
+                    seconds[engine] += now - self._measured_at
+                    tokens[engine] += response.tokens - tokens_before
             for engine, spent in seconds.items():
                 lane = engine in self.policy.lanes
                 if not lane or load[engine] <= SETTLED * self.policy.places:
-                    self.speeds.measured(lane=lane, tokens=tokens[engine], seconds=spent, sharers=load[engine])
-        self._before = {(r.group, r.sample): (r.engine, r.tokens) for r in live}
-        self._then = now
+                    self.speeds.record(lane=lane, tokens=tokens[engine], seconds=spent, sharers=load[engine])
+        self._before = {(response.group, response.sample): (response.engine, response.tokens) for response in live}
+        self._measured_at = now

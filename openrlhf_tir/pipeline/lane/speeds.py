@@ -33,6 +33,7 @@ class Measured:
     shared: float = 0.0
 
     def add(self, tokens: float, seconds: float, shared: float) -> None:
+        """Add a measurement; earlier ones decay with its tokens."""
         keep = 0.5 ** (tokens / HALF_LIFE)
         self.tokens = keep * self.tokens + tokens
         self.seconds = keep * self.seconds + seconds
@@ -40,30 +41,52 @@ class Measured:
 
 
 class Speeds:
-    def __init__(self, slots: int) -> None:
-        """`slots`: sequences of a full engine."""
-        self.slots = slots
-        self._all, self._lanes = Measured(), Measured()
+    """Measures how long a token takes on full engines and on those of the fast lane."""
 
-    def measured(self, *, lane: bool, tokens: float, seconds: float, sharers: float) -> None:
-        """Responses wrote `tokens` in `seconds`, theirs added up, on engines that `sharers` shared, queues included."""
+    def __init__(self, slots: int) -> None:
+        """Create a measurement without data.
+
+        Args:
+            slots: Sequences of a full engine.
+        """
+        self.slots = slots
+        self._all = Measured()
+        self._lanes = Measured()
+
+    def record(self, *, lane: bool, tokens: float, seconds: float, sharers: float) -> None:
+        """Record what some responses wrote.
+
+        Args:
+            lane: True for responses on the fast lane.
+            tokens: Tokens that they wrote.
+            seconds: Seconds that they took, added up over responses.
+            sharers: Sequences that shared their engine, waiting ones included.
+        """
         if seconds > 0 and tokens > 0:
             (self._lanes if lane else self._all).add(tokens, seconds, sharers * seconds)
 
     @property
     def known(self) -> bool:
+        """True once enough was measured to use `line`."""
         return self._all.tokens >= ENOUGH
 
     def line(self) -> tuple[float, float]:
-        """(a, b) in seconds, and seconds per sequence. Only when `known`."""
-        n, t = self._all.shared / self._all.seconds, self._all.seconds / self._all.tokens
+        """Return a in seconds and b in seconds per sequence, for a + b n seconds per token. Only if `known`.
+
+        It is the line through the two measurements (all engines, fast lane). Without one of the fast lane, a lone
+        response is assumed to take ALONE of the time on a full engine.
+        """
+        sharers = self._all.shared / self._all.seconds
+        token_s = self._all.seconds / self._all.tokens
         alone = ALONE
         if self._lanes.tokens >= ENOUGH:
-            m, u = self._lanes.shared / self._lanes.seconds, self._lanes.seconds / self._lanes.tokens
-            if n - m > 0.25 * self.slots:
-                b = max(0.0, (t - u) / (n - m))
-                full = t + b * (self.slots - n)
-                alone = min(0.9, max(0.1, (full - b * self.slots) / full))
-        # t = full * (alone + (1 - alone) n / slots)
-        full = t / (alone + (1 - alone) * n / self.slots)
-        return full * alone, full * (1 - alone) / self.slots
+            lane_sharers = self._lanes.shared / self._lanes.seconds
+            lane_token_s = self._lanes.seconds / self._lanes.tokens
+            # Two points that are close together would give any slope.
+            if sharers - lane_sharers > 0.25 * self.slots:
+                slope = max(0.0, (token_s - lane_token_s) / (sharers - lane_sharers))
+                full_token_s = token_s + slope * (self.slots - sharers)
+                alone = min(0.9, max(0.1, (full_token_s - slope * self.slots) / full_token_s))
+        # token_s = full_token_s * (alone + (1 - alone) * sharers / slots)
+        full_token_s = token_s / (alone + (1 - alone) * sharers / self.slots)
+        return full_token_s * alone, full_token_s * (1 - alone) / self.slots

@@ -431,7 +431,7 @@ def test_a_disk_that_refuses_while_a_resume_is_made_ready_is_a_fault_that_may_pa
     monkeypatch.setattr(checkpoint, "_replace", full)
     with (
         pytest.raises(Unavailable, match=r"ckpt could not be made ready for a resume \(.* No checkpoint is lost"),
-        disk.told(checkpoints.directory),
+        disk.faults_as_unavailable(checkpoints.directory),
     ):
         checkpoints.accept(earlier) if act == "accept" else new_ledger.begin(
             checkpoints, earlier, directory / "ledger.jsonl"

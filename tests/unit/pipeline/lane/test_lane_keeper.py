@@ -50,7 +50,7 @@ async def test_while_no_engine_is_up_there_is_nothing_to_divide():
     rollout = Engines()
     keeper = LaneKeeper(state(), rollout, longest=1000, slots=64, responses=32)
     keeper.lengths.finished([10] * MIN_ENDED)
-    keeper.speeds.measured(lane=False, tokens=ENOUGH, seconds=100.0, sharers=32)
+    keeper.speeds.record(lane=False, tokens=ENOUGH, seconds=100.0, sharers=32)
     await keeper.tick(0.0)
     assert keeper.size is None and rollout.reserved == [set()]
     rollout.engines = ["a", "b"]

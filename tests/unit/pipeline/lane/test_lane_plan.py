@@ -42,15 +42,15 @@ def test_without_a_measured_end_the_whole_budget_is_planned_for():
 def test_two_measured_occupancies_give_the_line():
     """t(n) = 0.02 + 0.0001 n."""
     speeds = Speeds(256)
-    speeds.measured(lane=False, tokens=100_000, seconds=100_000 * 0.04, sharers=200)
-    speeds.measured(lane=True, tokens=100_000, seconds=100_000 * 0.023, sharers=30)
+    speeds.record(lane=False, tokens=100_000, seconds=100_000 * 0.04, sharers=200)
+    speeds.record(lane=True, tokens=100_000, seconds=100_000 * 0.023, sharers=30)
     assert speeds.line() == pytest.approx((0.02, 0.0001))
 
 
 def test_before_a_lane_was_measured_a_lone_response_is_taken_to_be_2_5_times_as_fast():
     speeds = Speeds(100)
     assert not speeds.known
-    speeds.measured(lane=False, tokens=50_000, seconds=500, sharers=100)
+    speeds.record(lane=False, tokens=50_000, seconds=500, sharers=100)
     a, b = speeds.line()
     assert speeds.known and a == pytest.approx(0.004) and a + 100 * b == pytest.approx(0.01)
 
