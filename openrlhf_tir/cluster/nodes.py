@@ -17,7 +17,7 @@ import ray
 
 from ..config import Config
 from ..errors import ClusterFull, ConfigError
-from ..waiting.backoff import ASK_AGAIN_S, backoff_s
+from ..waiting.backoff import MAX_PROBE_PAUSE_S, backoff_s
 
 
 class Node(NamedTuple):
@@ -79,7 +79,7 @@ async def some_gpus(cfg: Config) -> None:
                 f" {', '.join(map(str, nodes()))}. Start Ray on nodes with GPUs (ray start --num-gpus), or start from"
                 " --recipe quickstart_cpu."
             )
-        await asyncio.sleep(backoff_s(tries, cap_s=ASK_AGAIN_S))
+        await asyncio.sleep(backoff_s(tries, cap_s=MAX_PROBE_PAUSE_S))
         tries += 1
         has_gpus.cache_clear()
 

@@ -8,33 +8,41 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CPU_ONLY = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-"""Environment of every process of a run that does not use GPUs, wherever it is."""
+"""Environment variables of every process of a run without GPUs, on every node."""
 
 
 NVIDIA_SMI_S = 30
-"""Deadline of the driver's tool, which takes a second; on a node with many GPUs without persistence many."""
+"""Deadline of nvidia-smi in seconds. It takes a second; on a node with many GPUs without persistence mode much
+longer."""
 
 
 def gpu_count() -> int:
-    """NVIDIA GPUs of this node, by the driver's device files: visible also to a process that Ray gave none."""
-    return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))
+    """Return the number of NVIDIA GPUs of this node.
+
+    It counts the driver's device files, which a process sees even if Ray gave it no GPU.
+    """
+    return sum(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of this node's smallest GPU; None where there is none, or the driver's tool does not say."""
+    """Return the bytes of this node's smallest GPU; None if there is none, or if nvidia-smi does not tell."""
     if not gpu_count():
         return None
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True).stdout
-        return min(int(line) for line in told.split()) << 20
+        output = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True).stdout
+        return min(int(line) for line in output.split()) << 20
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
 def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> bool:
-    """Whether this process is of a run on GPUs, though it may hold none itself (vLLM's workers do). `on_node`: GPUs of
-    the node, else counted."""
+    """Return True if this process belongs to a run on GPUs. It may hold none itself, because vLLM's workers do.
+
+    Args:
+        environ: Environment variables.
+        on_node: GPUs of the node; None to count them.
+    """
     return (
         environ.get("DS_ACCELERATOR") != CPU_ONLY["DS_ACCELERATOR"]
         and (gpu_count() if on_node is None else on_node) > 0
@@ -42,7 +50,12 @@ def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = 
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> int:
-    """GPUs that this process may use: those Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the node."""
+    """Return how many GPUs this process may use: those that CUDA_VISIBLE_DEVICES lists, else all of the node.
+
+    Args:
+        environ: Environment variables. Ray sets CUDA_VISIBLE_DEVICES to the GPUs that it gave the process.
+        on_node: GPUs of the node; None to count them.
+    """
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpu_count() if on_node is None else on_node

@@ -8,26 +8,27 @@ from pathlib import Path
 
 
 def in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True in a container of Docker, Podman or Kubernetes, by the marks that these leave."""
+    """Return True in a container of Docker, Podman or Kubernetes, by the files and variables that these leave."""
     marks = (".dockerenv", "run/.containerenv")
     return any((root / mark).exists() for mark in marks) or bool({"KUBERNETES_SERVICE_HOST", "container"} & {*environ})
 
 
 USER_NAMESPACE_SWITCHES = {
-    # Ubuntu 24.04 and later: creation succeeds, and what the namespace is for is then denied
+    # Ubuntu 24.04 and later. The namespace can be created, but operations in it are denied.
     "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
-    # Debian's kernels
+    # Debian's kernels.
     "kernel.unprivileged_userns_clone": ("0", "1"),
-    # Red Hat's way to forbid them
+    # Red Hat's way to forbid them.
     "user.max_user_namespaces": ("0", "15000"),
 }
-"""sysctl -> the value with which it forbids user namespaces to who is not root, and one that allows them."""
+"""sysctl -> (value that forbids user namespaces to users other than root, value that allows them)."""
 
 
 def namespace_remedy(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
     """Return what makes user namespaces work here, as an imperative sentence without its full stop.
 
-    The sysctls of this machine are read, so that the one that forbids is named; a container asks its runtime besides.
+    This machine's sysctls are read, so that the one that forbids them is named. In a container the runtime must allow
+    them as well.
     """
     remedies = []
     for name, (forbids, allows) in USER_NAMESPACE_SWITCHES.items():
@@ -55,4 +56,4 @@ PROC_REMEDY = (
     "Let the container mount /proc (docker: `--security-opt systempaths=unconfined`; podman: `--security-opt"
     " unmask=ALL`; Kubernetes: securityContext `procMount: Unmasked` in a pod with `hostUsers: false`)"
 )
-"""What makes bubblewrap's own /proc possible in a container whose runtime masks parts of it."""
+"""What lets bubblewrap mount a /proc of its own in a container whose runtime masks parts of /proc."""

@@ -1,4 +1,4 @@
-"""Sizes: bytes for a person, what a disk has left. What a model takes is in model_size.py."""
+"""Numbers of bytes for people, and free space on disks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def size(n: float) -> str:
-    """ "1.50 GiB", "3.2 MiB": the number of bytes `n`, in GiB from 128 MiB on."""
+    """Return a number of bytes as text, such as "3.2 MiB" or, from 128 MiB on, "1.50 GiB"."""
     return f"{n / 2**30:.2f} GiB" if n >= 2**27 else f"{n / 2**20:.1f} MiB"
 
 
 def free_bytes(directory: Path) -> int:
-    """What the disk of `directory` has left."""
+    """Return the free bytes of the disk that holds `directory`."""
     return shutil.disk_usage(directory).free
 
 
 def room(directory: Path, free: Callable[[Path], int] = free_bytes) -> str:
-    """What the disk of `directory` has left, in words: of one that is gone, that cannot be read either."""
+    """Return the free space of the disk that holds `directory` as a clause, or why it cannot be read."""
     try:
         return f"{size(free(directory))} are free now"
     except OSError as e:

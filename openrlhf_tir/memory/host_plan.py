@@ -1,8 +1,8 @@
-"""Host plan: a Config and a model's config.json -> what each process of a run holds of a node's host memory.
+"""Compute how much of a node's host memory each process of a run holds, from a Config and a model's config.json.
 
-Arithmetic only; nothing is loaded. Without GPUs all of a learner rank and of an engine is in host memory: the parts of
-memory_plan.py, without what exists on a GPU alone. With GPUs it is the processes themselves, and what memory_plan.py
-counts for the host. The constants are measured: docs/scaling.md has the commands.
+Nothing is loaded. Without GPUs, all of a learner rank and of an engine is in host memory: the parts of memory_plan.py
+except those that exist on GPUs only. With GPUs it is the processes themselves and what memory_plan.py counts for the
+host. The constants are measured; docs/scaling.md has the commands.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .memory_plan import Shape, learner_parts
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
 LEARNER_PROCESS = 550 << 20
-"""Bytes of a learner's process on CPU beside what is counted: Python, torch, DeepSpeed, Ray."""
+"""Bytes of a learner's process on CPU besides the parts that are counted: Python, torch, DeepSpeed, Ray."""
 PASS_SLACK = 0.9
-"""What a forward and backward pass on CPU takes beside the tensors that are counted, as a share of these: gradients on
-their way, oneDNN's buffers, and what glibc's heap loses between tensors of many sizes. Measured with SmolLM2 and rows
-of 1,280 tokens: 5.23 GB at the peak, 2.91 GB between updates (`python -m benchmarks.learner --only memory`)."""
-OF_A_PASS = ("activations", "logits", "head's gradient", "kept logits")
-"""The parts of a rank that exist within a pass."""
+"""Memory of a forward and backward pass on CPU besides the tensors that are counted, as a share of these: gradients in
+flight, oneDNN's buffers, and fragments of glibc's heap between tensors of many sizes. Measured with SmolLM2 and rows of
+1,280 tokens: 5.23 GB at the peak, 2.91 GB between updates (`python -m benchmarks.learner --only memory`)."""
+PARTS_OF_A_PASS = ("activations", "logits", "head's gradient", "kept logits")
+"""The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
 BUCKET_BYTES = 2 << 23
-"""Bytes of bf16 gradients that are added up over the ranks at a time on CPU (learner/host_memory.py)."""
+"""Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
 ENGINE_PROCESSES = 1400 << 20
-"""Bytes of an engine's processes on CPU beside weights and KV cache: the rollout actor and vLLM's engine."""
+"""Bytes of an engine's processes on CPU besides weights and KV cache: the rollout actor and vLLM's engine."""
 ENGINE_HOST = 3400 << 20
-"""The same of an engine with a GPU: 1.3 GiB of the actor and 2.1 of vLLM's engine, on an H100."""
+"""Host bytes of an engine with a GPU: 1.3 GiB of the actor and 2.1 GiB of vLLM's engine, with an H100."""
 LEARNER_HOST = 2100 << 20
-"""Bytes of a learner's process beside a GPU, on an H100."""
+"""Host bytes of a learner's process with a GPU, with an H100."""
 CONTROLLER = 900 << 20
 """Bytes of the controller's process and of Ray's daemons on its node."""
 ENV_WORKER = 40 << 20
@@ -43,37 +43,42 @@ CPU_KV_CACHE = 256 << 20
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Bytes of host memory of a node, by process. `checkpoint` is held while one is written, beside training."""
+    """Host memory of one node in bytes, by process.
+
+    Attributes:
+        learner: Parts of one learner rank.
+        engine: Parts of one engine with its rollout actor.
+        ranks: Learner ranks on a node.
+        engines: Engines on a node, rounded up.
+        checkpoint: One rank's copy of its states, which exists while a checkpoint is written beside training.
+        others: Controller, Ray's daemons, environment servers.
+    """
 
     learner: dict[str, int]
-    """One learner rank, by parts."""
     engine: dict[str, int]
-    """One engine with its rollout actor, by parts."""
     ranks: int
-    """Learner ranks on a node."""
     engines: int
-    """Engines on a node, rounded up."""
     checkpoint: int
-    """One rank's copy of its states, which a checkpoint is written from."""
     others: int
-    """Controller, Ray's daemons, environment servers."""
 
     @property
     def rank_bytes(self) -> int:
+        """Bytes of one learner rank."""
         return sum(self.learner.values())
 
     @property
     def engine_bytes(self) -> int:
+        """Bytes of one engine."""
         return sum(self.engine.values())
 
     @property
     def total(self) -> int:
-        """All of a node at its peak."""
+        """Bytes of a node at its peak."""
         return self.ranks * (self.rank_bytes + self.checkpoint) + self.engines * self.engine_bytes + self.others
 
     @property
     def needs(self) -> str:
-        """The sum in words."""
+        """The sum and its parts as a phrase."""
         copies = f", {size(self.checkpoint)} more of each while a checkpoint is written" if self.checkpoint else ""
         return (
             f"{size(self.total)} of host memory: {self.ranks} learner rank{'s' * (self.ranks > 1)} of"
@@ -82,7 +87,7 @@ class HostPlan:
         )
 
     def faults(self, total: int) -> list[str]:
-        """Return what does not fit into a node of `total` bytes, a sentence with the settings that change it."""
+        """Return a sentence with the settings that help if a node of `total` bytes is too small; else nothing."""
         if self.total <= total:
             return []
         return [f"a node needs {self.needs}; it has {size(total)}. {REMEDY}"]
@@ -96,10 +101,11 @@ REMEDY = (
 
 
 def host_plan(cfg: Config, *, gpus: bool) -> HostPlan | None:
-    """Return what each process holds of a node's host memory; None when the model's size cannot be read here.
+    """Return the plan; None if the model's size cannot be read here.
 
     Args:
-        gpus: Whether learner and engines have GPUs.
+        cfg: The run's configuration.
+        gpus: True if learner and engines have GPUs.
     """
     model = cfg.actor.model_name_or_path
     n, shape = parameters(model), Shape.of(config_json(model))
@@ -116,7 +122,7 @@ def host_plan(cfg: Config, *, gpus: bool) -> HostPlan | None:
         on_cpu = {name: part for name, part in parts.items() if name != "reserve"}
         if ranks == 1:
             on_cpu.pop("gathered weights", None)  # they are the rank's own
-        slack = int(PASS_SLACK * sum(on_cpu.get(part, 0) for part in OF_A_PASS))
+        slack = int(PASS_SLACK * sum(on_cpu.get(part, 0) for part in PARTS_OF_A_PASS))
         buffers = {"gradients' bucket": BUCKET_BYTES, "slack of a pass": slack}
         learner = {"process": LEARNER_PROCESS} | on_cpu | buffers | kept
         engine = {

@@ -1,8 +1,8 @@
-"""Memory plan: a Config and a model's config.json -> what each GPU, host and disk has to hold. Arithmetic only; nothing
-is loaded.
+"""Compute what each GPU, host and disk must hold, from a Config and a model's config.json. Nothing is loaded.
 
-P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), G GPUs of an engine (tp by tensor parallelism,
-times pp pipeline stages), T tokens of a micro batch (`micro_batch_tokens`):
+P: parameters, N: learner ranks, w: bytes of a weight (ds.param_dtype), G: GPUs of an engine (tp of tensor parallelism
+times pp pipeline stages), T: tokens of a micro batch (`micro_batch_tokens`), h: hidden size, L: layers, V: vocabulary,
+k: heads of keys of size d:
 
     learner rank   P w / N               weights
                    4 P / N               gradients, accumulated in ds.grad_accum_dtype (fp32 unless set)
@@ -24,15 +24,15 @@ times pp pipeline stages), T tokens of a micro batch (`micro_batch_tokens`):
                                           an average, LoRA or a critic
                    P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
 
-With train.colocate_all a rank and an engine are on one GPU. While engines sample the rank keeps its weights and what a
-canary's scores gather (KEPT), and its host takes gradients and optimiser; while it trains the engine keeps
-ENGINE_RESERVE, and its host takes its weights.
+With train.colocate_all a rank and an engine share one GPU. While engines sample, the rank keeps its weights and what a
+canary's scores gather on the GPU (KEPT), and its gradients and optimiser states are in host memory. While it trains,
+the engine keeps ENGINE_RESERVE, and its weights are in host memory.
 
-With ds.ring_attn_size R ranks share each sequence, so the longest of data.max_len tokens is 1 / R of it on each.
+With ds.ring_attn_size = R, R ranks share each sequence, so each holds 1 / R of the longest one.
 
-A layer's activations are counted as the tensors that transformers' forward pass keeps for the backward. Other buffers
-(NCCL, CUDA graphs, fragments) are in RESERVE. Critic
-and reference model are counted by their weights and states."""
+A layer's activations are the tensors that transformers' forward pass keeps for the backward pass. Other buffers (NCCL,
+CUDA graphs, fragments) are in RESERVE. Critic and reference model are counted by their weights and states.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +52,18 @@ RESERVE = 3 << 30
 """Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
-CHUNK_TOKENS, CHUNK_BYTES = 2048, 64 << 20
-"""One chunk of logits of the learner's head on a GPU, which holds two: the larger of both."""
+CHUNK_TOKENS = 2048
+CHUNK_BYTES = 64 << 20
+"""Size of one chunk of logits of the learner's head on a GPU: the larger of both. The GPU holds two chunks."""
 
 KEPT = ("weights", "gathered weights", "reserve", "reference model")
 """Parts of a learner rank that stay on its GPU while an engine beside it samples."""
 CANARY_TOKENS = 512
-"""Tokens of the canary whose log-probs a learner computes while the engine beside it holds its memory: the part of the
-"logits" that it needs then."""
+"""Tokens of the canary whose log-probs a learner computes while the engine on the same GPU holds its memory. They
+decide which part of the "logits" the learner needs then."""
 
 SMALLER = ("quantization", "kv_cache_dtype")
-"""Engine arguments, beside all that offload, with which an engine's weights or its cache are smaller than counted."""
+"""Engine arguments that make an engine's weights or its cache smaller than counted, besides all that offload."""
 
 REMEDIES = {
     "weights": (
@@ -82,8 +83,17 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder: hidden size, layers, attention heads and those of keys, their size, the MLP's inner size, and its
-    vocabulary (0 where config.json does not say)."""
+    """Sizes of a decoder.
+
+    Attributes:
+        hidden: Hidden size.
+        layers: Number of layers.
+        heads: Attention heads.
+        keys: Heads of keys and values.
+        head_dim: Size of a head.
+        inner: Inner size of the MLP; with experts, of all experts that a token is sent to.
+        vocabulary: Size of the vocabulary; 0 if config.json does not tell.
+    """
 
     hidden: int
     layers: int
@@ -95,7 +105,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Shape | None:
-        """None when config.json does not say enough."""
+        """Return the sizes in a config.json; None if it is incomplete."""
         text = config.get("text_config") or config
         try:
             hidden, layers, heads = (
@@ -120,13 +130,16 @@ class Shape:
             return None
 
     def activation_bytes(self, w: int, *, fused: bool = False) -> int:
-        """Return the bytes per token that a layer's forward pass keeps for the backward, with weights of `w` bytes.
+        """Return the bytes per token that a layer's forward pass keeps for the backward pass.
 
-        Two norms, each with its input in fp32 and its output (transformers computes them so); q, k, v, and the
-        attention's output twice (as the kernel gave it and as a packed row); gate, its activation, up, and the product.
+        These are two norms, each with its input in fp32 and its output (as transformers computes them); q, k, v, and
+        the attention's output twice (from the kernel, and as a packed row); gate, its activation, up, and their
+        product.
 
-        With fused kernels (learner/liger.py): each norm's input and output as they are; q, k, v and the attention's
-        output; gate, up and the product.
+        Args:
+            w: Bytes of a weight.
+            fused: True with fused kernels (learner/liger.py), which keep less: each norm's input and output in the
+                weights' type; q, k, v and the attention's output once; gate, up and their product.
         """
         if fused:
             return w * (4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
@@ -141,8 +154,23 @@ class Shape:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes. `learner` is of one rank's GPU (its parts by name), `learner_host` of its host memory, `engine` of one of
-    an engine's GPUs."""
+    """Memory of a run, in bytes unless another unit is given.
+
+    Attributes:
+        parameters: Number of the model's parameters.
+        ranks: Number of learner ranks.
+        learner: One rank's GPU, by parts.
+        learner_host: One rank's host memory.
+        engine: One of an engine's GPUs, by parts.
+        kv_tokens: Tokens that one engine's KV cache holds.
+        longest: Tokens of the longest sequence: data.max_len.
+        push: Two files of weights: the one that is served and the one that arrives.
+        checkpoints: All checkpoints that are kept, and the one that is being written.
+        shared: True if a rank and an engine use each GPU in turns.
+        at_once: True if a rank and an engine use each GPU at the same time.
+        layers: Decoder layers of the model.
+        engine_known: True if the engine holds weights and KV cache as counted: neither quantised nor offloaded.
+    """
 
     parameters: int
     ranks: int
@@ -150,25 +178,17 @@ class MemoryPlan:
     learner_host: int
     engine: dict[str, int]
     kv_tokens: int
-    """Tokens that one engine's cache holds."""
     longest: int
-    """Tokens of the longest sequence: data.max_len."""
     push: int
-    """Two files of weights: the one that is served and the one that arrives."""
     checkpoints: int
-    """All that are kept, and the one that is being written."""
     shared: bool = False
-    """Whether a rank and an engine are on each GPU, in turns."""
     at_once: bool = False
-    """Whether a rank and an engine are on each GPU, at the same time."""
     layers: int = 0
-    """Decoder layers of the model."""
     engine_known: bool = True
-    """Whether the engine holds weights and KV cache as they are counted here: neither quantised nor offloaded."""
 
     @property
     def kept(self) -> int:
-        """What a rank keeps of a GPU on which an engine samples."""
+        """Bytes that a rank keeps on a GPU while an engine samples on it."""
         if not self.shared:
             return 0
         logits = self.learner["logits"] * CANARY_TOKENS // CHUNK_TOKENS
@@ -176,63 +196,70 @@ class MemoryPlan:
 
     @property
     def asleep(self) -> int:
-        """What a sleeping engine keeps of a GPU on which a rank trains: CUDA's context, graphs."""
+        """Bytes that a sleeping engine keeps on a GPU on which a rank trains: CUDA's context, graphs."""
         return ENGINE_RESERVE if self.shared else 0
 
     @property
     def beside_learner(self) -> int:
-        """What an engine holds of a rank's GPU while the rank trains."""
+        """Bytes that an engine holds on a rank's GPU while the rank trains."""
         return self.engine_gpu if self.at_once else self.asleep
 
     @property
     def learner_gpu(self) -> int:
+        """Bytes of one rank's GPU."""
         return sum(self.learner.values())
 
     @property
     def engine_gpu(self) -> int:
+        """Bytes of one of an engine's GPUs."""
         return sum(self.engine.values())
 
     @property
     def sequences(self) -> float:
-        """Sequences of the greatest length that one engine holds at once."""
+        """Number of sequences of the greatest length that one engine's KV cache holds."""
         return self.kv_tokens / self.longest
 
     def faults(self, gpu_bytes: int) -> list[str]:
-        """What does not fit, a sentence each with the settings that change it; of an engine only where it is known what
-        it holds."""
-        said = []
+        """Return a sentence for everything that does not fit, with the settings that help.
+
+        An engine is judged only if its memory is known.
+
+        Args:
+            gpu_bytes: Bytes of one GPU.
+        """
+        faults = []
         if self.learner_gpu + self.asleep > gpu_bytes:
             largest = max((name for name in self.learner if name in REMEDIES), key=lambda name: self.learner[name])
             beside = f" beside {size(self.asleep)} of a sleeping engine" if self.shared else ""
-            said.append(
+            faults.append(
                 f"a learner rank needs {size(self.learner_gpu)}{beside} of {size(gpu_bytes)}, most of what can be"
                 f" changed for {largest}. {REMEDIES[largest]}"
             )
         if not self.engine_known:
-            return said
+            return faults
         if self.shared and self.engine_gpu + self.kept > gpu_bytes:
             most = max(0, (gpu_bytes - self.kept) * 100 // gpu_bytes) / 100
-            said.append(
+            faults.append(
                 f"an engine's {size(self.engine_gpu)} and the {size(self.kept)} that the learner rank beside it keeps"
                 f" are more than {size(gpu_bytes)}. Lower vllm.gpu_memory_utilization to {most:g} or less."
             )
         if self.at_once and self.engine_gpu + self.learner_gpu > gpu_bytes:
-            said.append(
+            faults.append(
                 f"a learner rank's {size(self.learner_gpu)} and the {size(self.engine_gpu)} of the engine beside it"
                 f" (train.share_gpus) are more than {size(gpu_bytes)}. Lower vllm.kv_cache_mib or"
                 " train.max_tokens_per_gpu, or set train.colocate_all instead, with which they take turns."
             )
         if self.kv_tokens < self.longest:
-            said.append(
+            faults.append(
                 f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,}"
                 " (data.max_len). Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization,"
                 " or lower data.max_len."
             )
-        return said
+        return faults
 
 
 def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
-    """For GPUs of `gpu_bytes` each; None when the model's size or shape cannot be read here."""
+    """Return the plan for GPUs of `gpu_bytes` each; None if the model's size or shape cannot be read here."""
     model = cfg.actor.model_name_or_path
     n, shape = parameters(model), Shape.of(config_json(model))
     if not n or shape is None:
@@ -264,20 +291,20 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
 
 
 def micro_batch_tokens(cfg: Config) -> int:
-    """Return the most tokens that one rank's micro batch has (learner/packing.py).
+    """Return the largest number of tokens in one rank's micro batch (learner/packing.py).
 
-    Packed rows fill train.max_tokens_per_gpu. Without packing a micro batch has at most train.micro_batch_size rows,
-    each padded to the longest. A sequence of data.max_len is always taken, alone where it is longer than the limit.
+    Packed rows fill train.max_tokens_per_gpu. Without packing, a micro batch has at most train.micro_batch_size rows,
+    each padded to the longest. A sequence of data.max_len tokens is always accepted, alone if it exceeds the limit.
     """
     longest = math.ceil(cfg.data.max_len / cfg.ds.ring_attn_size)
-    most = cfg.train.max_tokens_per_gpu
+    limit = cfg.train.max_tokens_per_gpu
     if not cfg.ds.packing_samples:
-        most = min(most, cfg.train.micro_batch_size * longest)
-    return max(longest, most)
+        limit = min(limit, cfg.train.micro_batch_size * longest)
+    return max(longest, limit)
 
 
 def recomputed_layers(cfg: Config, shape: Shape) -> int:
-    """Return how many layers compute their activations again. "auto" counts as all: the least memory that it takes."""
+    """Return how many layers recompute their activations. "auto" counts as all layers, which takes the least memory."""
     if not cfg.actor.gradient_checkpointing_enable:
         return 0
     number = cfg.actor.gradient_checkpointing_layers

@@ -1,8 +1,8 @@
-"""Model size: how many parameters a model has, before it is loaded: from the headers of its files, else from its
-config.json.
+"""The number of a model's parameters before it is loaded: from the headers of its files, or from its config.json.
 
-A name on the hub is looked up in the cache first, then its config.json (a kilobyte) is fetched. Loads nothing heavy;
-raises nothing."""
+A name on the hub is looked up in the cache first; then its config.json (a kilobyte) is fetched. Nothing heavy is loaded
+and nothing is raised: an unknown size is None.
+"""
 
 from __future__ import annotations
 
@@ -17,52 +17,62 @@ from ..config.paths import asked, local_path
 from ..errors import ConfigError
 
 OPTIMISER_BYTES = 12
-"""Bytes per parameter in a checkpoint for Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040
-parameters, with all that is beside)."""
+"""Bytes per parameter in a checkpoint for Adam's two moments and the master weights, in fp32. Measured: 12.7 for a
+whole checkpoint of 167,040 parameters."""
 AVERAGE_BYTES = 4
 """Bytes per parameter in a checkpoint for the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Bytes per parameter of the weights, by ds.param_dtype: in a push; besides in a checkpoint with ZeRO-2 (ZeRO-3
-restores them from the master weights), and in what LoRA leaves as it is."""
+"""Bytes per parameter of the weights, by ds.param_dtype: in a push, in a checkpoint with ZeRO-2 (ZeRO-3 restores them
+from the master weights), and of the weights that LoRA does not train."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What configurations call their number."""
+"""Names of the number of experts in configurations."""
 HUB_S = 5.0
-"""Deadline of the hub's answer for a file of a kilobyte; without one the size is not known, and the run is as if on a
-small /dev/shm."""
+"""Deadline of the hub's answer for a file of a kilobyte, in seconds. If it passes, the size is unknown, and the run
+pushes its weights as on a small /dev/shm."""
 
 
 def push_bytes(cfg: Config) -> int | None:
-    """The size of one pushed file of weights; None if it is not known."""
-    n = parameters(cfg.actor.model_name_or_path)
-    if n:
-        return n * WEIGHT_BYTES[cfg.ds.param_dtype]
+    """Return the size of one pushed file of weights in bytes; None if it is not known."""
+    count = parameters(cfg.actor.model_name_or_path)
+    if count:
+        return count * WEIGHT_BYTES[cfg.ds.param_dtype]
     directory = model_directory(cfg.actor.model_name_or_path)
-    return (sum(f.stat().st_size for f in directory.glob("*.safetensors")) if directory else 0) or None
+    if directory is None:
+        return None
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) or None
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """The size of one checkpoint of all ranks, a critic's part counted as the policy's; 0 if it is not known."""
-    weights, lora = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.ds.lora.rank > 0
-    whole = OPTIMISER_BYTES + (weights if cfg.ds.zero_stage < 3 else 0)
-    policy = weights if lora else whole + AVERAGE_BYTES * cfg.train.enable_ema  # LoRA's own are a hundredth: left out
-    each = policy + whole * (cfg.algo.advantage.estimator == "gae")
-    return (parameters(cfg.actor.model_name_or_path) or 0) * each
+    """Return the size of one checkpoint of all ranks in bytes; 0 if it is not known. A critic counts as the policy."""
+    weights = WEIGHT_BYTES[cfg.ds.param_dtype]
+    trained_model = OPTIMISER_BYTES + (weights if cfg.ds.zero_stage < 3 else 0)
+    policy = trained_model + AVERAGE_BYTES * cfg.train.enable_ema
+    if cfg.ds.lora.rank > 0:
+        policy = weights  # LoRA's own weights and states are a hundredth of that
+    critic = trained_model if cfg.algo.advantage.estimator == "gae" else 0
+    return (parameters(cfg.actor.model_name_or_path) or 0) * (policy + critic)
 
 
 def parameters(model: str) -> int | None:
-    """How many parameters a model has, a directory or a name on the hub; None if it is not known."""
+    """Return the number of a model's parameters; None if it is not known.
+
+    Args:
+        model: A directory, or a name on the hub.
+    """
     directory = model_directory(model)
-    return (_in_files(directory) if directory else None) or of_config(config_json(model))
+    from_files = _in_files(directory) if directory else None
+    return from_files or of_config(config_json(model))
 
 
 @functools.cache
 def attention_parity(model: str) -> float:
-    """How many tokens a sequence has whose attention takes as many operations as the model's matrices; infinite if that
-    is not known.
+    """Return the sequence length at which attention takes as many operations as the model's matrices.
 
-        matrices 2 P L, causal attention 2 layers (a d) L^2    operations forward;  parity = P / (layers a d)
+    It is infinite if it is not known. For a sequence of L tokens, forward:
 
-    P: parameters that a token meets, without the input's embeddings and the experts that it is not sent to.
+        matrices 2 P L, causal attention 2 layers (a d) L^2 operations;  parity = P / (layers a d)
+
+    P: parameters that a token meets, without the embeddings of the input and the experts that it is not sent to.
     """
     config = config_json(model)
     text = config.get("text_config") or config
@@ -80,13 +90,16 @@ def attention_parity(model: str) -> float:
 
 
 def config_json(model: str) -> dict[str, Any]:
-    """What config.json says of a model, a directory or a name on the hub; {} if it is not to be had."""
+    """Return the content of a model's config.json; {} if it cannot be read."""
     directory = model_directory(model) or _on_hub(model)
     return _json(directory / "config.json") if directory else {}
 
 
 def model_directory(name: str) -> Path | None:
-    """None for a name on the hub, and for what no path can be: whoever checks the model says so."""
+    """Return the directory that a model's name means; None for a name on the hub, and for text that cannot be a path.
+
+    The check of the model reports the latter.
+    """
     try:
         path = local_path(name, "actor.model_name_or_path")
         return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
@@ -96,7 +109,7 @@ def model_directory(name: str) -> Path | None:
 
 @functools.cache
 def _on_hub(name: str) -> Path | None:
-    """Where its config.json lies in the cache, beside what else of it is there."""
+    """Return the directory in the hub's cache that holds the model's config.json; None if it cannot be had."""
     if not name or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         return None
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
@@ -104,18 +117,18 @@ def _on_hub(name: str) -> Path | None:
     try:
         found = try_to_load_from_cache(name, "config.json")
         if not isinstance(found, str):
-            # asks once; the download would ask a hub that is away for half a minute
+            # One request. The download itself would retry for half a minute if the hub does not answer.
             get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)
             found = hf_hub_download(name, "config.json", etag_timeout=HUB_S)
         return Path(found).parent
     except Exception:
-        # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
+        # Errors of HTTP libraries, of the hub and of the cache. The code that loads the model reports them.
         return None
 
 
 def _in_files(directory: Path) -> int | None:
-    """From the headers of all its safetensors files; None where there is none, or not all that the index names."""
-    files = {f.name for f in directory.glob("*.safetensors")}
+    """Return the parameters in all safetensors files; None if there are none, or not all that the index names."""
+    files = {file.name for file in directory.glob("*.safetensors")}
     index = _json(directory / "model.safetensors.index.json").get("weight_map", {})
     if not files or not (isinstance(index, dict) and files >= set(index.values())):
         return None
@@ -123,7 +136,7 @@ def _in_files(directory: Path) -> int | None:
 
 
 def _parameters(file: Path) -> int:
-    """0 for a file that is no safetensors file: whoever loads the model says so."""
+    """Return the parameters in one file; 0 if it is not a safetensors file, which the loading of the model reports."""
     try:
         with file.open("rb") as f:
             header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
@@ -141,15 +154,13 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def of_config(config: dict[str, Any]) -> int | None:
-    """The parameters of a decoder with gated MLPs, dense or of experts; biases and norms are left out (less than a
-    thousandth).
+    """Return the parameters of a decoder with gated MLPs, dense or with experts; None if config.json is incomplete.
 
         layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e
         model = layers * layer + V h (twice, unless tied)
 
-    h hidden size, a heads of size d, k heads of keys, i MLP, e experts, V vocabulary.
-
-    None when the file does not say enough.
+    h: hidden size, a: heads of size d, k: heads of keys, i: inner size of the MLP, e: experts, V: vocabulary. Biases
+    and norms, less than a thousandth, are left out.
     """
     text = config.get("text_config") or config
     try:

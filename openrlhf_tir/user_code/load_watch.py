@@ -1,8 +1,8 @@
-"""LoadWatch: says at which line a file of the user's stands whose import does not end.
+"""Report the line at which the import of a user's file is stuck, and interrupt the import if it takes too long.
 
-A file is executed when it is loaded. What it does there may take its time (torch and vLLM are imported in a minute on a
-busy machine), so it is not ended at once: the line is said after NOTICE_S, again and again, and the import is ended
-after END_S where a signal can do that. Standard library only.
+A file is executed when it is loaded. That may take long (torch and vLLM are imported in a minute on a busy machine), so
+it is not interrupted at once: the line is printed every NOTICE_S seconds, and the import is interrupted after END_S
+seconds if a signal can do that. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Self
 from .failures import Overrun
 
 NOTICE_S = 20.0
-"""Seconds of an import after which its line is said, and between two notices."""
+"""Seconds before the first notice of an import's line, and between two notices."""
 END_S = 300.0
-"""Seconds after which an import is ended."""
+"""Seconds after which an import is interrupted."""
 
 
 class LoadWatch:
@@ -34,7 +34,7 @@ class LoadWatch:
 
     def __enter__(self) -> Self:
         self._thread = threading.get_ident()
-        # Only the main thread can have a signal handler, and a timer that somebody else has set is left alone.
+        # Only the main thread can have a signal handler. A handler or timer that other code has set is not replaced.
         self._ends = threading.current_thread() is threading.main_thread() and (
             signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
         )
@@ -68,7 +68,7 @@ class LoadWatch:
 
 
 def _line_in(frame: FrameType | None, file: str) -> int | None:
-    """Return the innermost line of a file at which a thread stands; None where it is not in that file."""
+    """Return the innermost line of `file` that a thread's stack contains; None if it contains none."""
     while frame is not None:
         if frame.f_code.co_filename == file:
             return frame.f_lineno

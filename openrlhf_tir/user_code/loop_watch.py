@@ -1,7 +1,9 @@
-"""LoopWatch: a thread that ends user code which blocks an event loop, by raising `Overrun` at the line that runs.
+"""A thread that interrupts user code which blocks an event loop, by raising `Overrun` at the line that is running.
 
-A call without an `await` cannot be cancelled, and everything else that lives on its loop waits for it: other sessions
-of an environment server, other samples of a rollout actor. Standard library only."""
+A call without an `await` cannot be cancelled, and everything else on its event loop waits for it: other sessions of an
+environment server, other samples of a rollout actor. Only the standard library is imported, because environment servers
+use this module.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +21,41 @@ from types import FrameType
 from .failures import Overrun, running_in
 
 LOOK_EVERY_S = 0.25
-"""How often the event loop is asked for a sign of life."""
+"""Seconds between two checks whether the event loop responds."""
 SHARE = 0.8
-"""Share of a call's time for which it may block the event loop: whoever waits for it is to hear where it did."""
+"""Share of a call's time for which it may block the event loop. It is below 1 so that the caller, who waits for the
+whole time, is told at which line it blocked."""
 
-AFTER_ONE_S = 0.25
-"""What may block the loop in the time after an interrupt: the same step of other sessions is about to block it as well,
-and the answers of those that were interrupted are sent only when none does."""
+AFTER_INTERRUPT_S = 0.25
+"""Seconds for which a call may block the loop for a while after an interrupt. The same step of other sessions is likely
+to block it as well, and replies to interrupted calls are sent only while nothing blocks it."""
 SUSPICION_S = 30.0
-"""For how long that is so."""
+"""Seconds after an interrupt for which AFTER_INTERRUPT_S applies."""
 SEND_S = 0.02
-"""For how long the loop is left alone before each call of that time, so that it sends what was answered."""
+"""Pause before each call in that time, in which the loop sends replies."""
 
 
 class LoopWatch:
-    """Interrupts what blocks the loop for longer than a running call may, if it runs in one of the user's files.
+    """Interrupts code in the user's files that blocks the event loop for longer than the running calls may.
 
-    In the main thread a signal interrupts `time.sleep` as well; in another thread only code that Python executes.
+    In the main thread a signal interrupts `time.sleep` as well. In another thread only Python code can be interrupted.
     """
 
     def __init__(self, files: Collection[str], always_s: float | None = None) -> None:
-        """`always_s`: what may block the loop when no call has said how much time it has; None: anything."""
+        """Create a watch that is not started.
+
+        Args:
+            files: The user's files.
+            always_s: Seconds for which the loop may be blocked while no call is running; None for no limit.
+        """
         self.files = frozenset(files)
         self.always_s = always_s
         self._keys = itertools.count()
         self._allowed: dict[int, float] = {}
         self._alive = 0.0
+        """Monotonic time at which the loop last responded, in seconds."""
         self._interrupted = float("-inf")
-        """When something was last interrupted, on the monotonic clock."""
+        """Monotonic time of the last interrupt, in seconds."""
         self._stopped = threading.Event()
         self._thread: int | None = None
         self._by_signal = True
@@ -55,8 +64,8 @@ class LoopWatch:
     async def turn(self) -> None:
         """Wait until user code may be called.
 
-        After an interrupt calls are let in one by one, and the loop is left alone in between: the next call may block
-        it as well, and without a pause the answer to an interrupted call would be sent only when none is left.
+        For a while after an interrupt, calls start one by one with a pause between them. The next call may block the
+        loop as well, and without a pause the reply to an interrupted call would be sent only after the last one.
         """
         if self._suspicious():
             async with self._turn:
@@ -64,7 +73,7 @@ class LoopWatch:
 
     @contextmanager
     def allows(self, seconds: float) -> Iterator[None]:
-        """While the block runs, which has `seconds`, the loop may be blocked for most of them."""
+        """Allow the block, a call with `seconds` of time, to block the loop for most of them."""
         key = next(self._keys)
         self._allowed[key] = seconds * SHARE
         try:
@@ -73,7 +82,7 @@ class LoopWatch:
             del self._allowed[key]
 
     def start(self) -> None:
-        """Begin to watch the running loop, which has to be this thread's. Nothing happens without files."""
+        """Begin to watch the event loop that runs in this thread. Does nothing without files."""
         if not self.files:
             return
         self._thread = threading.get_ident()
@@ -85,7 +94,7 @@ class LoopWatch:
         threading.Thread(target=self._watch, args=(loop.call_soon_threadsafe,), name="loop watch", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread. The signal handler stays, and does nothing."""
+        """End the thread. The signal handler stays installed and does nothing."""
         self._stopped.set()
         self._thread = None
 
@@ -108,7 +117,7 @@ class LoopWatch:
     def _blocked(self) -> bool:
         allowed = min(self._allowed.copy().values(), default=self.always_s)
         if allowed is not None and self._suspicious():
-            allowed = min(allowed, AFTER_ONE_S)
+            allowed = min(allowed, AFTER_INTERRUPT_S)
         return allowed is not None and time.monotonic() - self._alive >= allowed
 
     def _suspicious(self) -> bool:
@@ -121,7 +130,7 @@ class LoopWatch:
         self._alive = time.monotonic()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal. It may arrive when the call has ended: then nothing is interrupted."""
+        """Handle the signal. If it arrives after the call has ended, nothing is interrupted."""
         if self._thread is not None and self._blocked() and self._in_files(frame):
             blocked_s = time.monotonic() - self._alive
             self._sign_of_life()

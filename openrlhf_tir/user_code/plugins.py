@@ -1,15 +1,15 @@
-"""Plugins: a name in a configuration -> the function or class behind it. The one way in which anything of a method is
-looked up.
+"""Find the function or class that a name in the configuration means. All parts of a method are looked up here.
 
     "math"                     a registered name
-    "package.module:Attr"      what `import package.module` finds
-    "path/file.py:Attr"        a file of one's own; relative to the recipe that names it, else to the current directory
-    "path/file.py"             the one class of the file that can be meant; only where a place says which can (an
-                               environment)
+    "package.module:Attr"      an attribute of an installed module
+    "path/file.py:Attr"        an attribute of the user's file; the path is relative to the recipe that names it, or to
+                               the current directory on the command line
+    "path/file.py"             the only suitable class of the file; only for kinds that can tell which class is suitable
+                               (environments)
 
-A mistake in a file of one's own is a ConfigError with file, line and what was expected. `commands/preflight.py` loads
-every name before a model is loaded, so such a mistake ends nothing but the command. Standard library only; a file is
-executed once per process, and again when its text has changed.
+A mistake in a user's file is a ConfigError with file, line and what was expected. `commands/preflight.py` loads every
+name before a model is loaded, so such a mistake costs nothing but the command. A file is executed once per process, and
+again if its text has changed. Only the standard library is imported, because environment servers use this module.
 """
 
 from __future__ import annotations
@@ -34,62 +34,74 @@ from .failures import Overrun
 from .load_watch import LoadWatch
 
 MODULE_PREFIX = "openrlhf_tir_own_"
-"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so no two meet."""
+"""Prefix of the names of user files in sys.modules. A digest of path and text follows, so that no two files collide."""
 
-MOST_SUPPLIED = 2
+MAX_STAND_INS = 2
 """How often a file is loaded again with a stand-in for a module that it imports."""
 SHOWN = 300
 """Characters of a name that a message shows."""
 PLAIN: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
-"""Annotations that a value of a recipe can be held against, and what fits them."""
+"""Annotation -> types of a recipe's value that match it."""
 BASE = "env_servers.env"
-"""The module of `Env`, the base class of environments, which is not imported here."""
+"""Module of `Env`, the base class of environments, which is not imported here."""
 Complaint = Callable[[Any], str | None]
-"""What is wrong with a loaded object, as the end of a sentence; None when nothing is."""
+"""Returns what is wrong with a loaded object, as the end of a sentence; None if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something of a method plugs in: its kind, the setting that names it, how it is called, those registered."""
+    """A place where a method plugs in a function or class.
+
+    Attributes:
+        kind: What is plugged in, such as "reward".
+        setting: The setting that names it.
+        shape: How it is called, for messages.
+        registry: Registered name -> "module:attribute", which is imported when it is needed.
+        complaint: Checks a user's function or class.
+        meant: True for a suitable class, if a path may be given without a class: the file must have exactly one.
+        adapted: (loaded object, prefix of messages) -> the object that is used: tools of verl and TRL become an
+            environment. A file that is not Python is given as its path.
+        supplied: Provides a stand-in for a module that a file imports and that is not installed. Returns False if there
+            is none.
+        others: Suffixes of files besides .py that may be named.
+    """
 
     kind: str
     setting: str
     shape: str
     registry: Mapping[str, str] = field(default_factory=dict)
-    """name -> "module:attribute", imported when it is asked for."""
     complaint: Complaint = lambda thing: None
     meant: Callable[[type], bool] | None = None
-    """Which class of a file is meant where its path stands alone, if that can be: then there has to be one only."""
     adapted: Callable[[Any, str], Any] | None = None
-    """(what a name stands for, the setting) -> what it is used as: tools of verl and TRL become an environment. What is
-    not a Python file is given as its path."""
     supplied: Callable[[str | None], bool] | None = None
-    """Puts a module that a file imports and that is not installed in its place; False if it cannot."""
     others: tuple[str, ...] = ()
-    """Suffixes of files besides .py that may be named."""
 
     @property
     def described(self) -> str:
-        """One sentence that says what such a thing is."""
+        """A sentence that says what is plugged in here."""
         return f"{'An' if self.kind[0] in 'aeiou' else 'A'} {self.kind} is {self.shape}."
 
 
 def is_own(place: Place, name: str) -> bool:
-    """Whether `name` is a function or class of the user's, not one of the registered."""
+    """Return True if `name` means a function or class of the user's, not a registered one."""
     return name not in place.registry
 
 
 def load(place: Place, name: str) -> Any:
-    """The object behind `name`. Raises ConfigError with fact, value and remedy."""
+    """Return the object that `name` means.
+
+    Raises:
+        ConfigError: It cannot be loaded, or it is not what the place needs.
+    """
     target = place.registry.get(name, name)
     where, _, attribute = target.rpartition(":")
-    said = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
+    prefix = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
     if place.adapted and target.endswith(place.others or ("\0",)):
         if not os.path.isfile(target):
-            raise ConfigError(f"{said}: there is no file {os.path.abspath(target)[:SHOWN]}.")
-        return place.adapted(os.path.abspath(target), said)
+            raise ConfigError(f"{prefix}: there is no file {os.path.abspath(target)[:SHOWN]}.")
+        return place.adapted(os.path.abspath(target), prefix)
     if place.meant and target.endswith(".py"):
-        where, attribute = target, _the_only(place, _module(place, target, said), said)
+        where, attribute = target, _the_only(place, _module(place, target, prefix), prefix)
     if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
         registered = "one of them, to " if place.registry else ""
@@ -99,7 +111,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _module(place, where, said)
+    module = _module(place, where, prefix)
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -109,10 +121,10 @@ def load(place: Place, name: str) -> Any:
             if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
         )
         raise ConfigError(
-            f"{said}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}."
+            f"{prefix}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}."
         ) from None
     if place.adapted:
-        thing = place.adapted(thing, said)
+        thing = place.adapted(thing, prefix)
     if is_own(place, name):
         wrong = (
             f"{attribute} is {type(thing).__name__}, which cannot be called"
@@ -120,56 +132,56 @@ def load(place: Place, name: str) -> Any:
             else place.complaint(thing)
         )
         if wrong:
-            raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. {place.described}")
+            raise ConfigError(f"{prefix}: {location(thing) or module.__file__}: {wrong}. {place.described}")
     return thing
 
 
-def _module(place: Place, where: str, said: str) -> ModuleType:
-    """The module of a file or of a package, with a stand-in for what it imports and what `place` can supply."""
-    for _ in range(MOST_SUPPLIED):
+def _module(place: Place, where: str, prefix: str) -> ModuleType:
+    """Return the module of a file or package, with stand-ins of the place for missing modules that it imports."""
+    for _ in range(MAX_STAND_INS):
         try:
-            return _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
+            return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix)
         except ConfigError as e:
             missing = e.__cause__
             if not (place.supplied and isinstance(missing, ModuleNotFoundError) and place.supplied(missing.name)):
                 raise
-    return _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
+    return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix)
 
 
-def _the_only(place: Place, module: ModuleType, said: str) -> str:
-    """The name of the one class that the file defines and that can be meant. ConfigError for none, or several."""
+def _the_only(place: Place, module: ModuleType, prefix: str) -> str:
+    """Return the name of the only suitable class of a file. Raises ConfigError if there is none or more than one."""
     found = [
         n
         for n, v in vars(module).items()
         if inspect.isclass(v) and v.__module__ == module.__name__ and place.meant and place.meant(v)
     ]
     if not found:
-        raise ConfigError(f"{said}: {module.__file__} defines no {place.kind}. {place.described}")
+        raise ConfigError(f"{prefix}: {module.__file__} defines no {place.kind}. {place.described}")
     if len(found) > 1:
         raise ConfigError(
-            f"{said}: {module.__file__} defines several: {', '.join(found)}."
+            f"{prefix}: {module.__file__} defines several: {', '.join(found)}."
             f" Name one of them: '{module.__file__}:{found[0]}'."
         )
     return found[0]
 
 
-def _of_package(module: str, said: str) -> ModuleType:
+def _of_package(module: str, prefix: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
         if e.name and (module == e.name or module.startswith(f"{e.name}.")):
             raise ConfigError(
-                f"{said} cannot be loaded: there is no module {e.name!r} here."
+                f"{prefix} cannot be loaded: there is no module {e.name!r} here."
                 " Install it, or give the file: 'path/file.py:name'."
             ) from None
-        raise _broken(said, e, module) from e
+        raise _broken(prefix, e, module) from e
     except Exception as e:
-        raise _broken(said, e, module) from e
+        raise _broken(prefix, e, module) from e
 
 
 @cache
 def _module_of(path: Path, text: bytes) -> ModuleType:
-    linecache.checkcache(str(path))  # an earlier text may be remembered
+    linecache.checkcache(str(path))  # it may hold an earlier text of the file
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.blake2b(bytes(path) + text, digest_size=6).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -184,34 +196,37 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
     return module
 
 
-def _of_file(where: str, said: str) -> ModuleType:
+def _of_file(where: str, prefix: str) -> ModuleType:
     path = Path(os.path.abspath(os.path.expanduser(where)))
     if not os.path.isfile(path):
         raise ConfigError(
-            f"{said}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the"
+            f"{prefix}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the"
             " command line to the current directory."
         )
     try:
-        with LoadWatch(str(path), said):
+        with LoadWatch(str(path), prefix):
             return _module_of(path, path.read_bytes())
     except (Exception, SystemExit, Overrun) as e:
-        raise _broken(said, e, str(path)) from e
+        raise _broken(prefix, e, str(path)) from e
 
 
-def _broken(said: str, e: BaseException, module: str) -> ConfigError:
-    """A file that could not be executed: the line in it that was reached last."""
+def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
+    """Return the error for a module that could not be executed, with the last line in it that was reached."""
     if isinstance(e, SyntaxError):
-        at = f"{e.filename}:{e.lineno}"
-        return ConfigError(f"{said} cannot be loaded: {at}: {type(e).__name__}: {e.msg}. Correct that line.")
+        line = f"{e.filename}:{e.lineno}"
+        return ConfigError(f"{prefix} cannot be loaded: {line}: {type(e).__name__}: {e.msg}. Correct that line.")
     return ConfigError(
-        f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}."
+        f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}."
         " Correct that line, or install what it imports."
     )
 
 
 def raised_at(e: BaseException, inside: str | None = None) -> str | None:
-    """ "file:line" where `e` was raised: the last frame in the file `inside` if there is one, else the last that is
-    neither ours nor Python's."""
+    """Return "file:line" where `e` was raised.
+
+    It is the last frame in the file `inside` if there is one, and otherwise the last frame outside of this module and
+    of Python's import system; None if there is no such frame.
+    """
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith("<")]
     mine = [f for f in frames if f.filename == inside] or [
         f for f in frames if f.filename != __file__ and "importlib" not in f.filename
@@ -220,6 +235,7 @@ def raised_at(e: BaseException, inside: str | None = None) -> str | None:
 
 
 def source_file(thing: Any) -> str | None:
+    """Return the file that defines a function or class; None if it has none."""
     try:
         return inspect.getsourcefile(inspect.unwrap(thing))
     except TypeError:
@@ -227,7 +243,7 @@ def source_file(thing: Any) -> str | None:
 
 
 def location(thing: Any) -> str | None:
-    """ "file:line" of a function's or class's definition; None for what has none."""
+    """Return "file:line" of the definition of a function or class; None if it has none."""
     thing = inspect.unwrap(thing) if callable(thing) else thing
     try:
         return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
@@ -236,19 +252,25 @@ def location(thing: Any) -> str | None:
 
 
 def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Complaint:
-    """A complaint about what cannot be called with so many positional arguments and these keywords. `optional`: given
-    to those that have them."""
+    """Return the check that an object can be called with certain arguments.
+
+    Args:
+        positional: Number of positional arguments.
+        keywords: Names of keyword arguments.
+        optional: Names of keyword arguments that are passed only to objects that accept them.
+    """
 
     def complaint(thing: Any) -> str | None:
         of_object = None if inspect.isclass(thing) else getattr(type(thing), "__call__", None)  # noqa: B004
         if inspect.iscoroutinefunction(thing) or inspect.iscoroutinefunction(of_object):
             return (
-                f"{getattr(thing, '__name__', type(thing).__name__)} is `async def`, and nobody awaits it: write `def`"
+                f"{getattr(thing, '__name__', type(thing).__name__)} is a coroutine function, which is not supported"
+                " here: write `def`"
             )
         try:
             signature = inspect.signature(thing)
         except (TypeError, ValueError):
-            return None  # a builtin: it cannot be asked
+            return None  # a builtin function, whose signature is not known
         try:
             signature.bind(
                 *range(positional), **dict.fromkeys([*keywords, *(k for k in optional if k in signature.parameters)])
@@ -261,9 +283,10 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
     return complaint
 
 
-def _no_environment(cls: Any) -> str | None:
+def _environment_complaint(cls: Any) -> str | None:
+    """Return what is wrong with an environment's class; None if nothing is."""
     if not inspect.isclass(cls):
-        return f"{cls!r} is no class"
+        return f"{cls!r} is not a class"
     for name, given in ("step", ("action", 1.0)), ("reset", ({}, 0)), ("close", ()):
         method = getattr(cls, name, None)
         if not inspect.iscoroutinefunction(method) or (name == "step" and method.__module__ == BASE):
@@ -276,12 +299,14 @@ def _no_environment(cls: Any) -> str | None:
 
 
 def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
-    """Why a class cannot be made with these keywords: one too many, one that is missing, one that is not of the plain
-    type that it is annotated with."""
+    """Return why a class cannot be created with these keyword arguments; None if it can.
+
+    An argument may be unknown, missing, or not of the plain type that the constructor's annotation gives.
+    """
     try:
         signature = inspect.signature(cls)
     except (TypeError, ValueError):
-        return None  # it cannot be asked
+        return None  # its signature is not known
     try:
         signature.bind(**given)
     except TypeError as e:
@@ -297,13 +322,13 @@ def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _adapted(thing: Any, said: str) -> Any:
-    """An environment class made of tools of verl's or TRL's; other things as they are."""
-    return importlib.import_module("env_servers.own.adapt").environment_of(thing, said)
+def _adapted(thing: Any, prefix: str) -> Any:
+    """Return an environment class made of tools of verl's or TRL's; other objects as they are."""
+    return importlib.import_module("env_servers.own.adapt").environment_of(thing, prefix)
 
 
 def _stand_in(missing: str | None) -> bool:
-    """The stand-in for verl's classes of tools, where a file imports them and there is no verl."""
+    """Provide a stand-in for verl's classes of tools, if a file imports them and verl is not installed."""
     return bool(importlib.import_module("env_servers.own.verl_stand_in").install(missing))
 
 
@@ -313,10 +338,10 @@ ENVIRONMENT = Place(
     "a class with async reset(task, seed) -> str, async step(action, deadline_s) -> Step and async close(), best"
     " derived from env_servers.env.Env, which has all but step; or tools: functions as TRL's, classes or a YAML file"
     " as verl's",
-    complaint=_no_environment,
+    complaint=_environment_complaint,
     meant=lambda cls: any(b.__name__ == "Env" and b.__module__ == BASE for b in cls.__mro__),
     adapted=_adapted,
     supplied=_stand_in,
     others=(".yaml", ".yml"),
 )
-"""Here because both look it up: the trainer's checks, and the server that a run starts for it (env_servers/own)."""
+"""The place of environments. It is here because both the trainer's checks and env_servers/own look environments up."""

@@ -1,11 +1,12 @@
-"""Background: a task that is meant to run for as long as its owner. One that dies is started again, or ends its owner
-by name.
+"""Tasks that must run for as long as their owner. One that fails is started again, or ends its owner with its name.
 
-    async with background("control file", follow):     follow() raises: logged, started again after a pause
-        ...                                            five in a row: the body is cancelled, BackgroundDied is raised
+    async with background("control file", follow):     If follow() raises, this is logged and it is started again after
+                                                       a
+        ...                                            pause. After five failures in a row the body is cancelled and
+                                                       BackgroundDied is raised.
 
-What the user must mend (ConfigError, PipelineError) is not tried again. `kept_running` is the same without a body to
-cancel, for an owner that awaits it, or that gives the failure another meaning.
+An error that the user must correct (ConfigError, PipelineError) is raised at once. `kept_running` does the same without
+a body, for an owner that awaits it, or for which the failure means something else.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .backoff import backoff_s
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 5
-"""Failures in a row that are the end: with the pauses below, half a minute of them."""
+"""Failures in a row after which the task is given up: with the pauses below, half a minute of failures."""
 FOR_EVER = 1 << 62
 """`attempts` of a task that the run can do without for a while: it is started again however often it fails."""
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 WELL_S = 300.0
-"""Who ran for so long before it failed counts its failures anew."""
+"""A task that ran for this long before it failed counts its failures from 1 again."""
 
 
 async def kept_running(
@@ -37,29 +38,40 @@ async def kept_running(
     first_pause_s: float = FIRST_PAUSE_S,
     max_pause_s: float = MAX_PAUSE_S,
 ) -> None:
-    """Await `work()` until it returns by itself; when it raises, log that and call it again after a pause that grows.
+    """Await `work()` until it returns. If it raises, log the error and call it again after a growing pause.
 
-    Raises BackgroundDied, which names the task and its last error, when it failed `attempts` times in a row;
-    ConfigError and PipelineError at once."""
-    loop, failures = asyncio.get_running_loop(), 0
+    Args:
+        name: Name of the task, for messages.
+        work: Starts the task.
+        attempts: Failures in a row after which it is given up.
+        first_pause_s: Pause after the first failure, in seconds.
+        max_pause_s: Largest pause, in seconds.
+
+    Raises:
+        BackgroundDied: It failed `attempts` times in a row.
+        ConfigError: `work` raised it; it is not repeated.
+        PipelineError: The same.
+    """
+    loop = asyncio.get_running_loop()
+    failures = 0
     while True:
-        begun = loop.time()
+        started_at = loop.time()
         try:
             return await work()
         except (ConfigError, PipelineError):
             raise
-        # whatever it is, nobody else awaits this task: unsaid it would be a feature that stopped without a word
         except Exception as e:
-            failures = 1 if loop.time() - begun >= WELL_S else failures + 1
-            what = f"{type(e).__name__}: {e}"
+            # Any exception: nobody else awaits this task, so its feature would stop without a message.
+            failures = 1 if loop.time() - started_at >= WELL_S else failures + 1
+            error = f"{type(e).__name__}: {e}"
             if failures >= attempts:
                 raise BackgroundDied(
-                    f"The background task '{name}' failed {failures} times in a row, the last time with {what}."
+                    f"The background task '{name}' failed {failures} times in a row, the last time with {error}."
                     " The run cannot do without it."
                 ) from e
-            pause = backoff_s(failures - 1, first_s=first_pause_s, cap_s=max_pause_s)
-            log.error("background task '%s' failed (%s); starting it again in %g s", name, what, pause, exc_info=e)
-            await asyncio.sleep(pause)
+            pause_s = backoff_s(failures - 1, first_s=first_pause_s, cap_s=max_pause_s)
+            log.error("Background task '%s' failed (%s); it starts again in %g s.", name, error, pause_s, exc_info=e)
+            await asyncio.sleep(pause_s)
 
 
 @asynccontextmanager
@@ -71,10 +83,11 @@ async def background(
     first_pause_s: float = FIRST_PAUSE_S,
     max_pause_s: float = MAX_PAUSE_S,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """`work` runs beside the body and is cancelled at its end. The rest is as for `kept_running`.
+    """Keep `work` running beside the body and cancel it at the body's end. The arguments are those of `kept_running`.
 
-    When it cannot be kept running the body is cancelled and BackgroundDied raised. An error of the body is raised as it
-    is; both come in a group."""
+    If `work` cannot be kept running, the body is cancelled and BackgroundDied is raised. An error of the body is raised
+    unchanged; if both fail, an exception group is raised.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(

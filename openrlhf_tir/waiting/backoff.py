@@ -1,10 +1,10 @@
-"""Back-off: how long to wait before something that failed is tried again. One formula for everything in this project
-that retries.
+"""How long to wait before something that failed is tried again: one formula for everything that retries.
 
-    pause(n) = min(cap_s, first_s * 2^n)          n = 0, 1, 2, ...: failures so far, the first one being 0
+    pause(n) = min(cap_s, first_s * 2^n)          n = 0, 1, 2, ...: number of the failure, from 0
 
-Without a cap doubling is no pause any more but an end: 15 tries from 1 s sleep nine hours. What many do at once (groups
-of one outage, actors of one node) also needs `jittered`, or they come back together and knock the server over again.
+Without a cap, doubling soon means that nothing is retried: 15 attempts from 1 s wait nine hours. Callers that fail at
+the same moment (groups of one outage, actors of one node) also need `jittered`, or they overload the server together
+again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,30 @@ T = TypeVar("T")
 
 FIRST_S = 1.0
 CAP_S = 60.0
-"""Default of `train.max_backoff_s`: an outage's end is noticed within a minute, and who is down is not flooded."""
-ASK_AGAIN_S = 10.0
-"""The longest pause between two questions whether something is there: what comes back is in use within ten seconds."""
-_MOST_DOUBLINGS = 60
-"""2^60 s are 36 billion years; beyond, a float would overflow before the cap is looked at."""
+"""Default of `train.max_backoff_s`: the end of an outage is noticed within a minute, and a server that is down is not
+flooded."""
+MAX_PROBE_PAUSE_S = 10.0
+"""Largest pause between two attempts of `until_available`: what comes back is in use within ten seconds."""
+_MAX_DOUBLINGS = 60
+"""2^60 s are 36 billion years. With more doublings the float would overflow before the cap applies."""
 
 
 def backoff_s(failures: int, *, first_s: float = FIRST_S, cap_s: float = CAP_S) -> float:
-    """Seconds to wait after the `failures`-th failure, counted from 0: first_s doubled each time, at most cap_s."""
-    return min(cap_s, first_s * 2.0 ** min(max(0, failures), _MOST_DOUBLINGS))
+    """Return the seconds to wait after a failure.
+
+    Args:
+        failures: Number of the failure, from 0.
+        first_s: Pause after the first failure, in seconds.
+        cap_s: Largest pause, in seconds.
+    """
+    return min(cap_s, first_s * 2.0 ** min(max(0, failures), _MAX_DOUBLINGS))
 
 
 def jittered(pause_s: float, rng: random.Random | None = None) -> float:
-    """Between half of `pause_s` and all of it, uniformly: those who failed together do not come back together, and the
-    cap still holds."""
+    """Return a uniformly random pause between half of `pause_s` and all of it.
+
+    Callers that failed together then do not come back together, and a cap on the pause still holds.
+    """
     return pause_s * (rng or random).uniform(0.5, 1.0)
 
 
@@ -46,16 +55,28 @@ def until_available(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """`ask()`, again while it raises Unavailable, for `wait_s` seconds; then the last one is raised. 0: once."""
-    give_up, failures = clock() + wait_s, 0
+    """Return the result of `ask`, which is repeated with growing pauses while it raises Unavailable.
+
+    Args:
+        ask: What is repeated.
+        wait_s: Seconds after which the last error is raised; 0 to ask once.
+        say: Prints a message before the first pause.
+        clock: Returns the time in seconds.
+        sleep: Waits for a number of seconds.
+
+    Raises:
+        Unavailable: `ask` still raised it after `wait_s`.
+    """
+    deadline = clock() + wait_s
+    failures = 0
     while True:
         try:
             return ask()
         except Unavailable as e:
-            left = give_up - clock()
-            if left <= 0:
+            remaining_s = deadline - clock()
+            if remaining_s <= 0:
                 raise
-            if not failures:
+            if failures == 0:
                 say(f"waiting up to {wait_s:g} s: {e}")
-            sleep(min(left, jittered(backoff_s(failures, cap_s=ASK_AGAIN_S))))
+            sleep(min(remaining_s, jittered(backoff_s(failures, cap_s=MAX_PROBE_PAUSE_S))))
             failures += 1

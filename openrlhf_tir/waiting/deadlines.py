@@ -1,9 +1,9 @@
-"""Deadlines: no wait on another process without one. A deadline that is missed is a fault, and names its setting.
+"""Deadlines: every wait for another process has one. A missed deadline is a fault that names its setting.
 
     await within(Deadline.of(cfg, "timeouts.push_s"), engine.update_weights(...), "The push of version 7 to rollout-2")
-    -> DeadlineMissed: The push of version 7 to rollout-2 was not over within timeouts.push_s = 600 s.
+    -> DeadlineMissed: The push of version 7 to rollout-2 did not finish within timeouts.push_s = 600 s.
 
-tests/unit/house/test_deadlines.py reads the source and finds calls to other processes that do not go through here.
+tests/unit/house/test_deadlines.py reads the source and finds calls to other processes that do not use this module.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ T = TypeVar("T")
 
 
 class Deadline(NamedTuple):
+    """The longest duration of a wait.
+
+    Attributes:
+        seconds: The duration.
+        setting: What to raise if it is too short: a setting of the configuration, or a constant of a module.
+    """
+
     seconds: float
     setting: str
-    """What to raise when the wait was too short: a field of the configuration, or a constant of a module."""
 
     @classmethod
     def of(cls, cfg: Any, setting: str) -> Deadline:
-        """The configuration's field of that dotted name, which holds seconds."""
+        """Return the deadline that a setting of the configuration gives, in seconds. `setting` is its dotted name."""
         return cls(attrgetter(setting)(cfg), setting)
 
     def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]  # a sum of deadlines, where a tuple would grow
@@ -37,34 +43,41 @@ class Deadline(NamedTuple):
 
 
 class GivenUp(Exception):
-    """`unless` came before the result."""
+    """Raised when `unless` completes before the call."""
 
 
 async def within(deadline: Deadline, call: Awaitable[T], what: str, unless: asyncio.Future[None] | None = None) -> T:
-    """The result of `call`, which is cancelled and not waited for any more when the deadline passes: then
-    DeadlineMissed is raised. Or, once `unless` is done, GivenUp: many calls may have the same one.
+    """Return the result of a call. If the deadline passes, the call is cancelled and not waited for.
 
-    `what` begins the message: "The push of version 7 to rollout-2".
+    Args:
+        deadline: The longest wait.
+        call: The call.
+        what: What the call does, for the message: "The push of version 7 to rollout-2".
+        unless: A future that ends the wait; several calls may share it.
+
+    Raises:
+        DeadlineMissed: The deadline passed.
+        GivenUp: `unless` completed first.
     """
     task = asyncio.ensure_future(call)
-    either: set[asyncio.Future[Any]] = {task} if unless is None else {task, unless}
+    futures: set[asyncio.Future[Any]] = {task} if unless is None else {task, unless}
     try:
-        # In awake time: a process that was itself suspended does not take its own absence for the other's.
-        done = await wait_first(either, deadline.seconds)
+        # In awake time: a process that was itself suspended must not take its own absence for the other's.
+        done = await wait_first(futures, deadline.seconds)
         if task.done():
             return task.result()
         if done:
             raise GivenUp
-        raise DeadlineMissed(f"{what} was not over within {deadline}.")
+        raise DeadlineMissed(f"{what} did not finish within {deadline}.")
     finally:
         if task.done():
-            _retrieved(task)  # it may have failed at the moment at which this call was cancelled
+            _retrieve_exception(task)  # it may have failed at the moment at which this call was cancelled
         else:
             task.cancel()
-            task.add_done_callback(_retrieved)
+            task.add_done_callback(_retrieve_exception)
 
 
-def _retrieved(task: asyncio.Future) -> None:
-    """What a call that was given up raises later is nobody's any more."""
+def _retrieve_exception(task: asyncio.Future) -> None:
+    """Retrieve the exception of an abandoned call, so that asyncio does not log it as never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,18 +1,18 @@
-"""Time for which this process ran: a deadline must not pass while nobody could work.
+"""The time for which this process ran. A deadline must not pass while the process was suspended.
 
 A job is suspended by SIGSTOP (Slurm's gang scheduling and `scontrol suspend`), by a frozen cgroup (a paused container),
-or with its whole virtual machine. The monotonic clock goes on in most of these cases. A deadline by that clock has
-passed when the job goes on, before anybody had the chance to answer: groups would be closed with their short responses
-only, and the watchdog would report a stall that never was.
+or with its whole virtual machine. The monotonic clock runs on in most of these cases, so a deadline by that clock has
+passed when the job continues, before anything could answer: groups would be closed with only their short responses, and
+the watchdog would report a stall that did not happen.
 
-    suspended_s()        seconds that this process did not run, noticed by a thread that wakes up twice a second
+    suspended_s()        seconds for which this process did not run, noticed by a thread that wakes up twice a second
     awake_time()         the event loop's time without them
     wait_first(...)      asyncio.wait for the first of several futures, with a deadline in awake time
     awake_timeout(...)   asyncio.timeout in awake time
-    lateness(...)        how much later than it asked for a timer woke its waiter
+    lateness(...)        how much later than requested a timer woke its waiter
 
 The thread sees every suspension, however short the wait that it interrupts. A waiter that wakes much later than it
-asked for was suspended as well; that also works where there is no thread, on a virtual clock.
+should was suspended as well; that also works without a thread, on a virtual clock.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from typing import Any
 
 TICK_S = 0.5
 MAX_GAP_S = 5.0
-"""A thread that slept longer than this was suspended with its process. One that is scheduled late on a busy machine, or
-waits for a library that holds the interpreter's lock, sleeps a second or two longer than it asked for."""
+"""A thread that slept longer than this was suspended with its process. On a busy machine, or while a library holds the
+interpreter's lock, it sleeps a second or two longer than it should."""
 LATE_S = 5.0
 """The same for a waiter of an event loop."""
 CLOCK_STEP_S = 1e-6
-"""A deadline that has less than this left is over. A rounding error of its parts may be so small that adding it to the
-clock changes nothing: a wait for it would end at once, for ever."""
+"""A deadline with less time left than this has passed. A smaller rest, left by rounding errors of the parts, may not
+change the clock when it is added to it, so waiting for it would never end."""
 SLICES = 8
-"""A deadline is waited for in so many parts, so that of a suspension without a thread to notice it one part counts."""
+"""Number of parts in which a deadline is waited for. Without a thread that notices a suspension, only one part of the
+deadline can pass in it."""
 
 
 class SuspensionMeter:
-    """Counts the seconds in which nobody called `look`, which is meant to be called every TICK_S."""
+    """Counts the seconds in which nothing called `look`, which must be called every TICK_S."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -47,7 +48,7 @@ class SuspensionMeter:
         self._suspended_s = 0.0
 
     def look(self) -> float:
-        """Return the seconds of all suspensions so far. Whoever comes first after one counts it."""
+        """Return the seconds of all suspensions so far. The first call after a suspension counts it."""
         with self._lock:
             now = self._clock()
             gap = now - self._last
@@ -62,7 +63,7 @@ _starting = threading.Lock()
 
 
 def suspended_s() -> float:
-    """Return the seconds for which this process was suspended since it asked for the first time.
+    """Return the seconds for which this process was suspended since the first call of this function.
 
     An event loop whose clock is not the machine's (simulation/virtual_loop.py) has an attribute of this name.
     """
@@ -89,52 +90,65 @@ def _keep_looking(meter: SuspensionMeter) -> None:
 def awake_time() -> float:
     """Return the running event loop's time in seconds, without suspensions of this process."""
     now = asyncio.get_running_loop().time()
-    return now - suspended_s()  # asked last: a suspension between the two calls must not count as awake
+    return now - suspended_s()  # called last: a suspension between the two calls must not count as awake
 
 
-def lateness(began: float, asked_s: float) -> float:
-    """Return by how many seconds a wait of `asked_s`, begun at the awake time `began`, lasted too long.
+def lateness(began: float, requested_s: float) -> float:
+    """Return by how many seconds a wait lasted too long; 0.0 if it ended early or a little late (a busy machine).
 
-    0.0 where it ended earlier, or a little late, as on a busy machine.
+    Args:
+        began: Awake time at which the wait began.
+        requested_s: Its intended duration in seconds.
     """
-    late = awake_time() - began - asked_s
-    return late if late > LATE_S else 0.0
+    late_s = awake_time() - began - requested_s
+    return late_s if late_s > LATE_S else 0.0
 
 
 async def wait_first(futures: Iterable[asyncio.Future[Any]], seconds: float) -> set[asyncio.Future[Any]]:
-    """Wait until one of `futures` is done and return those that are; none after `seconds` of awake time."""
-    waited = set(futures)
-    left_s = seconds
+    """Wait until one of `futures` is done and return all that are done.
+
+    Args:
+        futures: What to wait for.
+        seconds: Awake time after which an empty set is returned.
+    """
+    pending = set(futures)
+    remaining_s = seconds
     while True:
-        part_s = min(left_s, seconds / SLICES)
+        part_s = min(remaining_s, seconds / SLICES)
         began = awake_time()
-        done, _ = await asyncio.wait(waited, timeout=part_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(pending, timeout=part_s, return_when=asyncio.FIRST_COMPLETED)
         if done:
             return done
-        left_s -= min(awake_time() - began, part_s)
-        if left_s <= CLOCK_STEP_S:
+        # A part counts at most in full: what it took beyond was a suspension.
+        remaining_s -= min(awake_time() - began, part_s)
+        if remaining_s <= CLOCK_STEP_S:
             return set()
 
 
 @asynccontextmanager
 async def awake_timeout(seconds: float) -> AsyncIterator[None]:
-    """Cancel what is in the block after `seconds` of awake time. Raises TimeoutError, as asyncio.timeout does."""
+    """Cancel the block after `seconds` of awake time.
+
+    Raises:
+        TimeoutError: The block was cancelled, as with asyncio.timeout.
+    """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as timer:
-        left_s = seconds
-        part_s = began = 0.0
+        remaining_s = seconds
+        part_s = 0.0
+        began = 0.0
         handle: asyncio.TimerHandle | None = None
 
         def begin_part() -> None:
             nonlocal part_s, began, handle
-            part_s = max(0.0, min(left_s, seconds / SLICES))
+            part_s = max(0.0, min(remaining_s, seconds / SLICES))
             began = awake_time()
             handle = loop.call_later(part_s, end_part)
 
         def end_part() -> None:
-            nonlocal left_s
-            left_s -= min(awake_time() - began, part_s)
-            if left_s <= CLOCK_STEP_S:
+            nonlocal remaining_s
+            remaining_s -= min(awake_time() - began, part_s)
+            if remaining_s <= CLOCK_STEP_S:
                 timer.reschedule(loop.time())
             else:
                 begin_part()

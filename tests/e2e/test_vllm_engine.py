@@ -560,7 +560,7 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
     try:
         kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
         with pytest.raises(
-            EngineError, match=r"An answer of vLLM's engine process was not over within rollout\.unresponsive_s = 1 s"
+            EngineError, match=r"An answer of vLLM's engine process .*within rollout\.unresponsive_s = 1 s"
         ):
             await engine.alive()
         assert not kept.done()

@@ -68,9 +68,7 @@ def test_an_error_of_a_living_actor_is_raised_as_it_is():
 
 
 def test_one_that_does_not_answer_is_waited_for_as_long_as_a_group_may_take():
-    with pytest.raises(
-        DeadlineMissed, match=r"continuation at rollout-1 was not over within rollout\.group_deadline_s = 900 s"
-    ):
+    with pytest.raises(DeadlineMissed, match=r"continuation at rollout-1 .*within rollout\.group_deadline_s = 900 s"):
         generated(Handle())
 
 

