@@ -26,7 +26,7 @@ from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Completion, StepReport, Task
-from openrlhf_tir.user_code.failures import plugins
+from openrlhf_tir.user_code import plugins
 from tests.contract.outside_method import lay_out
 from tests.unit.episodes.test_episode import CharCodec
 from tests.unit.episodes.test_group_evaluator import Here

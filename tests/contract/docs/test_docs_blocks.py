@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from openrlhf_tir import filters, plugins, rewards
+from openrlhf_tir import filters, rewards
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.algorithms.losses import own
 from openrlhf_tir.cli import COMMANDS, build_parser, main
@@ -21,6 +21,7 @@ from openrlhf_tir.config.flags import check_unknown, overrides_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.episodes import turns
 from openrlhf_tir.filters.samples import SAMPLE_FILTER
+from openrlhf_tir.user_code import plugins
 
 from .docs_blocks import DOCS, REPO, Block, block, blocks
 

@@ -13,7 +13,7 @@ from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import EOS_ID, build_tokenizer
 from openrlhf_tir.types import KEEP, GroupKey, RewardParts, Task
-from openrlhf_tir.user_code.failures import plugins
+from openrlhf_tir.user_code import plugins
 from tests.contract.docs.docs_blocks import block
 
 

@@ -18,7 +18,7 @@ from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import build_tokenizer
 from openrlhf_tir.types import KEEP, Group, GroupKey, Task
-from openrlhf_tir.user_code.failures import plugins
+from openrlhf_tir.user_code import plugins
 from tests.contract.docs.docs_blocks import block
 
 from .test_chat_group import Games, Guessed

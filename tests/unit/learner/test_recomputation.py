@@ -16,7 +16,7 @@ from openrlhf_tir.learner.recomputation import (  # noqa: E402
     recompute_first_layers,
 )
 from openrlhf_tir.memory.memory_plan import memory_plan  # noqa: E402
-from tests.unit.test_memory_plan import SMALL, model  # noqa: E402
+from tests.unit.memory.test_memory_plan import SMALL, model  # noqa: E402
 
 LAYERS = 3
 

@@ -11,7 +11,7 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.commands.preflight import check
 from openrlhf_tir.config.settings import load
 
-from ...test_model_size import QWEN_7B
+from ...memory.test_model_size import QWEN_7B
 from .runs import CPU, GPUS, refused
 
 SHARED = {"train.colocate_all": True, "pipeline.mode": "sync", "actor.num_gpus_per_node": 4, "vllm.num_engines": 4}

@@ -13,7 +13,7 @@ from openrlhf_tir.episodes.agent_file.instance import CallLate, Deadlines, check
 from openrlhf_tir.episodes.agent_file.llm_engine import RUN, LlmEngine, Run, request_of, sampling_params
 from openrlhf_tir.episodes.agent_file.place import AGENT
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.user_code.failures import plugins
+from openrlhf_tir.user_code import plugins
 
 GOOD = {
     "observation_tokens": [1, 2],
