@@ -69,7 +69,7 @@ class StopSignals:
         """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process
         that ends already."""
         for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.asked else handler)
+            signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.reason else handler)
 
     def receive(self, number: int) -> None:
         """In the handler itself: the second counts though the event loop is blocked, by ray.init or whatever hangs."""
@@ -112,7 +112,7 @@ class StopSignals:
         )
         late = f"{why}, and the session did not close within {CLOSE_S:g} s"
         asyncio.get_running_loop().call_later(self.stop.grace_s + CLOSE_S, lambda: end_at_once(late, self.marker))
-        self.stop.ask(why)
+        self.stop.request(why)
 
 
 @contextmanager
@@ -149,11 +149,11 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         with lasting_output(), _waking(loop):
             yield signals
     except asyncio.CancelledError:
-        if not signals.stop.asked:
+        if not signals.stop.reason:
             raise
         directory = cfg.run_dir / cfg.ckpt.path
         raise Stopped(
-            f"Stopped by {signals.stop.asked}, outside of training."
+            f"Stopped by {signals.stop.reason}, outside of training."
             f" If there is a checkpoint in {directory}, --resume goes on from it."
         ) from None
     finally:

@@ -159,7 +159,7 @@ class FineTuning:
                 await asyncio.wait({training})
         except TimeoutError:
             raise Stopped(
-                f"Stopped by {self.stop.asked}: the update or its checkpoint did not end within train.stop_grace_s ="
+                f"Stopped by {self.stop.reason}: the update or its checkpoint did not end within train.stop_grace_s ="
                 f" {self.stop.grace_s:g} s and is given up. {self._last_checkpoint()}"
             ) from None
 
@@ -170,11 +170,11 @@ class FineTuning:
         elif self.held_out:
             self.observe(0, {EVAL_LOSS: await self.held_out_loss()})
         nonfinite = 0
-        while self.step < self.schedule.steps and not self.stop.asked:
+        while self.step < self.schedule.steps and not self.stop.reason:
             row = await self._update()
             nonfinite = 0 if math.isfinite(row["grad_norm"]) else nonfinite + 1
             last = self.step == self.schedule.steps
-            if self.held_out and (last or _is_due(self.step, self.cfg.sft.eval_steps)) and not self.stop.asked:
+            if self.held_out and (last or _is_due(self.step, self.cfg.sft.eval_steps)) and not self.stop.reason:
                 row[EVAL_LOSS] = await self.held_out_loss()
             self.observe(self.step, row)
             if nonfinite == self.cfg.train.max_nonfinite_steps:
@@ -191,7 +191,7 @@ class FineTuning:
                 await self._save()
             await self._wait_until_written()
             raise Stopped(
-                f"Stopped by {self.stop.asked} after update {self.step} of {self.schedule.steps}."
+                f"Stopped by {self.stop.reason} after update {self.step} of {self.schedule.steps}."
                 f" {self._last_checkpoint()}"
             )
         await self._wait_until_written()

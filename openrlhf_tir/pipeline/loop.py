@@ -124,7 +124,7 @@ class Pipeline:
             for rollout in self.rollouts.values():
                 rollout.cancel()
         if outcome is not None:
-            raise Stopped(f"The run was stopped: {self.stop.asked}. {outcome}")
+            raise Stopped(f"The run was stopped: {self.stop.reason}. {outcome}")
 
     async def train(self, resume: bool) -> None:
         """The trainer: push the first weights, then step by step to the end, with what is due after each step."""

@@ -1,6 +1,6 @@
 """Stop: end a run in good order when a signal or the job's time limit asks for it.
 
-    ask ---> nothing more is dispatched ---> the running step ends, or the grace period does ---> checkpoint at the
+    request ---> nothing more is dispatched ---> the running step ends, or the grace period does ---> checkpoint at the
     boundary ---> Stopped
 
 A push, an evaluation and a drain are cancelled: a resume begins with a push, and with the evaluation of the saved
@@ -25,23 +25,23 @@ class StopRequest:
 
     Attributes:
         grace_s: Seconds that an orderly stop may take (train.stop_grace_s).
-        interrupt: Called by `ask` if the loop does not run: while models load, or after the loop has ended.
-        asked: Why the run is asked to stop, as text for the user; None while it is not.
+        interrupt: Called by `request` if the loop does not run: while models load, or after the loop has ended.
+        reason: Why the run is to stop, as text for the user; None while it is not.
     """
 
     def __init__(self, grace_s: float, interrupt: Callable[[], object] = lambda: None) -> None:
         self.grace_s = grace_s
         self.interrupt = interrupt
-        self.asked: str | None = None
+        self.reason: str | None = None
         self._loop_runs = False
         self._event = asyncio.Event()
-        self._asked_at = 0.0
+        self._requested_at = 0.0
 
-    def ask(self, why: str) -> None:
+    def request(self, reason: str) -> None:
         """Ask the run to stop. The first reason counts. Call it on the event loop's thread."""
-        if self.asked is None:
-            self.asked = why
-            self._asked_at = asyncio.get_running_loop().time()
+        if self.reason is None:
+            self.reason = reason
+            self._requested_at = asyncio.get_running_loop().time()
             self._event.set()
             if not self._loop_runs:
                 self.interrupt()
@@ -49,7 +49,7 @@ class StopRequest:
     @property
     def deadline(self) -> float:
         """Event loop time at which the stop must be over. Only once a stop was asked for."""
-        return self._asked_at + self.grace_s
+        return self._requested_at + self.grace_s
 
     async def hold_if_asked(self) -> None:
         """Return at once, or never return if a stop was asked for; `wind_down` then cancels the caller.
@@ -58,18 +58,18 @@ class StopRequest:
         by itself at the end of a step or of a checkpoint's copy, could be in the middle of the next step before
         `wind_down` is scheduled at all.
         """
-        if self.asked is not None:
+        if self.reason is not None:
             await asyncio.get_running_loop().create_future()
 
     async def or_done(self, task: asyncio.Task[Any]) -> bool:
         """Wait until a stop is asked for or the task ends. Return True if the task has still to be stopped."""
-        asked = asyncio.create_task(self._event.wait(), name="stop request")
+        requested = asyncio.create_task(self._event.wait(), name="stop request")
         self._loop_runs = True
         try:
-            await asyncio.wait({asked, task}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({requested, task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._loop_runs = False
-            asked.cancel()
+            requested.cancel()
         return not task.done()
 
 
@@ -89,26 +89,26 @@ async def wind_down(training: asyncio.Task[Any], scheduler: RolloutScheduler, sa
     try:
         async with asyncio.timeout_at(stop.deadline):
             await scheduler.wait_until(lambda: training.done() or not (scheduler.learner_is_busy or saver.copying))
-            await _cancelled(training)
+            await _cancel_and_wait(training)
             await saver.evaluator.give_up(scheduler.version)
             if not saver.ready:
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
     except TimeoutError:
         saver.give_up()
-        what = "The running step" if scheduler.learner_is_busy else "The checkpoint"
+        unfinished = "The running step" if scheduler.learner_is_busy else "The checkpoint"
         return (
-            f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
+            f"{unfinished} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
             f" {saver.last_committed()}"
         )
     except (TirError, OSError) as e:
         return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
     finally:
-        await _cancelled(training)
+        await _cancel_and_wait(training)
         await saver.evaluator.give_up(scheduler.version)
     return f"{saver.last_committed()} It took {time.monotonic() - started:.1f} s."
 
 
-async def _cancelled(task: asyncio.Task[Any]) -> None:
+async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})

@@ -135,7 +135,7 @@ class Learner(FakeLearner):
         self.begun_after_a_stop = 0
 
     async def step(self, batch):
-        self.begun_after_a_stop += self.pipeline_of().stop.asked is not None
+        self.begun_after_a_stop += self.pipeline_of().stop.reason is not None
         await asyncio.sleep(self.seconds)
         self.lineage.append([(item.meta.key.epoch, item.meta.key.prompt) for item in batch.items])
         self.version += 1
@@ -207,7 +207,7 @@ async def _life(p, resume: bool, kind: str | None, at: float) -> bool:
     if kind == "crash":
         loop.call_later(at, main.cancel)
     elif kind == "stop":
-        loop.call_later(at, p.stop.ask, "the test")
+        loop.call_later(at, p.stop.request, "the test")
     try:
         await main
     except (asyncio.CancelledError, Stopped):

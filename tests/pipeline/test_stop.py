@@ -20,7 +20,7 @@ def stopped(p, when: float, resume: bool = False) -> tuple[str, float]:
 
     async def go() -> tuple[str, float]:
         loop = asyncio.get_running_loop()
-        loop.call_later(when, p.stop.ask, "SIGTERM")
+        loop.call_later(when, p.stop.request, "SIGTERM")
         with pytest.raises(Stopped) as e:
             await p.run(resume=resume)
         return str(e.value), loop.time() - when
@@ -172,7 +172,7 @@ def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_
             while not p.scheduler.current_batch:
                 await asyncio.sleep(1 / 16)
             seen.extend(item.meta.key.prompt for _, item in p.scheduler.current_batch)
-            p.stop.ask("now")
+            p.stop.request("now")
             with pytest.raises(Stopped):
                 await running
 

@@ -93,9 +93,9 @@ async def _run(
                     if not left:
                         raise
                     # signals reach the learner's processes too, if whoever sends them means all of a job
-                    if stop.asked:
+                    if stop.reason:
                         raise Stopped(
-                            f"The run was stopped: {stop.asked}, and a learner rank died meanwhile."
+                            f"The run was stopped: {stop.reason}, and a learner rank died meanwhile."
                             " The checkpoint before counts."
                         ) from e
                     restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"

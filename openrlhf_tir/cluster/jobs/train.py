@@ -252,9 +252,9 @@ async def _pipeline(
             if not left or lost.split(RESTARTED)[1] is not None:
                 raise
             # signals reach the learner's processes too, if whoever sends them means all of a job
-            if services.stop.asked:
+            if services.stop.reason:
                 raise Stopped(
-                    f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile."
+                    f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."
                     " The checkpoint before counts."
                 ) from error
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"

@@ -280,7 +280,7 @@ def test_a_stop_in_any_turn_saves_at_the_boundary_and_the_resume_trains_every_pr
 
     async def ask(p) -> None:
         await asyncio.sleep(sixteenths / 16)
-        p.stop.ask("SIGTERM")
+        p.stop.request("SIGTERM")
 
     with pytest.raises(Stopped, match="The run was stopped: SIGTERM"):
         run(lived(SharedWorld(1), tmp_path, disturb=ask))

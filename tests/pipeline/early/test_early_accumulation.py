@@ -218,7 +218,7 @@ def test_a_run_that_stops_between_two_parts_trains_every_prompt_once(tmp_path, w
     first = early(tmp_path, **flags)
 
     async def go():
-        asyncio.get_running_loop().call_later(when, first.stop.ask, "SIGTERM")
+        asyncio.get_running_loop().call_later(when, first.stop.request, "SIGTERM")
         with pytest.raises(Stopped):
             await first.run()
 
@@ -237,7 +237,7 @@ def test_a_stop_waits_for_the_part_that_is_being_accumulated(tmp_path):
 
     async def go():
         loop = asyncio.get_running_loop()
-        loop.call_later(3.5, p.stop.ask, "SIGTERM")
+        loop.call_later(3.5, p.stop.request, "SIGTERM")
         with pytest.raises(Stopped):
             await p.run()
         return loop.time()

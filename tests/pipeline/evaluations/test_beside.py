@@ -224,7 +224,7 @@ def test_the_end_of_a_run_waits_for_the_last_evaluation_without_checkpoints_too(
     p, _ = evaluated(tmp_path / "b", **flags)
 
     async def stopped() -> float:
-        asyncio.get_running_loop().call_later(samples.ended[1] - LONG_S / 2, p.stop.ask, "SIGTERM")
+        asyncio.get_running_loop().call_later(samples.ended[1] - LONG_S / 2, p.stop.request, "SIGTERM")
         with pytest.raises(Stopped):
             await p.run()
         return asyncio.get_running_loop().time()

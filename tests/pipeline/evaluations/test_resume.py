@@ -55,7 +55,7 @@ def stopped(p, when: float) -> bool:
     """The same, asked to stop."""
 
     async def go() -> bool:
-        asyncio.get_running_loop().call_later(when, p.stop.ask, "SIGTERM")
+        asyncio.get_running_loop().call_later(when, p.stop.request, "SIGTERM")
         try:
             await p.run()
         except Stopped:
@@ -134,7 +134,7 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
 
     async def go() -> float:
         loop = asyncio.get_running_loop()
-        loop.call_later(200.0, p.stop.ask, "SIGTERM")
+        loop.call_later(200.0, p.stop.request, "SIGTERM")
         with pytest.raises(Stopped, match="step_000006; --resume"):
             await p.run()
         return loop.time()

@@ -211,7 +211,7 @@ class Life:
             self.crashed = True
             main.cancel()
         elif kind == "stop":
-            self.pipeline.stop.ask("the scenario")
+            self.pipeline.stop.request("the scenario")
         elif kind == "suspend":
             # longer than every deadline of the run; every second time nobody but the waiters can notice
             asyncio.get_running_loop().suspend(5000.0, noticed=n % 2 == 0)

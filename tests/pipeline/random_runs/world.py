@@ -385,7 +385,7 @@ def pipeline_in(
     )
     pipeline.evaluation = evaluation
     evaluation.version = lambda: pipeline.scheduler.pushed_version
-    learner.stopping = lambda: pipeline.stop.asked is not None
+    learner.stopping = lambda: pipeline.stop.reason is not None
     return pipeline
 
 

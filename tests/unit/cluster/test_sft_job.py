@@ -48,7 +48,7 @@ async def test_ranks_that_die_after_a_stop_was_asked_for_are_not_started_again(t
 
     def dies(step):
         if step == 3:
-            stop.ask("SIGTERM")
+            stop.request("SIGTERM")
             raise LearnerDied("rank 1 is lost.")
 
     async def start_again(cfg):

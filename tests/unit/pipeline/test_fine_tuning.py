@@ -119,7 +119,7 @@ async def test_checkpoints_are_taken_as_often_as_asked_and_after_the_last_update
 
 async def test_a_stop_saves_at_the_boundary_and_says_how_to_go_on(tmp_path):
     stop = StopRequest(60.0)
-    learner = Counting(at=lambda step: stop.ask("SIGTERM") if step == 2 else None)
+    learner = Counting(at=lambda step: stop.request("SIGTERM") if step == 2 else None)
     t = tuning(tmp_path, learner, stop=stop, ckpt={"save_steps": -1})
     with pytest.raises(
         Stopped, match=r"Stopped by SIGTERM after update 3 of 5. Checkpoint step_000003 counts: go on with --resume"
@@ -133,7 +133,7 @@ async def test_an_update_that_outlives_the_grace_is_given_up(tmp_path):
     learner = Counting()
 
     async def hangs(rows, lr):
-        stop.ask("SIGTERM")
+        stop.request("SIGTERM")
         await asyncio.Event().wait()
 
     learner.sft_step = hangs
