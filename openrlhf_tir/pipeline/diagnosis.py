@@ -48,7 +48,7 @@ def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) 
     now = asyncio.get_running_loop().time()
     rolling = sorted(scheduler.rolling.values(), key=lambda group: group.training_order)
     edge = _edge(scheduler, observer.current_phase, rolling)
-    seconds = now - observer.phase_started_at
+    seconds = observer.phase_s
     parts = [f"the trainer waits for {edge} since {seconds:.0f} s, at version {scheduler.version}"]
     if rolling:
         places = Counter(f"{rollout.where(group.key)}, env {group.environment}" for group in rolling)
@@ -68,7 +68,7 @@ def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) 
 
 def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
     """Return what the trainer waits for, and for how long, in a few words."""
-    since = f"for {clock_text(asyncio.get_running_loop().time() - observer.phase_started_at)}"
+    since = f"for {clock_text(observer.phase_s)}"
     accepted = len(scheduler.buffered) + len(scheduler.current_batch)
     rolling = len(scheduler.rolling)
     phase = observer.current_phase

@@ -80,6 +80,14 @@ class Display(Protocol):
         """Show lines that a person should read now. An empty sequence ends the last notice."""
 
 
+def _loop_time() -> float | None:
+    """Return the time of the running event loop, None where none runs."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return None
+
+
 class Observer:
     """Collects figures between two steps and writes them at each step.
 
@@ -109,8 +117,8 @@ class Observer:
         self.envs = tuple(envs) if len(envs) > 1 else ()
         self.without_calls = frozenset(without_calls)
         self.current_phase = "start"
-        self.phase_started_at = 0.0
-        """When the current phase began, in seconds of the event loop."""
+        self.phase_started_at = _loop_time()
+        """When the current phase began, in seconds of the event loop; None if the observer was made outside of one."""
         self.on_phase: Callable[[], None] = lambda: None
         """Called at the beginning of each phase."""
         self._canary = 0.0
@@ -123,6 +131,12 @@ class Observer:
         self._explained: set[tuple[str, str]] = set()
         self._reset()
 
+    @property
+    def phase_s(self) -> float:
+        """Seconds for which the current phase lasts."""
+        began = self.phase_started_at
+        return 0.0 if began is None else asyncio.get_running_loop().time() - began
+
     def _reset(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._ends: Counter[str] = Counter()
@@ -131,7 +145,7 @@ class Observer:
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
         """Mark a phase of the trainer: a span of the timeline, seconds of the next row, and the watchdog's message."""
-        outer = self.current_phase
+        outer, outer_started_at = self.current_phase, self.phase_started_at
         self.current_phase = name
         self.phase_started_at = asyncio.get_running_loop().time()
         self.on_phase()
@@ -141,6 +155,7 @@ class Observer:
         finally:
             end = time.time()
             self.current_phase = outer
+            self.phase_started_at = outer_started_at
             self._seconds[METRICS[name]] += end - start
             if name in TRACKS:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)

@@ -175,7 +175,7 @@ class StepRecorder(Observer):
         self.current_phase = name
         self.phase_started_at = loop.time()
         self.on_phase()
-        start = self.phase_started_at
+        start = loop.time()
         try:
             yield
         finally:

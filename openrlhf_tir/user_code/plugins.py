@@ -196,6 +196,10 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
     return module
 
 
+_ENDLESS: dict[tuple[Path, bytes], Overrun] = {}
+"""Files, with their text, whose import did not end: nobody wants to wait for that again."""
+
+
 def _of_file(where: str, prefix: str) -> ModuleType:
     path = Path(os.path.abspath(os.path.expanduser(where)))
     if not os.path.isfile(path):
@@ -204,9 +208,14 @@ def _of_file(where: str, prefix: str) -> ModuleType:
             " command line to the current directory."
         )
     try:
+        text = path.read_bytes()
+        if (path, text) in _ENDLESS:
+            raise _ENDLESS[path, text]
         with LoadWatch(str(path), prefix):
-            return _module_of(path, path.read_bytes())
+            return _module_of(path, text)
     except (Exception, SystemExit, Overrun) as e:
+        if isinstance(e, Overrun):
+            _ENDLESS[path, text] = e
         raise _broken(prefix, e, str(path)) from e
 
 

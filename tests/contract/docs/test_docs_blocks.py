@@ -59,9 +59,9 @@ RUN_BY = {
     ("coming_from_trl.md", "python", "def multiply"): "tests/contract/docs/test_coming_from.py",
     ("gsm8k.md", "python", "make_gsm8k.py"): "tests/contract/docs/test_coming_from.py",
     ("README.md", "python", "def price"): "tests/contract/docs/test_coming_from.py",
-    ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
-    ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
-    ("tutorial.md", "python", "class Lock"): RECIPES,
+    ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_checks",
+    ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_checks",
+    ("tutorial.md", "python", "class Lock"): "test_the_tutorial_gets_as_far_as_its_checks",
     ("own_task.md", "python", "def score"): RECIPES,
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
@@ -272,14 +272,17 @@ def test_a_command_that_the_program_does_not_take_is_found():
 
 
 @pytest.mark.slow
-def test_the_tutorial_gets_as_far_as_its_check(tmp_path, monkeypatch, capsys):
-    """Its files in a directory, `make.py` run, and the recipe through every check that needs no training."""
+def test_the_tutorial_gets_as_far_as_its_checks(tmp_path, monkeypatch, capsys):
+    """Its files in a directory, `make.py` run, and both recipes through every check that needs no training."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
     (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
     exec(compile(block("tutorial.md", "python", "save_model"), "make.py", "exec"), {})
     assert main(["train", "--recipe", "first.toml", "--check-only"]) == 0
     assert "16 problems in" in capsys.readouterr().out
+    (tmp_path / "lock.py").write_text(block("tutorial.md", "python", "class Lock"))
+    (tmp_path / "second.toml").write_text(block("tutorial.md", "toml", "lock.py:Lock"))
+    assert main(["train", "--recipe", "second.toml", "--check-only"]) == 0
 
 
 @pytest.mark.long
@@ -300,6 +303,11 @@ def test_the_tutorials_model_learns_to_write_digits(tmp_path):
     assert sum(rewards_by_step[-3:]) > 1.5 * sum(rewards_by_step[:3])
     for args in (("play", "run", "--step", "6"), ("audit", "run"), ("report", "run")):
         assert command(*args, cwd=tmp_path).returncode == 0
+    (tmp_path / "lock.py").write_text(block("tutorial.md", "python", "class Lock"))
+    (tmp_path / "second.toml").write_text(block("tutorial.md", "toml", "lock.py:Lock"))
+    for args in (("train", "--recipe", "second.toml"), ("play", "run_lock", "--step", "6")):
+        done = command(*args, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_the_tables_name_every_registered_filter_and_setting():

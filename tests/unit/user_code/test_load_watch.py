@@ -40,6 +40,9 @@ def test_a_file_that_is_not_loaded_in_time_is_an_error_with_its_line_which_is_sa
     with pytest.raises(ConfigError, match=r"mine\.py:2"):
         load_plugin(PLACE, hangs)
     assert "mine.py:2" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=r"mine\.py:2"):
+        load_plugin(PLACE, hangs)
+    assert not capfd.readouterr().err, "it is not executed a second time"
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
