@@ -54,6 +54,20 @@ def run_lock(
         yield
 
 
+def is_held(run_dir: Path) -> bool:
+    """Return True if a process works in the directory."""
+    try:
+        file = (run_dir / FILE).open()
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as e:
+            return e.errno in HELD
+    return False
+
+
 def _opened(path: Path) -> IO[str]:
     """Raises ConfigError where the directory cannot be made, or takes no files."""
     try:

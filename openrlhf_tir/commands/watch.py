@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import time
 from pathlib import Path
 
 from ..config.numbers import whole
@@ -29,8 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..report.live_page import LivePage, check_is_run
+    from ..cluster.run_lock import is_held
+    from ..report.live_page import FILES, LivePage, check_is_run
 
+    def begins() -> bool:
+        return not any((args.run_dir / name).exists() for name in FILES) and is_held(args.run_dir)
+
+    if begins():
+        print(f"{args.run_dir} has just begun: waiting for its first status (Ctrl-C ends it)", flush=True)
+    while begins():  # checks and imports come first, a minute on a busy machine
+        time.sleep(0.2)
     check_is_run(args.run_dir)
     import uvicorn
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.cluster.run_lock import FILE, run_lock
+from openrlhf_tir.cluster.run_lock import FILE, is_held, run_lock
 from openrlhf_tir.commands.exit_codes import MISTAKE
 from openrlhf_tir.errors import ConfigError
 from tests.model_files import weights
 
 HOLD = """
 import pathlib, signal, sys
-from openrlhf_tir.cluster.run_lock import run_lock
+from openrlhf_tir.cluster.run_lock import is_held, run_lock
 with run_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     signal.pause()
@@ -134,3 +134,10 @@ def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before
     monkeypatch.setattr("openrlhf_tir.cluster.run_lock.run_lock", waited)
     assert main(["train", "--ckpt.path", "ckpt", *flags_of(tmp_path)]) == MISTAKE
     assert "holds a run with checkpoints (step_000007)" in capsys.readouterr().err and checkpoint.is_dir()
+
+
+def test_whether_a_process_works_in_a_directory_is_seen_without_disturbing_it(tmp_path):
+    assert not is_held(tmp_path)
+    with run_lock(tmp_path):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path), "the file stays, the lock does not"
