@@ -18,7 +18,7 @@ from tests.model_files import weights
 
 HOLD = """
 import pathlib, signal, sys
-from openrlhf_tir.cluster.run_lock import is_held, run_lock
+from openrlhf_tir.cluster.run_lock import run_lock
 with run_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     signal.pause()
