@@ -1,4 +1,4 @@
-"""Settings: under what a set is sampled. Items made under other settings are never mixed with these."""
+"""The settings under which a suite is sampled. Items of different settings are never mixed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SWEPT = {
     "eval.temperature": "temperature",
     "eval.top_p": "top_p",
 }
-"""What a sweep may vary without new engines: the key of the configuration -> the field here."""
-WHERE_AND_WHEN = {
+"""Settings that a sweep may vary without new engines: setting -> field of `Sampled`."""
+IRRELEVANT_FIELDS = {
     *(
         "url",
         "token_env",
@@ -41,14 +41,22 @@ WHERE_AND_WHEN = {
     ),
     "max_failed_groups",
 }
-"""Fields of [env] and [reward] that never change what an item is: whatever they cost is a lost sample, and those are
-sampled again. Every other field counts, also one that is added to these sections later."""
+"""Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
+Every other field counts, also one that is added to these sections later."""
 WEIGHTS = ("*.safetensors", "*.bin")
+"""Patterns of the files that hold weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """How a problem is sampled. `max_calls` None: as the environment of the problem says."""
+    """How a problem is sampled.
+
+    Attributes:
+        n: Number of samples.
+        temperature: Softmax temperature; 0 is greedy.
+        top_p: Nucleus sampling.
+        max_calls: Largest number of calls; None for the setting of the problem's environment.
+    """
 
     n: int
     temperature: float
@@ -57,34 +65,50 @@ class Sampled:
 
     @classmethod
     def of(cls, cfg: Config) -> Sampled:
+        """Return the values of the [eval] section."""
         return cls(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
 
 
 def parse_sweep(text: str, base: Sampled) -> tuple[str, list[Sampled]]:
-    """`KEY=V,V,...` -> the key and the settings of each value, in ascending order. Raises ConfigError for a key or a
-    value that cannot be swept."""
-    key, _, given = text.partition("=")
+    """Return the setting of a --sweep and the sampling of each of its values, in ascending order.
+
+    Args:
+        text: `KEY=V,V,...`.
+        base: The sampling without the sweep.
+
+    Raises:
+        ConfigError: The setting or a value cannot be swept.
+    """
+    key, _, values_text = text.partition("=")
     if key not in SWEPT:
         raise unknown("--sweep key", key, SWEPT, "Write it as KEY=V,V, e.g. --sweep env.max_calls=0,2,4,20.")
-    kind = int if key in ("env.max_calls", "eval.n_samples_per_prompt") else float
+    number_type = int if key in ("env.max_calls", "eval.n_samples_per_prompt") else float
     try:
-        values = sorted({kind(v) for v in given.split(",")})
+        values = sorted({number_type(value) for value in values_text.split(",")})
     except ValueError:
         raise ConfigError(
-            f"--sweep {text!r} names a value of {key} that is no number. Write e.g. --sweep env.max_calls=0,2,4,20."
+            f"--sweep {text!r} has a value of {key} that is not a number. Write e.g. --sweep env.max_calls=0,2,4,20."
         ) from None
     lowest = {"env.max_calls": 0, "eval.n_samples_per_prompt": 1}.get(key, 0)
-    bad = [v for v in values if not (lowest <= v < float("inf")) or (key == "eval.top_p" and not 0 < v <= 1)]
-    if bad:
-        raise ConfigError(f"--sweep {text!r}: {bad[0]} is no value of {key}. Correct it.")
+    for value in values:
+        in_range = 0 < value <= 1 if key == "eval.top_p" else lowest <= value < float("inf")
+        if not in_range:
+            raise ConfigError(f"--sweep {text!r}: {value} is not a possible value of {key}. Correct it.")
     if len(values) < 2:
         raise ConfigError(f"--sweep {text!r} has one value. Give two or more, or set --{key}.")
     change: Callable[..., Sampled] = replace
-    return key, [change(base, **{SWEPT[key]: v}) for v in values]
+    return key, [change(base, **{SWEPT[key]: value}) for value in values]
 
 
 def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, Any]:
-    """Everything that decides what an item is; JSON can hold it. `source`: a digest of the problems."""
+    """Return everything that decides what an item is, as values that JSON can hold.
+
+    Args:
+        cfg: The configuration.
+        how: How the problems are sampled.
+        suite: Name of the suite.
+        source: Digest of the problems.
+    """
     return {
         "suite": suite,
         "problems": source,
@@ -103,30 +127,41 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
         "engine_args": dict(cfg.vllm.engine_args),
         "env": {
             name: {
-                **e.env.model_dump(mode="json", exclude=WHERE_AND_WHEN),
-                "max_calls": e.env.max_calls if how.max_calls is None else how.max_calls,
-                "input_template": e.input_template,
-                "reward": e.reward.model_dump(mode="json", exclude=WHERE_AND_WHEN),
+                **environment.env.model_dump(mode="json", exclude=IRRELEVANT_FIELDS),
+                "max_calls": environment.env.max_calls if how.max_calls is None else how.max_calls,
+                "input_template": environment.input_template,
+                "reward": environment.reward.model_dump(mode="json", exclude=IRRELEVANT_FIELDS),
             }
-            for name, e in sorted(cfg.environments.items())
+            for name, environment in sorted(cfg.environments.items())
         },
     }
 
 
 def weights_of(model: str) -> list[list[Any]]:
-    """[name, bytes, modification time] of each file of weights of a local model: one that was trained on is another
-    model. [] for a name on the hub."""
-    found = sorted(p for pattern in WEIGHTS for p in Path(model).expanduser().glob(pattern)) if model else []
-    return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in found]
+    """Return [name, bytes, modification time in ns] of each file of weights of a local model; [] for a name on the hub.
+
+    A directory whose weights were trained further holds another model, although its name is the same.
+    """
+    if not model:
+        return []
+    files = sorted(path for pattern in WEIGHTS for path in Path(model).expanduser().glob(pattern))
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def differences(now: Mapping[str, Any], then: Mapping[str, Any], where: str = "") -> list[str]:
-    """`key: was, is now` of everything that differs, nested keys dotted."""
-    out = []
-    for key in sorted({*now, *then}):
-        a, b = then.get(key), now.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            out += differences(b, a, f"{where}{key}.")
-        elif a != b:
-            out.append(f"{where}{key}: {a!r} then, {b!r} now")
-    return out
+def differences(now: Mapping[str, Any], before: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return a phrase for every setting that differs. Nested names are dotted.
+
+    Args:
+        now: The settings.
+        before: The earlier settings.
+        prefix: Prefix of the names.
+    """
+    changes = []
+    for key in sorted({*now, *before}):
+        old = before.get(key)
+        new = now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            changes += differences(new, old, f"{prefix}{key}.")
+        elif old != new:
+            changes.append(f"{prefix}{key}: {old!r} then, {new!r} now")
+    return changes

@@ -1,2 +1,4 @@
-"""Scores: items -> figures. One formula per file, pure; a figure is a ratio of two sums over problems, so that one
-bootstrap serves all."""
+"""Scores: items become figures. One formula per file, as pure functions.
+
+Every figure is a ratio of two sums over problems, so that one bootstrap serves all of them.
+"""

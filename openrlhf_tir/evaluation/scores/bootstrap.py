@@ -1,8 +1,9 @@
-"""Bootstrap: figures that are ratios of sums over problems -> their intervals. Efron 1979; percentile intervals.
+"""Bootstrap intervals of figures that are ratios of sums over problems. Efron 1979; percentile intervals.
 
-Problems are drawn, not samples: the n samples of a problem are alike, and as independent ones they would make intervals
-too narrow (clustered errors: Miller 2024, arXiv 2411.00640). The interval says what other problems of the same kind
-would give, not what another training run would."""
+Problems are resampled, not samples. The n samples of a problem are alike; treated as independent they would make the
+intervals too narrow (clustered errors: Miller 2024, arXiv 2411.00640). An interval covers the choice of problems, not
+another training run.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +14,32 @@ import numpy as np
 
 RESAMPLES = 2000
 LEVEL = 0.95
-_AT_ONCE = 100
-"""Resamples in memory at once: 100 x 7,405 problems are 6 MB."""
+_RESAMPLES_AT_ONCE = 100
+"""Resamples in memory at the same time: 100 of 7,405 problems are 6 MB."""
 
 
 class Ratio(NamedTuple):
-    """Both [P] float: the figure is num.sum() / den.sum(). A mean over problems has ones in `den`, a problem that has
-    no say a 0 in both."""
+    """A figure: num.sum() / den.sum().
+
+    For a mean over problems `den` is all ones. A problem that does not count has 0 in both.
+
+    Attributes:
+        num: [P] float, numerator of each problem.
+        den: [P] float, denominator of each problem.
+    """
 
     num: np.ndarray
     den: np.ndarray
 
 
 class Interval(NamedTuple):
-    """A figure with the interval that holds it; all None where no problem has a say, and the interval where one has:
-    one problem says nothing of what others would give."""
+    """A figure with its interval.
+
+    Attributes:
+        value: The figure; None if no problem counts.
+        low: Lower end of the interval. None if fewer than two problems count: one says nothing about others.
+        high: Upper end of the interval, or None.
+    """
 
     value: float | None
     low: float | None
@@ -37,36 +49,47 @@ class Interval(NamedTuple):
 def intervals(
     ratios: Mapping[str, Ratio], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> dict[str, Interval]:
-    """The figures and their percentile intervals from one set of resamples. Resamples in which a figure has no
-    denominator say nothing of it."""
+    """Return figures with percentile intervals, all from the same resamples.
+
+    A resample in which a figure's denominator is 0 is left out of that figure's interval.
+
+    Args:
+        ratios: The figures by name, over the same problems.
+        seed: Seed of the resamples.
+        resamples: Number of resamples.
+        level: Probability that the interval covers.
+    """
     if not ratios:
         return {}
-    num = np.stack([np.asarray(r.num, float) for r in ratios.values()], axis=1)  # [P, figures]
-    den = np.stack([np.asarray(r.den, float) for r in ratios.values()], axis=1)
-    problems, rng = len(num), np.random.default_rng(seed)
-    drawn = []
-    for start in range(0, resamples if problems else 0, _AT_ONCE):
-        counts = rng.multinomial(
-            problems, np.full(problems, 1 / problems), size=min(_AT_ONCE, resamples - start)
-        ).astype(float)
-        drawn.append(_divided(counts @ num, counts @ den))
-    spread = np.concatenate(drawn) if drawn else np.zeros((0, len(ratios)))
-    values = _divided(num.sum(0), den.sum(0))
-    have_a_say = (den > 0).sum(0)
-    return {
-        name: _interval(values[i], spread[:, i], level)
-        if have_a_say[i] != 1
-        else Interval(float(values[i]), None, None)
-        for i, name in enumerate(ratios)
-    }
+    num = np.stack([np.asarray(ratio.num, float) for ratio in ratios.values()], axis=1)  # [P, figures]
+    den = np.stack([np.asarray(ratio.den, float) for ratio in ratios.values()], axis=1)
+    problems = len(num)
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for start in range(0, resamples if problems else 0, _RESAMPLES_AT_ONCE):
+        size = min(_RESAMPLES_AT_ONCE, resamples - start)
+        # [size, P]: how often each problem was drawn.
+        counts = rng.multinomial(problems, np.full(problems, 1 / problems), size=size).astype(float)
+        blocks.append(_divide(counts @ num, counts @ den))
+    resampled = np.concatenate(blocks) if blocks else np.zeros((0, len(ratios)))
+    values = _divide(num.sum(0), den.sum(0))
+    num_counting = (den > 0).sum(0)
+    result = {}
+    for column, name in enumerate(ratios):
+        if num_counting[column] == 1:
+            result[name] = Interval(float(values[column]), None, None)
+        else:
+            result[name] = _interval(values[column], resampled[:, column], level)
+    return result
 
 
-def _divided(num: np.ndarray, den: np.ndarray) -> np.ndarray:
+def _divide(num: np.ndarray, den: np.ndarray) -> np.ndarray:
+    """Return num / den; NaN where den is 0."""
     return np.divide(num, den, out=np.full(num.shape, np.nan), where=den > 0)
 
 
-def _interval(value: float, spread: np.ndarray, level: float) -> Interval:
-    known = spread[~np.isnan(spread)]
+def _interval(value: float, resampled: np.ndarray, level: float) -> Interval:
+    known = resampled[~np.isnan(resampled)]
     if np.isnan(value) or not len(known):
         return Interval(None, None, None)
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])

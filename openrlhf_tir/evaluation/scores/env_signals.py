@@ -1,16 +1,17 @@
-"""What environments said of the sampled responses (Item.signals), each figure as a ratio of sums over problems.
+"""Figures from what environments reported about the responses (Item.signals), as ratios of sums over problems.
 
-ended           share of responses whose episode came to its end: the others ran out of calls or tokens before, and are
-                wrong
-turns           swe: steps per response                                                           SkyRL-v0's turns
-viewed_first    swe: of the responses that edited a file, the share that had looked at it before
-patch_empty     swe: of the patches that were judged, the share that change nothing
-tests_passed    swe: of the hidden tests of the patches that were judged by them, the share that pass
-state_right     functions, bfcl: share of responses that leave every variable as the true calls do
-calls_matched   functions, bfcl: share of the true calls that were made
-errors          functions, bfcl: calls that went wrong, per response
+    ended           share of responses whose episode came to its end; the others ran out of calls or tokens and are
+                    wrong
+    turns           swe: steps per response                                                           SkyRL-v0's turns
+    viewed_first    swe: of the responses that edited a file, the share that had viewed it before
+    patch_empty     swe: of the judged patches, the share that change nothing
+    tests_passed    swe: of the hidden tests of the judged patches, the share that pass
+    state_right     functions, bfcl: share of responses that leave every variable as the true calls do
+    calls_matched   functions, bfcl: share of the true calls that were made
+    errors          functions, bfcl: failed calls per response
 
-A figure is there where some response has what it counts."""
+A figure exists if some response has what it counts.
+"""
 
 from __future__ import annotations
 
@@ -22,55 +23,67 @@ import numpy as np
 from ..items import Item
 from .bootstrap import Ratio
 
-Said = Mapping[str, Any]
-Counted = Callable[[Said], tuple[float, float]]
-"""One response -> (what it adds to the numerator, to the denominator)."""
+Signals = Mapping[str, Any]
+"""What the environment reported about one response."""
+Contribution = Callable[[Signals], tuple[float, float]]
+"""Signals of one response -> (what it adds to the numerator, to the denominator)."""
 
 
 def env_signals(items: Sequence[Item]) -> dict[str, Ratio]:
-    """{} where no environment said anything that is counted here. Where it did, a response that never came to it has
-    not ended."""
-    told = {i.env for i in items if i.signals}
-    said = [[s or {"ended": False} for s in i.signals or [{}] * i.n] if i.env in told else [] for i in items]
-    out = {}
-    for name, counted in FIGURES.items():
-        sums = np.array([np.sum([counted(s) for s in of_item] or [(0.0, 0.0)], axis=0) for of_item in said], float)
+    """Return the figures by name; none if no environment reported anything that is counted here.
+
+    If an environment reported something for other responses, a response without signals counts as not ended.
+    """
+    reporting = {item.env for item in items if item.signals}
+    signals_of_items = [
+        [signals or {"ended": False} for signals in item.signals or [{}] * item.n] if item.env in reporting else []
+        for item in items
+    ]
+    ratios = {}
+    for name, contribution in FIGURES.items():
+        sums = np.array(
+            [
+                np.sum([contribution(signals) for signals in of_item] or [(0.0, 0.0)], axis=0)
+                for of_item in signals_of_items
+            ],
+            float,
+        )
         if len(items) and sums[:, 1].any():
-            out[name] = Ratio(sums[:, 0], sums[:, 1])
-    return out
+            ratios[name] = Ratio(sums[:, 0], sums[:, 1])
+    return ratios
 
 
-def _share(said: Said, name: str) -> tuple[float, float]:
-    """(1 if it is true, 1 if there is such a signal)."""
-    return float(bool(said.get(name))), float(said.get(name) is not None)
+def _share(signals: Signals, name: str) -> tuple[float, float]:
+    """Return (1 if the signal is true, 1 if it exists)."""
+    return float(bool(signals.get(name))), float(signals.get(name) is not None)
 
 
-def _turns(said: Said) -> tuple[float, float]:
-    """`turn` of functions and bfcl is which of the user's turns it is."""
-    counts = "turn" in said and "state_total" not in said
-    return (float(said["turn"]), 1.0) if counts else (0.0, 0.0)
+def _turns(signals: Signals) -> tuple[float, float]:
+    # functions and bfcl have a signal of the same name, which numbers the user's turns; they also have state_total.
+    counts = "turn" in signals and "state_total" not in signals
+    return (float(signals["turn"]), 1.0) if counts else (0.0, 0.0)
 
 
-def _patch_empty(said: Said) -> tuple[float, float]:
-    return float(said.get("evaluation") == "patch_empty"), float("evaluation" in said)
+def _patch_empty(signals: Signals) -> tuple[float, float]:
+    return float(signals.get("evaluation") == "patch_empty"), float("evaluation" in signals)
 
 
-def _state_right(said: Said) -> tuple[float, float]:
-    counts = "state_total" in said
-    return float(counts and said.get("state_match") == said["state_total"]), float(counts)
+def _state_right(signals: Signals) -> tuple[float, float]:
+    counts = "state_total" in signals
+    return float(counts and signals.get("state_match") == signals["state_total"]), float(counts)
 
 
-def _over(said: Said, matched: str, total: str) -> tuple[float, float]:
-    return (float(said.get(matched, 0)), float(said[total])) if total in said else (0.0, 0.0)
+def _matched_of_total(signals: Signals, matched: str, total: str) -> tuple[float, float]:
+    return (float(signals.get(matched, 0)), float(signals[total])) if total in signals else (0.0, 0.0)
 
 
-FIGURES: dict[str, Counted] = {
-    "ended": lambda s: _share(s, "ended"),
+FIGURES: dict[str, Contribution] = {
+    "ended": lambda signals: _share(signals, "ended"),
     "turns": _turns,
-    "viewed_first": lambda s: _share(s, "viewed_first"),
+    "viewed_first": lambda signals: _share(signals, "viewed_first"),
     "patch_empty": _patch_empty,
-    "tests_passed": lambda s: _over(s, "tests_passed", "tests_total"),
+    "tests_passed": lambda signals: _matched_of_total(signals, "tests_passed", "tests_total"),
     "state_right": _state_right,
-    "calls_matched": lambda s: _over(s, "functions_matched", "functions_total"),
-    "errors": lambda s: (float(s.get("errors", 0)), float("errors" in s)),
+    "calls_matched": lambda signals: _matched_of_total(signals, "functions_matched", "functions_total"),
+    "errors": lambda signals: (float(signals.get("errors", 0)), float("errors" in signals)),
 }

