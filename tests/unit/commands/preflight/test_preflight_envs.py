@@ -92,7 +92,7 @@ def test_a_missing_token_is_named(env_server):
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:99999999", "http://h:x", "http://\udcff"])
 def test_what_is_no_url_is_told(url):
-    with pytest.raises(ConfigError, match="is no URL"):
+    with pytest.raises(ConfigError, match="Environment URL"):
         probe_env(url)
 
 
