@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
         ("eval --recipe quickstart_cpu --eval.dataset d.jsonl --items file", "file cannot be used as a directory"),
         ("control run --env a=server:80", "Environment URL 'server:80' has no scheme."),
         ("control run --env a=http://x:1,ftp://y", "Environment URL 'ftp://y'"),
-        ("control run --env a=http://x:99999", "Environment URL 'http://x:99999' is no URL"),
+        ("control run --env a=http://x:99999", "Environment URL 'http://x:99999'"),
         ("play run --step 0", "Argument --step: 0 is out of range; give 1 to"),
         ("play run --step 1 --limit -3", "Argument --limit: -3 is out of range; give 1 to"),
         ("check-env ftp://y", "Environment URL 'ftp://y'"),
