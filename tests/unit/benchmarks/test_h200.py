@@ -38,7 +38,9 @@ def test_a_part_that_fails_costs_no_other(tmp_path):
 
 def test_it_is_the_users_recipe():
     given = dict(groups=2, samples=2, tokens=64, micro_tokens=512, requests=4, learning_rate=1e-4, model="m")
-    made = h200.config(argparse.Namespace(shape="7b", attention="flash_attention_2", **given))
+    made = h200.config(
+        argparse.Namespace(shape="7b", attention="flash_attention_2", recompute="all", no_liger=False, **given)
+    )
     assert (made.ds.packing_samples, made.ds.param_dtype, made.ds.attn_implementation, made.vllm.enforce_eager) == (
         True,
         "bf16",
