@@ -7,13 +7,12 @@ needs log-probs and entropies, which `linear_head` computes.
 
 from __future__ import annotations
 
-from transformers import AutoConfig
+from importlib.util import find_spec
 
 from ..config import Config
 from ..errors import ConfigError
-from .attention.choice import is_installed
-
-PACKAGE = "liger_kernel"
+from ..memory.memory_plan import wants_liger
+from ..memory.model_size import config_json
 
 
 def is_used(cfg: Config, *, on_gpu: bool) -> bool:
@@ -22,12 +21,12 @@ def is_used(cfg: Config, *, on_gpu: bool) -> bool:
     Raises:
         ConfigError: ds.use_liger_kernel asks for it where it cannot run.
     """
-    if cfg.ds.use_liger_kernel is None:
-        return on_gpu and is_installed(PACKAGE) and cfg.ds.ring_attn_size == 1
-    if cfg.ds.use_liger_kernel and not (on_gpu and is_installed(PACKAGE)):
+    if not cfg.ds.use_liger_kernel:
+        return on_gpu and wants_liger(cfg)
+    if not on_gpu or find_spec("liger_kernel") is None:
         missing = "the package liger-kernel, which is not installed" if on_gpu else "an NVIDIA GPU"
         raise ConfigError(f"ds.use_liger_kernel needs {missing}. Leave the setting out, or install what is missing.")
-    return cfg.ds.use_liger_kernel
+    return True
 
 
 def apply(model_name_or_path: str) -> None:
@@ -37,6 +36,6 @@ def apply(model_name_or_path: str) -> None:
     """
     from liger_kernel.transformers import _apply_liger_kernel
 
-    config = AutoConfig.from_pretrained(model_name_or_path)
-    if not hasattr(config, "vision_config"):
-        _apply_liger_kernel(config.model_type, fused_linear_cross_entropy=False)
+    config = config_json(model_name_or_path)
+    if "vision_config" not in config:
+        _apply_liger_kernel(config.get("model_type", ""), fused_linear_cross_entropy=False)

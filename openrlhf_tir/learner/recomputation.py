@@ -40,15 +40,13 @@ def fewest_that_fit(cfg: Config, gpu_bytes: int) -> int | None:
         cfg: The configuration.
         gpu_bytes: Memory of the learner's GPU.
     """
-    number = 0
-    while True:
+    plan = memory_plan(cfg, gpu_bytes)
+    for number in range(plan.layers if plan else 0):
         actor = cfg.actor.model_copy(update={"gradient_checkpointing_layers": number})
         plan = memory_plan(cfg.model_copy(update={"actor": actor}), gpu_bytes)
-        if plan is None or number >= plan.layers:
-            return None
-        if plan.learner_gpu + plan.beside_learner <= USABLE * gpu_bytes:
+        if plan and plan.learner_gpu + plan.beside_learner <= USABLE * gpu_bytes:
             return number
-        number += 1
+    return None
 
 
 def recompute_first_layers(model: torch.nn.Module, number: int | None) -> None:

@@ -311,9 +311,14 @@ def recomputed_layers(cfg: Config, shape: Shape) -> int:
     return min(number, shape.layers) if isinstance(number, int) else shape.layers
 
 
-def has_liger() -> bool:
-    """Return True if the package liger-kernel is installed, which learners with a GPU then use."""
-    return find_spec("liger_kernel") is not None
+def wants_liger(cfg: Config) -> bool:
+    """Return True if a learner with a GPU computes its layers by Liger: as ds.use_liger_kernel says.
+
+    Unset, it does where the package is installed; with sequence parallelism, which was not tested with it, it does not.
+    """
+    if cfg.ds.use_liger_kernel is None:
+        return find_spec("liger_kernel") is not None and cfg.ds.ring_attn_size == 1
+    return cfg.ds.use_liger_kernel
 
 
 def learner_parts(
@@ -339,7 +344,7 @@ def learner_parts(
     own_masters = 4 if w == 4 and cfg.ds.zero_stage == 3 else 0
     states = share * (OPTIMISER_BYTES - own_masters) * trained
     recomputed = recomputed_layers(cfg, shape)
-    of_layer = tokens * shape.activation_bytes(w, fused=on_gpu and cfg.ds.use_liger_kernel is not False and has_liger())
+    of_layer = tokens * shape.activation_bytes(w, fused=on_gpu and wants_liger(cfg))
     activations = w * tokens * shape.hidden * recomputed + of_layer * (shape.layers - recomputed + (recomputed > 0))
     sampling = cfg.rollout
     is_truncated = bool(sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -125,7 +125,7 @@ class Actor(Section):
         0.0, ge=0, description="weight of the loss that balances the experts of a mixture, in the policy's loss"
     )
     gradient_checkpointing_enable: bool = False
-    gradient_checkpointing_layers: int | Literal["auto"] | None = Field(
+    gradient_checkpointing_layers: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
         None,
         description=(
             "with gradient_checkpointing_enable: so many layers compute their activations again in the backward pass,"

@@ -15,6 +15,7 @@ from openrlhf_tir.learner.recomputation import (  # noqa: E402
     layers_to_recompute,
     recompute_first_layers,
 )
+from openrlhf_tir.memory import memory_plan as memory_plans  # noqa: E402
 from openrlhf_tir.memory.memory_plan import memory_plan  # noqa: E402
 from tests.unit.memory.test_memory_plan import SMALL, model  # noqa: E402
 
@@ -81,6 +82,25 @@ def settings(tmp_path):
     return make
 
 
+@pytest.mark.parametrize("number", [-1, 1.5, "most"])
+def test_a_number_of_layers_that_is_none_is_refused(settings, number):
+    with pytest.raises(ValueError, match="gradient_checkpointing_layers"):
+        settings(number)
+
+
+@pytest.mark.parametrize(("ranks", "width", "is_unit"), [(1, 512, True), (2, 512, False), (2, 32, True)])
+def test_a_layer_is_one_unit_of_zero3_where_no_rank_has_to_gather_it(monkeypatch, ranks, width, is_unit):
+    from openrlhf_tir.learner import openrlhf_adapter
+
+    monkeypatch.setattr(openrlhf_adapter.dist, "get_world_size", lambda: ranks)
+    config = transformers.Qwen2Config(
+        vocab_size=64, hidden_size=width, intermediate_size=width, num_hidden_layers=1, num_attention_heads=4
+    )
+    layers = transformers.Qwen2ForCausalLM(config)
+    openrlhf_adapter.join_layers(layers)
+    assert bool(getattr(layers.model.layers[0], "_z3_leaf", False)) is is_unit
+
+
 def test_auto_recomputes_as_few_layers_as_fit(settings):
     def planned(number: int) -> int:
         return memory_plan(settings(number), 80 << 30).learner_gpu
@@ -110,7 +130,8 @@ def test_auto_recomputes_every_layer_without_a_gpu(settings):
     ],
 )
 def test_liger_is_used_on_a_gpu_where_it_is_installed(settings, monkeypatch, setting, on_gpu, installed, expected):
-    monkeypatch.setattr(liger, "is_installed", lambda _: installed)
+    for room in (liger, memory_plans):
+        monkeypatch.setattr(room, "find_spec", lambda _: object() if installed else None)
     cfg = settings(None)
     cfg = cfg.model_copy(update={"ds": cfg.ds.model_copy(update={"use_liger_kernel": setting})})
     if expected is ConfigError:
