@@ -14,9 +14,7 @@ matrix product to three, unless the forward stored them: it stores those of the 
 `keep_bytes`, exactly as the matrix product returned them, so storing changes no bit. Nothing is approximated, and the
 gradient of W is accumulated over chunks in float32.
 
-On a CUDA device a chunk's logits exist in the precision of the weights only. What is computed from them in float32 is
-one pass over them in the forward and one in the backward, which torch.compile makes of `_scores_of` and
-`_gradient_of`: a dozen passes over float32 arrays took as long as the matrix products.
+What is computed from one chunk's logits is in `chunk_scores`.
 
 Tokens outside the mask `wanted` (prompt and tool output, whose log-probs enter no loss) are skipped. Both of their
 outputs are 0, without gradient.
@@ -24,14 +22,14 @@ outputs are 0, without gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 
+from .chunk_scores import compiled, gradient_in_place, gradient_of, is_compiled, scores_in_place, scores_of
 from .truncation import Truncation
 
 CHUNK_TOKENS = 256
@@ -74,21 +72,21 @@ class _Chunked(torch.autograd.Function):
         log_probs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         entropy = torch.empty_like(log_probs)
         lse = torch.empty_like(log_probs)
-        compiled = _is_compiled(hidden, truncation)
-        scratch = None if compiled else _scratch(2, hidden, weight, dtype)
+        in_one_pass = is_compiled(hidden, truncation)
+        scratch = None if in_one_pass else _scratch(2, hidden, weight, dtype)
         stored_products: list[torch.Tensor] = []
         for part in _parts(len(hidden), weight):
             product = None
             is_stored = min(part.stop, len(hidden)) * len(weight) * weight.element_size() <= keep_bytes
-            if compiled or is_stored:
+            if in_one_pass or is_stored:
                 product = torch.nn.functional.linear(hidden[part], weight, bias)
             if is_stored:
                 stored_products.append(product)
             if scratch is None:
-                scores = _compile(_scores_of)(product, targets[part], temperature)
+                scores = compiled(scores_of)(product, targets[part], temperature)
             else:
                 logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
-                scores = _scores_in_place(logits, targets[part], truncation, scratch[1])
+                scores = scores_in_place(logits, targets[part], truncation, scratch[1])
             log_probs[part], entropy[part], lse[part] = scores
         ctx.save_for_backward(hidden, targets, lse, entropy, *stored_products)
         # The parameters are kept as attributes and not by save_for_backward: ZeRO-3 frees them in place after this
@@ -112,9 +110,9 @@ class _Chunked(torch.autograd.Function):
         temperature = ctx.temperature
         d_entropy = d_entropy if ctx.entropy_grad else None
         d_hidden = torch.empty_like(hidden)
-        compiled = _is_compiled(hidden, ctx.truncation)
+        in_one_pass = is_compiled(hidden, ctx.truncation)
         # The gradient of the entropy needs log p and p at the same time, the log-prob's only p.
-        scratch = None if compiled else _scratch(1 + (d_entropy is not None), hidden, weight, lse.dtype)
+        scratch = None if in_one_pass else _scratch(1 + (d_entropy is not None), hidden, weight, lse.dtype)
         d_weight = None
         if ctx.needs_input_grad[1]:
             d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device)
@@ -125,7 +123,7 @@ class _Chunked(torch.autograd.Function):
             if scratch is None:
                 if product is None:
                     product = torch.nn.functional.linear(hidden[part], weight, bias)
-                d_logits = _compile(_gradient_of)(
+                d_logits = compiled(gradient_of)(
                     product,
                     targets[part],
                     temperature,
@@ -136,7 +134,7 @@ class _Chunked(torch.autograd.Function):
                 )
             else:
                 logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
-                d_logits = _gradient_in_place(
+                d_logits = gradient_in_place(
                     logits,
                     targets[part],
                     ctx.truncation,
@@ -162,131 +160,6 @@ class _Chunked(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _scores_in_place(
-    logits: torch.Tensor, targets: torch.Tensor, truncation: Truncation | None, scratch: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-probs, entropies and logsumexps of a chunk, [chunk] each, and overwrite `logits` and `scratch`.
-
-    Args:
-        logits: [chunk, V] in at least float32.
-        targets: [chunk] int64.
-        truncation: Tokens that are excluded.
-        scratch: [at least chunk, V].
-    """
-    excluded = truncation.cut(logits, targets) if truncation else None
-    if excluded is not None:
-        logits.masked_fill_(excluded, -torch.inf)
-    # This is as exact as torch.logsumexp and takes half its time on a CPU. torch's softmax is not used because its sum
-    # over 152k entries has errors of 1e-5.
-    top = logits.amax(-1)
-    exps = torch.sub(logits, top[:, None], out=scratch[: len(logits)]).exp_()
-    total = exps.sum(-1)
-    lse = top + total.log()
-    log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - lse
-    # An excluded token has p = 0 and l = -inf; their product in the entropy would be NaN.
-    logits = logits if excluded is None else logits.masked_fill_(excluded, 0.0)
-    return log_probs, lse - exps.mul_(logits).sum(-1) / total, lse
-
-
-def _gradient_in_place(
-    logits: torch.Tensor,
-    targets: torch.Tensor,
-    truncation: Truncation | None,
-    scratch: torch.Tensor,
-    lse: torch.Tensor,
-    d_log_probs: torch.Tensor,
-    entropy: torch.Tensor,
-    d_entropy: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return the gradient of `logits`, [chunk, V], and overwrite `logits` and `scratch`.
-
-    Args:
-        logits: [chunk, V] in at least float32.
-        targets: [chunk] int64.
-        truncation: Tokens that are excluded.
-        scratch: [at least chunk, V]. It may be the memory of `logits` if `d_entropy` is None.
-        lse: [chunk], from the forward.
-        d_log_probs: [chunk], the gradient of the log-probs.
-        entropy: [chunk], from the forward.
-        d_entropy: [chunk], the gradient of the entropies; None: they have none.
-    """
-    excluded = truncation.cut(logits, targets) if truncation else None
-    log_all = logits.sub_(lse[:, None])
-    probs = torch.exp(log_all, out=scratch[: len(log_all)])
-    if excluded is not None:
-        probs.masked_fill_(excluded, 0.0)
-    factor = d_log_probs.neg()[:, None]
-    if d_entropy is not None:
-        d_logits = log_all.add_(entropy[:, None]).mul_(d_entropy.neg()[:, None]).add_(factor).mul_(probs)
-    else:
-        d_logits = probs.mul_(factor)
-    return d_logits.scatter_add_(-1, targets[:, None], d_log_probs[:, None])
-
-
-def _is_compiled(hidden: torch.Tensor, truncation: Truncation | None) -> bool:
-    """Return True if a chunk's float32 arithmetic is compiled: on a CUDA device, where no token is excluded."""
-    return hidden.is_cuda and truncation is None
-
-
-@cache
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` compiled for any number of tokens. A machine compiles it once and keeps it on disk."""
-    return torch.compile(function, dynamic=True)
-
-
-def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _scores_of(
-    product: torch.Tensor, targets: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return log-probs, entropies and logsumexps of a chunk, [chunk] each in at least float32.
-
-    Args:
-        product: [chunk, V], the matrix product h W^T.
-        targets: [chunk] int64.
-        temperature: Temperature of the rollout.
-    """
-    logits = _at_least_float32(product) / temperature
-    top = logits.amax(-1, keepdim=True)
-    exps = (logits - top).exp()
-    total = exps.sum(-1)
-    lse = top.squeeze(-1) + total.log()
-    log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - lse
-    entropy = lse - (exps * logits).sum(-1) / total
-    return log_probs, entropy, lse
-
-
-def _gradient_of(
-    product: torch.Tensor,
-    targets: torch.Tensor,
-    temperature: float,
-    lse: torch.Tensor,
-    d_log_probs: torch.Tensor,
-    entropy: torch.Tensor,
-    d_entropy: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return the gradient of `product`, [chunk, V] in its dtype.
-
-    Args:
-        product: [chunk, V], the matrix product h W^T.
-        targets: [chunk] int64.
-        temperature: Temperature of the rollout.
-        lse: [chunk], from the forward.
-        d_log_probs: [chunk], the gradient of the log-probs.
-        entropy: [chunk], from the forward.
-        d_entropy: [chunk], the gradient of the entropies; None: they have none.
-    """
-    log_all = _at_least_float32(product) / temperature - lse[:, None]
-    probs = log_all.exp()
-    is_target = torch.arange(product.shape[-1], device=product.device) == targets[:, None]
-    d_logits = d_log_probs[:, None] * (is_target.to(probs.dtype) - probs)
-    if d_entropy is not None:
-        d_logits = d_logits - d_entropy[:, None] * probs * (log_all + entropy[:, None])
-    return (d_logits / temperature).to(product.dtype)
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:

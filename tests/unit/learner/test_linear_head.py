@@ -48,8 +48,8 @@ def kept(request):
 @pytest.fixture(params=[False, True], ids=["in place", "as compiled on CUDA"])
 def one_pass(request, monkeypatch):
     """Whether a chunk is computed by the functions that a CUDA device compiles. Here they run uncompiled."""
-    monkeypatch.setattr(linear_head, "_is_compiled", lambda *_: request.param)
-    monkeypatch.setattr(linear_head, "_compile", lambda function: function)
+    monkeypatch.setattr(linear_head, "is_compiled", lambda *_: request.param)
+    monkeypatch.setattr(linear_head, "compiled", lambda function: function)
 
 
 @pytest.mark.usefixtures("chunks", "one_pass")
