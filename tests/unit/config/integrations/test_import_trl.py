@@ -188,7 +188,7 @@ def test_an_environment_factory_and_a_reward_model_are_taken(imported):
 def test_a_script_without_such_a_trainer_is_refused(tmp_path):
     for text in ("print(1)", "def f(:"):
         (tmp_path / "s.py").write_text(text)
-        assert main(["import-trl", str(tmp_path / "s.py")]) == 2
+        assert main(["import-trl", str(tmp_path / "s.py"), "--out", str(tmp_path / "s.toml")]) == 2
 
 
 def test_fine_tuning_becomes_a_recipe_of_sft(imported):
@@ -232,7 +232,8 @@ def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path):
     _, path, _ = imported(SCRIPT, "--config", str(tmp_path / "args.yaml"), "--num_generations", "2")
     cfg = load(str(path), {})
     assert (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 2)
-    assert main(["import-trl", str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
+    out = ["--out", str(tmp_path / "r.toml")]
+    assert main(["import-trl", *out, str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
 
 
 def test_a_config_of_any_name_is_read_with_what_is_set_later_and_with_a_table(imported):
