@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of
+from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import is_outage as is_outage  # other files of this package take it from here
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
@@ -91,8 +91,11 @@ def _module_of(cls: type) -> str:
 
 
 async def without_exit(call: Coroutine[Any, Any, Any]) -> Any:
-    """Await user code; a request to exit the process becomes an ordinary error of it."""
+    """Await user code. Turn what would end the process, an exit or a KeyboardInterrupt, into an ordinary error."""
     try:
         return await call
-    except SystemExit as e:
-        raise Exited(f"it asked the process to exit ({e.code!r})").with_traceback(e.__traceback__) from None
+    except user_code_errors() as e:
+        if not isinstance(e, SystemExit | KeyboardInterrupt):
+            raise
+        cause = f"asked the process to exit ({e.code!r})" if isinstance(e, SystemExit) else "raised KeyboardInterrupt"
+        raise Exited(f"it {cause}").with_traceback(e.__traceback__) from None

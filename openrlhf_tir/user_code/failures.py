@@ -12,6 +12,8 @@ Only the standard library is imported, because environment servers use this modu
 from __future__ import annotations
 
 import errno
+import signal
+import threading
 import traceback
 from dataclasses import dataclass
 from types import CoroutineType, FrameType
@@ -39,7 +41,7 @@ class Starved(Overrun):
 
 
 class Exited(Exception):
-    """Raised in place of the exit that user code asked for: an exit would end the sessions of others as well."""
+    """Raised in place of SystemExit or KeyboardInterrupt of user code, which would end others' sessions as well."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ class UserFunction:
     def __name__(self) -> str:
         """The name that the workers' messages use."""
         return self.name.rpartition(":")[2]
+
+
+def user_code_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that are failures of user code which runs here, for an `except` around it.
+
+    KeyboardInterrupt is one of them unless it may be Ctrl-C: Python's own handler, if it is installed, raises that in
+    the main thread, in whatever code is running. Workers ignore SIGINT, and event loops and servers handle it.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return (Exception, SystemExit, Overrun)
+    return (Exception, SystemExit, Overrun, KeyboardInterrupt)
 
 
 def is_outage(error: BaseException) -> bool:

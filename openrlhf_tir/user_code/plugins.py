@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from ..errors import ConfigError, unknown
-from .failures import Overrun
+from .failures import Overrun, user_code_errors
 from .load_watch import LoadWatch
 
 MODULE_PREFIX = "openrlhf_tir_own_"
@@ -175,7 +175,7 @@ def _of_package(module: str, prefix: str) -> ModuleType:
                 " Install it, or give the file: 'path/file.py:name'."
             ) from None
         raise _broken(prefix, e, module) from e
-    except Exception as e:
+    except user_code_errors() as e:
         raise _broken(prefix, e, module) from e
 
 
@@ -213,7 +213,7 @@ def _of_file(where: str, prefix: str) -> ModuleType:
             raise _ENDLESS[path, text]
         with LoadWatch(str(path), prefix):
             return _module_of(path, text)
-    except (Exception, SystemExit, Overrun) as e:
+    except user_code_errors() as e:
         if isinstance(e, Overrun):
             _ENDLESS[path, text] = e
         raise _broken(prefix, e, str(path)) from e

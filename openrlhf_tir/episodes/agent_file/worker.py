@@ -24,7 +24,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...user_code import plugins
-from ...user_code.failures import Overrun, is_outage, suspended_at, traceback_of
+from ...user_code.failures import is_outage, suspended_at, traceback_of, user_code_errors
 from ...user_code.loop_watch import LoopWatch
 from .answer import answer
 from .instance import CallLate, Deadlines, recorded
@@ -103,7 +103,7 @@ class Worker:
             late = True
             line = plugins.raised_at(e.__cause__, self.file) if e.__cause__ else None
             reply = {"error": f"{line}: {e}" if line else str(e)}
-        except (Exception, SystemExit, Overrun) as e:
+        except user_code_errors() as e:
             outage = isinstance(e, Exception) and is_outage(e)
             trace = traceback_of(e, self.file)
             reply = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {type(e).__name__}: {e}"}

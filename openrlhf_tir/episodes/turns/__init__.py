@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError, TurnError
 from ...user_code import plugins
-from ...user_code.failures import Overrun, traceback_of
+from ...user_code.failures import traceback_of, user_code_errors
 
 if TYPE_CHECKING:
     from ...config import Env
@@ -315,7 +315,7 @@ class UserProtocol:
         """Turn what the user's code raises in this block into a TurnError with its file, line and traceback."""
         try:
             yield
-        except (Exception, SystemExit, Overrun) as e:
+        except user_code_errors() as e:
             file = plugins.source_file(self._cls)
             line = plugins.raised_at(e, file)
             remedy = "It is a bug in that line, or a text that it does not expect."

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
+import threading
 import time
 
 import pytest
 
-from openrlhf_tir.user_code.failures import Overrun, is_outage, suspended_at, traceback_of
+from openrlhf_tir.user_code.failures import Overrun, is_outage, suspended_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 
@@ -26,6 +28,26 @@ from openrlhf_tir.user_code.loop_watch import LoopWatch
 )
 def test_a_service_that_does_not_answer_is_an_outage_and_a_wrong_path_is_none(error, outage):
     assert is_outage(error) is outage
+
+
+@pytest.fixture
+def sigint_handler():
+    """A function that sets the handler of SIGINT until the test is over."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_is_user_codes_own_only_where_it_cannot_be_ctrl_c(sigint_handler):
+    sigint_handler(signal.default_int_handler)
+    assert KeyboardInterrupt not in user_code_errors()
+    in_thread = []
+    thread = threading.Thread(target=lambda: in_thread.extend(user_code_errors()))
+    thread.start()
+    thread.join(60)
+    assert KeyboardInterrupt in in_thread, "Ctrl-C is raised in the main thread"
+    sigint_handler(signal.SIG_IGN)
+    assert KeyboardInterrupt in user_code_errors(), "as in a worker, which ignores SIGINT"
 
 
 def test_the_traceback_begins_in_the_users_file(tmp_path):

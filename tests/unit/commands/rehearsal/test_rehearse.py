@@ -122,11 +122,21 @@ def test_right_and_wrong_answers_calls_and_cut_responses_are_played_and_the_mask
     [
         ("guess.py", {"second": "if self.tries == 2: self.nothing()"}),
         ("guess.py", {"second": "while self.tries == 2: pass"}),
+        ("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}),
         ("mine.py", {"reward": "trajectory.calls[0]"}),
+        ("mine.py", {"reward": "raise KeyboardInterrupt"}),
         ("mine.py", {"filter": "max(t.reward for t in group.valid if t.parts['correct'] > 2)"}),
         ("mine.py", {"estimator": "inputs.rewards"}),
     ],
-    ids=["environment, second turn", "environment, endless", "reward, without a call", "filter", "estimator"],
+    ids=[
+        "environment, second turn",
+        "environment, endless",
+        "environment, an interrupt",
+        "reward, without a call",
+        "reward, an interrupt",
+        "filter",
+        "estimator",
+    ],
 )
 def test_a_bug_in_user_code_is_told_with_file_line_and_traceback(played, file, bug):
     found = played(**bug)
