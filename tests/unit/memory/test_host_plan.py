@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchmarks.learner.memory import SMOLLM2
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
 from openrlhf_tir.memory import host_plan as plans
@@ -59,24 +60,12 @@ def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
 
 def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_path):
     """5.23 GB at the peak: benchmarks.learner --only memory, one rank, rows of 1,280 tokens, no checkpoint."""
-    (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     cfg = small(
         tmp_path, train={"max_tokens_per_gpu": 1280}, ds={"packing_samples": True, "attn_implementation": "sdpa"}
     )
     cfg = cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(tmp_path)})})
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     assert host_plan(cfg, gpus=False).rank_bytes == pytest.approx(5.23e9, rel=0.1)
-
-
-SMOLLM2 = {
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "tie_word_embeddings": True,
-}
 
 
 def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_activations(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.learner.memory import SMOLLM2
 from openrlhf_tir.commands.checks.host import check_memory
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
@@ -53,17 +54,8 @@ def test_a_card_that_is_too_small_is_refused(cfg):
 
 def test_eight_ranks_of_a_real_model_on_two_cores_are_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    smollm2 = {
-        "hidden_size": 576,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "intermediate_size": 1536,
-        "vocab_size": 49152,
-        "tie_word_embeddings": True,
-    }
     (tmp_path / "smollm2").mkdir()
-    actor = {"model_name_or_path": model(tmp_path / "smollm2", smollm2), "num_gpus_per_node": 8}
+    actor = {"model_name_or_path": model(tmp_path / "smollm2", SMOLLM2), "num_gpus_per_node": 8}
     with pytest.raises(ConfigError, match="8 learner ranks"):
         check_memory(small(tmp_path, actor=actor, train={"max_tokens_per_gpu": 4096}), CPU)
 
