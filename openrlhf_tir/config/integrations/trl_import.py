@@ -90,6 +90,33 @@ class TrlRecipe:
     nothing: list[str] = field(default_factory=list)
 
 
+class TrlArguments:
+    """The arguments of a trainer's config. It remembers which of them were read."""
+
+    def __init__(self, script: TrlScript, draft: Draft, defaults: Mapping[str, Any]) -> None:
+        """Take a script's arguments. Those whose value only a run can tell are named in the draft.
+
+        Args:
+            script: What its trainer is given.
+            draft: The recipe.
+            defaults: TRL's values of arguments that the script does not give.
+        """
+        self.values = {key: value for key, value in script.config.items() if value is not UNKNOWN}
+        self._defaults = defaults
+        self._read = {"dataset_name", "dataset_config", "dataset_train_split"}  # by `set_rows`
+        for key in [key for key in script.config if key not in self.values]:
+            draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
+
+    def __call__(self, key: str) -> Any:
+        """Return an argument, or its default."""
+        self._read.add(key)
+        return self.values.get(key, self._defaults.get(key))
+
+    def unread(self) -> list[tuple[str, Any]]:
+        """Return the script's arguments that were not read, with their values."""
+        return [(key, value) for key, value in self.values.items() if key not in self._read]
+
+
 def import_trl(
     script: TrlScript,
     name: str,
@@ -108,33 +135,23 @@ def import_trl(
         rows_of: The number of rows of some files; None where they are not here.
     """
     recipe = TrlRecipe()
-    draft, config = recipe.draft, dict(script.config)
-    for key in [k for k, v in config.items() if v is UNKNOWN]:
-        draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
-        del config[key]
-    read: set[str] = set()
-
-    def given(key: str) -> Any:
-        read.add(key)
-        return config.get(key, DEFAULTS.get(key))
-
-    set_model(script, draft, config)
+    draft = recipe.draft
+    trl = TrlArguments(script, draft, DEFAULTS)
+    set_model(script, draft, trl)
     draft.set("data.apply_chat_template", True)
     set_rows(script, recipe, rows_file)
-    _functions(script, recipe, code_file, given)
+    _functions(script, recipe, code_file, trl)
     rows = len(recipe.rows) or rows_of([str(draft.settings["data.prompt_dataset"])])
-    _numbers(draft, given, gpus, rows)
-    _method(draft, given)
-    _placement(draft, given, gpus)
-    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
+    _numbers(draft, trl, gpus, rows)
+    _method(draft, trl)
+    _placement(draft, trl, gpus)
+    set_run_dir(draft, name)
     if script.trainer == "RLOOTrainer":
         draft.set("algo.advantage.estimator", "rloo")
         draft.unset("algo.advantage.no_std_norm")
     elif script.trainer != "GRPOTrainer":
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
-    for key, value in config.items():
-        if key in read or key in ("model_name_or_path", "dataset_name", "dataset_config", "dataset_train_split"):
-            continue
+    for key, value in trl.unread():
         if NEEDS_NOTHING.fullmatch(key):
             recipe.nothing.append(key)
         else:
@@ -146,9 +163,14 @@ def import_trl(
     return recipe
 
 
-def set_model(script: TrlScript, draft: Draft, config: Mapping[str, Any]) -> None:
+def set_run_dir(draft: Draft, name: str) -> None:
+    """Set the run directory, which is called like the script."""
+    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
+
+
+def set_model(script: TrlScript, draft: Draft, trl: TrlArguments) -> None:
     """Set the model, and its low-rank adapters."""
-    model = config.get("model_name_or_path") or script.value("model")
+    model = trl("model_name_or_path") or script.value("model")
     if isinstance(model, str):
         draft.set("actor.model_name_or_path", script.path_of(model))
     else:
@@ -216,7 +238,7 @@ def set_rows(
         draft.differs(f"eval_dataset={script.source('eval_dataset')}: give its rows as {held_out}.")
 
 
-def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any) -> None:
+def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArguments) -> None:
     """Rewards and tools, with the code that they need in a file of its own."""
     draft, reader = recipe.draft, script.reader
     assert reader is not None
@@ -238,7 +260,7 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any)
             draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
         else:
             draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
-    weights = given("reward_weights")
+    weights = trl("reward_weights")
     environment = script.names("environment_factory")
     if not rewards and environment:
         rewards = ["env"]
@@ -252,7 +274,7 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any)
     tools = [name for name in script.names("tools") if reader.is_defined(name)]
     for name in (n for n in script.names("tools") if n not in tools):
         draft.differs(f"tools={name}: not a function of the script; add it to TOOLS in {code_file}.")
-    turns = given("max_tool_calling_iterations")
+    turns = trl("max_tool_calling_iterations")
     list_of_tools = ""
     if environment and reader.is_defined(environment[0]):
         wanted.append(environment[0])
@@ -270,57 +292,57 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any)
         draft.set("env.name", "echo", "no tool: the environment is never called")
         draft.set("env.protocol", "plain", "a response is one text, which the model ends")
         draft.set("env.max_calls", 0)
-    if options := given("chat_template_kwargs"):
+    if options := trl("chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
     if wanted or made:
         recipe.code = reader.code_of(wanted, made) + list_of_tools
 
 
-def _numbers(draft: Draft, given: Any, gpus: int, rows: int | None) -> None:
+def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> None:
     """Batches, lengths, the optimiser."""
-    n = int(given("num_generations"))
-    batch = int(given("per_device_train_batch_size")) * int(given("gradient_accumulation_steps")) * gpus
+    n = int(trl("num_generations"))
+    batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps")) * gpus
     if batch % n:
         batch = math.ceil(batch / n) * n
         draft.differs(f"A batch of whole groups: {batch} completions.")
-    generations = given("steps_per_generation")
-    generated = given("generation_batch_size")
+    generations = trl("steps_per_generation")
+    generated = trl("generation_batch_size")
     updates = 1
     if generated and int(generated) > batch:
         updates = int(generated) // batch
     elif generations:
-        updates = max(1, int(generations) // int(given("gradient_accumulation_steps")))
+        updates = max(1, int(generations) // int(trl("gradient_accumulation_steps")))
     draft.set("rollout.batch_size", batch * updates // n, f"{batch * updates} completions of {n} for each prompt")
     draft.set("rollout.n_samples_per_prompt", n)
-    draft.set("train.micro_batch_size", max(1, int(given("per_device_train_batch_size"))))
+    draft.set("train.micro_batch_size", max(1, int(trl("per_device_train_batch_size"))))
     if updates > 1:
         draft.set("train.batch_size", batch)
-    if int(given("num_iterations")) > 1:
-        draft.set("train.max_epochs", int(given("num_iterations")))
-    length, prompt = int(given("max_completion_length")), int(given("max_prompt_length") or 512)
+    if int(trl("num_iterations")) > 1:
+        draft.set("train.max_epochs", int(trl("num_iterations")))
+    length, prompt = int(trl("max_completion_length")), int(trl("max_prompt_length") or 512)
     draft.set("rollout.max_new_tokens", length)
     draft.set("data.max_len", length + prompt)
     for key in ("temperature", "top_p"):
-        draft.set(f"rollout.{key}", float(given(key)))
-    draft.set("rollout.top_k", max(0, int(given("top_k") or 0)))
-    if given("min_p"):
-        draft.set("rollout.min_p", float(given("min_p")))
-    draft.set("actor.learning_rate", float(given("learning_rate")))
-    schedule = str(given("lr_scheduler_type"))
+        draft.set(f"rollout.{key}", float(trl(key)))
+    draft.set("rollout.top_k", max(0, int(trl("top_k") or 0)))
+    if trl("min_p"):
+        draft.set("rollout.min_p", float(trl("min_p")))
+    draft.set("actor.learning_rate", float(trl("learning_rate")))
+    schedule = str(trl("lr_scheduler_type"))
     known = next((s for s in ("constant", "linear", "cosine", "inverse_sqrt") if schedule.startswith(s)), None)
     if known is None:
         draft.differs(f"lr_scheduler_type={schedule}: constant here.")
     draft.set("actor.lr_scheduler", known or "constant")
     if known in ("linear", "cosine"):
         draft.set("actor.min_lr_ratio", 0.0)
-    steps, warm = int(given("max_steps")), given("warmup_steps") or 0
-    per = updates * int(given("num_iterations"))
+    steps, warm = int(trl("max_steps")), trl("warmup_steps") or 0
+    per = updates * int(trl("num_iterations"))
     if steps > 0:
         draft.set("train.max_steps", math.ceil(steps / per) * per)
     elif rows:
         prompts = int(draft.settings["rollout.batch_size"])
-        batches = max(1, math.floor(rows * float(given("num_train_epochs")) / prompts))
-        draft.set("train.max_steps", batches * per, f"{rows} rows, num_train_epochs = {given('num_train_epochs')}")
+        batches = max(1, math.floor(rows * float(trl("num_train_epochs")) / prompts))
+        draft.set("train.max_steps", batches * per, f"{rows} rows, num_train_epochs = {trl('num_train_epochs')}")
     else:
         draft.set("train.max_steps", 1000 * per, "TRL derives it from the rows: correct it")
         draft.differs(
@@ -328,41 +350,41 @@ def _numbers(draft: Draft, given: Any, gpus: int, rows: int | None) -> None:
             " data in any case, and the learning rate's schedule runs over it: set it to rows * epochs /"
             " rollout.batch_size."
         )
-    draft.set("train.num_episodes", max(1, math.ceil(float(given("num_train_epochs")))))
-    ratio = float(given("warmup_ratio") or 0) or (min(0.99, float(warm) / steps) if warm and steps > 0 else 0.0)
+    draft.set("train.num_episodes", max(1, math.ceil(float(trl("num_train_epochs")))))
+    ratio = float(trl("warmup_ratio") or 0) or (min(0.99, float(warm) / steps) if warm and steps > 0 else 0.0)
     if ratio:
         draft.set("actor.lr_warmup_ratio", ratio)
-    draft.set("actor.l2", float(given("weight_decay")))
-    draft.set("actor.adam_betas", [float(given("adam_beta1")), float(given("adam_beta2"))])
-    draft.set("actor.max_norm", float(given("max_grad_norm")))
-    draft.set("actor.gradient_checkpointing_enable", bool(given("gradient_checkpointing")))
-    draft.set("train.seed", int(given("seed")))
-    save = given("save_steps")
+    draft.set("actor.l2", float(trl("weight_decay")))
+    draft.set("actor.adam_betas", [float(trl("adam_beta1")), float(trl("adam_beta2"))])
+    draft.set("actor.max_norm", float(trl("max_grad_norm")))
+    draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
+    draft.set("train.seed", int(trl("seed")))
+    save = trl("save_steps")
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
     for key in ("eval_steps", "output_dir"):
-        given(key)
+        trl(key)
 
 
-def _placement(draft: Draft, given: Any, gpus: int) -> None:
+def _placement(draft: Draft, trl: TrlArguments, gpus: int) -> None:
     """A learner rank for each device, and engines on the same ones unless TRL's vLLM was a server."""
     draft.set("actor.num_nodes", 1)
     draft.set("actor.num_gpus_per_node", gpus, "--gpus")
     draft.set("vllm.num_engines", gpus)
-    if given("use_vllm") and given("vllm_mode") == "server":
+    if trl("use_vllm") and trl("vllm_mode") == "server":
         draft.differs(
             f"vllm_mode='server': engines are started by the run, {gpus} of one GPU each beside the {gpus} of the"
             " learner (vllm.num_engines, vllm.tensor_parallel_size)."
         )
         return
     draft.set("train.colocate_all", True, "learner and engines in turns on the same devices, as TRL")
-    share = given("vllm_gpu_memory_utilization")
+    share = trl("vllm_gpu_memory_utilization")
     if isinstance(share, int | float):
         draft.set("vllm.gpu_memory_utilization", float(share))
 
 
-def _method(draft: Draft, given: Any) -> None:
+def _method(draft: Draft, trl: TrlArguments) -> None:
     """Estimator, loss and KL."""
-    scale, loss = given("scale_rewards"), str(given("loss_type"))
+    scale, loss = trl("scale_rewards"), str(trl("loss_type"))
     draft.set("algo.advantage.estimator", "group_norm")
     if scale in (False, "none", "False"):
         draft.set("algo.advantage.no_std_norm", True, "scale_rewards")
@@ -370,22 +392,22 @@ def _method(draft: Draft, given: Any) -> None:
         draft.differs("scale_rewards='batch': rewards are scaled within a group here.")
     if loss not in LOSSES:
         draft.differs(f"loss_type={loss!r}: PPO's clipped loss with token-mean here.")
-    sequence = given("importance_sampling_level") == "sequence"
+    sequence = trl("importance_sampling_level") == "sequence"
     draft.set("actor.policy_loss_type", "gspo" if sequence else "cispo" if loss == "cispo" else "ppo")
     if not sequence:
         draft.set("actor.loss_agg_mode", LOSSES.get(loss, "token-mean"), f"loss_type {loss}")
-    low = float(given("epsilon"))
-    draft.set("actor.eps_clip_low_high", [low, float(given("epsilon_high") or low)])
-    if given("delta"):
-        draft.set("actor.dual_clip", float(given("delta")), "delta")
-    if float(given("beta") or 0):
-        draft.set("algo.kl.init_coef", float(given("beta")))
+    low = float(trl("epsilon"))
+    draft.set("actor.eps_clip_low_high", [low, float(trl("epsilon_high") or low)])
+    if trl("delta"):
+        draft.set("actor.dual_clip", float(trl("delta")), "delta")
+    if float(trl("beta") or 0):
+        draft.set("algo.kl.init_coef", float(trl("beta")))
         draft.set("algo.kl.use_loss", True)
         draft.set("algo.kl.estimator", "k3")
-        draft.set("algo.kl.unbiased_gradient", bool(given("use_bias_correction_kl")))
-    if given("entropy_coef"):
-        draft.set("actor.entropy_coef", float(given("entropy_coef")))
-    if given("mask_truncated_completions"):
+        draft.set("algo.kl.unbiased_gradient", bool(trl("use_bias_correction_kl")))
+    if trl("entropy_coef"):
+        draft.set("actor.entropy_coef", float(trl("entropy_coef")))
+    if trl("mask_truncated_completions"):
         draft.set("filter.sample", "over_length", "mask_truncated_completions")
     draft.set("filter.names", [], "TRL trains every group")
     draft.set("pipeline.mode", "sync", "TRL samples, then trains")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .trl_import import NEEDS_NOTHING, TrlRecipe, set_model, set_rows
-from .trl_script import UNKNOWN, TrlScript
+from .trl_import import NEEDS_NOTHING, TrlArguments, TrlRecipe, set_model, set_rows, set_run_dir
+from .trl_script import TrlScript
 
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 2e-5,
@@ -39,53 +39,43 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) 
         gpus: Devices, by which per_device_train_batch_size is multiplied.
     """
     recipe = TrlRecipe()
-    draft, config = recipe.draft, dict(script.config)
-    for key in [k for k, v in config.items() if v is UNKNOWN]:
-        draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
-        del config[key]
-    read: set[str] = set()
-
-    def given(key: str) -> Any:
-        read.add(key)
-        return config.get(key, DEFAULTS.get(key))
-
-    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
-    set_model(script, draft, config)
+    draft = recipe.draft
+    trl = TrlArguments(script, draft, DEFAULTS)
+    set_run_dir(draft, name)
+    set_model(script, draft, trl)
     set_rows(script, recipe, rows_file, dataset="sft.dataset", split="sft.dataset_split")
-    batch = int(given("per_device_train_batch_size")) * int(given("gradient_accumulation_steps")) * gpus
+    batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps")) * gpus
     draft.set("actor.num_nodes", 1)
     draft.set("actor.num_gpus_per_node", gpus, "--gpus")
     draft.set("sft.batch_size", batch, "rows of an update, over all devices")
-    length = given("max_length") or config.get("max_seq_length")
-    read.add("max_seq_length")
+    older = trl("max_seq_length")  # its name in older versions of TRL
+    length = older if older and "max_length" not in trl.values else trl("max_length")
     if length:
         draft.set("sft.max_len", int(length))
         draft.differs(f"max_length={length}: longer rows are left out and counted, not cut.")
-    epochs = float(given("num_train_epochs"))
+    epochs = float(trl("num_train_epochs"))
     draft.set("sft.max_epochs", max(1, round(epochs)))
     if epochs != round(epochs):
         draft.differs(f"num_train_epochs={epochs:g}: whole passes, {max(1, round(epochs))}.")
-    if int(given("max_steps")) > 0:
-        draft.set("sft.max_steps", int(given("max_steps")))
-    draft.set("sft.learning_rate", float(given("learning_rate")))
-    schedule = str(given("lr_scheduler_type"))
+    if int(trl("max_steps")) > 0:
+        draft.set("sft.max_steps", int(trl("max_steps")))
+    draft.set("sft.learning_rate", float(trl("learning_rate")))
+    schedule = str(trl("lr_scheduler_type"))
     if schedule not in SCHEDULES:
         draft.differs(f"lr_scheduler_type={schedule}: {'cosine' if 'cosine' in schedule else 'constant'} here.")
     draft.set("sft.lr_scheduler", SCHEDULES.get(schedule, "cosine" if "cosine" in schedule else "constant"))
     draft.set("sft.min_lr_ratio", 0.0, "linear and cosine end at 0")
-    draft.set("sft.lr_warmup_ratio", min(0.99, float(given("warmup_ratio") or 0)))
-    draft.set("actor.l2", float(given("weight_decay")))
-    draft.set("actor.max_norm", float(given("max_grad_norm")))
-    draft.set("actor.gradient_checkpointing_enable", bool(given("gradient_checkpointing")))
-    draft.set("train.seed", int(given("seed")))
-    if given("packing"):
+    draft.set("sft.lr_warmup_ratio", min(0.99, float(trl("warmup_ratio") or 0)))
+    draft.set("actor.l2", float(trl("weight_decay")))
+    draft.set("actor.max_norm", float(trl("max_grad_norm")))
+    draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
+    draft.set("train.seed", int(trl("seed")))
+    if trl("packing"):
         draft.set("ds.packing_samples", True, "forward passes without padding: no row reads another")
-    save = given("save_steps")
+    save = trl("save_steps")
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
-    _learned(draft, given)
-    for key, value in config.items():
-        if key in read or key in ("model_name_or_path", "dataset_name", "dataset_config", "dataset_train_split"):
-            continue
+    _learned(draft, trl)
+    for key, value in trl.unread():
         if NEEDS_NOTHING.fullmatch(key) or ALSO_NOTHING.fullmatch(key):
             recipe.nothing.append(key)
         else:
@@ -98,15 +88,15 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) 
     return recipe
 
 
-def _learned(draft: Any, given: Any) -> None:
+def _learned(draft: Any, trl: TrlArguments) -> None:
     """Which tokens are learned: here the columns of a row say so."""
-    if not given("assistant_only_loss"):
+    if not trl("assistant_only_loss"):
         draft.differs(
             "assistant_only_loss is not set: of rows with `messages` TRL learns every token, and here what the"
             " assistant says is learned, users' words are read. Rows with `text` are learned as a whole, of `prompt`"
             " and `completion` the completion, as in TRL."
         )
-    if given("completion_only_loss") is False:
+    if trl("completion_only_loss") is False:
         draft.differs("completion_only_loss=False: the prompt is read and not learned; `text` is learned as a whole.")
-    if field := given("dataset_text_field"):
+    if field := trl("dataset_text_field"):
         draft.set("sft.input_key", str(field))

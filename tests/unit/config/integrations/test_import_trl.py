@@ -207,6 +207,8 @@ SFTTrainer("m", args=args, train_dataset=load_dataset("json", data_files="r.json
     assert (cfg.sft.learning_rate, cfg.sft.lr_scheduler, cfg.sft.max_epochs) == (1e-5, "linear", 2)
     assert cfg.ds.packing_samples and cfg.actor.model_name_or_path == "m"
     assert all(word in told for word in ("max_length", "assistant_only_loss", "formatting_func"))
+    _, path, _ = imported(script.replace("max_length=512", "max_seq_length=2048"))
+    assert attempt(str(path), {}, problems, violations, ranks_of=RANKS_OF).sft.max_len == 2048
 
 
 def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):
