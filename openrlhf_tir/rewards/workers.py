@@ -115,6 +115,7 @@ class Workers:
         from pebble import ProcessExpired
 
         death: BaseException | None = None
+        exit_code: int | None = None
         limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
@@ -131,6 +132,7 @@ class Workers:
                             " Raise it, or make the check quicker."
                         ) from e
                     death = e
+                    exit_code = e.exitcode
                     if self.how_ended is not None:
                         words = await self.how_ended(e.pid, str(e))
                         log.warning("a worker died in %s: %s", function.__name__, words)
@@ -152,10 +154,11 @@ class Workers:
                     if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
                     death = e  # its pool was replaced under it
-        if getattr(function, "user_code", False) and (code := getattr(death, "exitcode", None)) in _OWN_EXITS:
+                    exit_code = None
+        if getattr(function, "user_code", False) and exit_code in _OWN_EXITS:
             raise getattr(function, "error", RewardError)(
                 f"{getattr(function, 'name', function.__name__)} ended its process {ATTEMPTS} times, with exit code"
-                f" {code}: it calls os._exit, or a library crashed in it. The console has the line where it crashed."
+                f" {exit_code}: it calls os._exit, or a library crashed in it. The console has the line where it crashed."
             )
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."

@@ -129,8 +129,16 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
     with pytest.raises(VerifierError, match="died 2 times in killed"):
         await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
     (tmp_path / "mine.py").write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
+    pool = pool_of(name=f"{tmp_path / 'mine.py'}:score")
     with pytest.raises(RewardError, match=r"mine\.py:score .*exit code 3"):
-        await pool_of(name=f"{tmp_path / 'mine.py'}:score").score(answer("1"), task("1"))
+        await pool.score(answer("1"), task("1"))
+
+    async def how_ended(pid, words):
+        return words
+
+    pool.workers.how_ended = how_ended  # as in a run
+    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code 3"):
+        await pool.score(answer("1"), task("1"))
 
 
 @pytest.mark.slow
