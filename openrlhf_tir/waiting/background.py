@@ -1,12 +1,12 @@
 """Tasks that must run for as long as their owner. One that fails is started again, or ends its owner with its name.
 
-    async with background("control file", follow):     If follow() raises, this is logged and it is started again after
-                                                       a
-        ...                                            pause. After five failures in a row the body is cancelled and
-                                                       BackgroundDied is raised.
+    async with background("control file", follow):
+        ...
 
-An error that the user must correct (ConfigError, PipelineError) is raised at once. `kept_running` does the same without
-a body, for an owner that awaits it, or for which the failure means something else.
+If follow() raises, the error is logged and follow() is started again after a pause. After five failures in a row the
+body is cancelled and BackgroundDied is raised. An error that the user must correct (ConfigError, PipelineError) is
+raised at once. `kept_running` does the same without a body, for an owner that awaits it, or for which the failure means
+something else.
 """
 
 from __future__ import annotations

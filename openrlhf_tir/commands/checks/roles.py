@@ -13,6 +13,7 @@ from ...config import Config
 from ...config.paths import asked, local_path
 from ...engines.reward_model import checked_normalisation
 from ...errors import ConfigError
+from ...memory.model_size import config_json
 from .weights import check_weights
 
 
@@ -50,7 +51,7 @@ def check_roles(cfg: Config) -> list[str]:
                 " ds.value_head_prefix names its head."
             )
         if cfg.reward.normalize_enable:
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            config = config_json(reward)
             checked_normalisation(cfg, config.get("mean"), config.get("std"))
     return facts
 

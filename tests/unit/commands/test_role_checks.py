@@ -38,6 +38,9 @@ def test_scores_are_normalised_only_by_a_reward_model_that_has_mean_and_deviatio
     cfg = cfg.model_copy(update={"reward": cfg.reward.model_copy(update={"normalize_enable": True})})
     with pytest.raises(ConfigError, match=r"reward\.normalize_enable"):
         check_roles(cfg)
+    (tmp_path / "config.json").write_text('{"mean": 0.0,')
+    with pytest.raises(ConfigError, match=r"reward\.normalize_enable"):
+        check_roles(cfg)
     (tmp_path / "config.json").write_text('{"mean": 0.0, "std": 2.5}')
     assert check_roles(cfg) == []
 
