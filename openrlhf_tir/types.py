@@ -642,7 +642,7 @@ class GroupMeta:
 
     Attributes:
         key: Identity of the attempt.
-        verdict: Decision of the filters.
+        verdict: Decision of the filters. KEEP if none decided: in an evaluation, and where `failed` is set.
         index: Which samples of the group are valid.
         rewards: Their rewards.
         correct: Whether their answers are right.
@@ -653,7 +653,7 @@ class GroupMeta:
         oldest_version: The oldest policy version that sampled a token of the group; None if the model wrote no token.
         failures: Number of failed trajectories by code of the fault.
         why: An example of each fault in `failures` as a sentence, if it has one.
-        failed: Code of the fault if the group as a whole cannot be used.
+        failed: Code of the fault if the group as a whole cannot be used, whatever the verdict.
         stats: Means over the group by name: calls, parts of the rewards, lengths.
         load: Load of the group's actor when it ended: sequences running and waiting, preemptions so far.
         actor: Name of the group's actor.

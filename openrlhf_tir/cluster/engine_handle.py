@@ -45,30 +45,6 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
-class OneShotEvent:
-    """Something that happens at most once, as a single future for all who wait for it beside something else.
-
-    A task for each of them would cost as much as the call that it waits for. Belongs to one event loop.
-    """
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._future: asyncio.Future[None] | None = None
-
-    def set(self) -> None:
-        self._is_set = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    @property
-    def future(self) -> asyncio.Future[None]:
-        if self._future is None:
-            self._future = asyncio.get_running_loop().create_future()
-            if self._is_set:
-                self._future.set_result(None)
-        return self._future
-
-
 @dataclass(eq=False)
 class EngineHandle:
     """One remote engine. Implements ports.RemoteEngine; belongs to one event loop.
@@ -85,7 +61,8 @@ class EngineHandle:
             included.
         failed_prompts: Prompts that its engine failed since it last finished a group, although it reports healthy.
         version: Version of the weights that were last proved on it; None before the first proof.
-        given_up: Set when the process is ended.
+        given_up: Done when the process is ended. Calls wait for it beside their answers: a task for each of them would
+            cost as much as the call.
         clock: Its node's clock, compared with the controller's.
     """
 
@@ -99,7 +76,7 @@ class EngineHandle:
     env_servers: set[str] = field(default_factory=set)
     failed_prompts: set[str] = field(default_factory=set)
     version: int | None = None
-    given_up: OneShotEvent = field(default_factory=OneShotEvent)
+    given_up: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     clock: Clock = field(default_factory=lambda: Clock("its node"))
 
     @property
@@ -172,7 +149,8 @@ class EngineHandle:
 
     def kill(self) -> None:
         """End the process and release its resources. Calls under way raise EngineGone."""
-        self.given_up.set()
+        if not self.given_up.done():
+            self.given_up.set_result(None)
         try:
             ray.kill(self.actor)
         finally:
@@ -181,8 +159,8 @@ class EngineHandle:
 
     async def _await(self, answer: Awaitable[Any], method: str, deadline: Deadline) -> Any:
         try:
-            return await within(deadline, _result(answer), f"{method} of {self.name}", unless=self.given_up.future)
-        except EngineGone:
+            return await within(deadline, _result(answer), f"{method} of {self.name}", unless=self.given_up)
+        except EngineGone:  # of the method itself: it speaks of another engine
             raise
         except GivenUp:  # a stopped process would keep its caller
             raise EngineGone(f"{self.name} was given up.") from None

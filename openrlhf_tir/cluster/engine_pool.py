@@ -18,7 +18,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -59,7 +59,7 @@ class EnginePool:
         actor_class: type = RolloutActor,
         shared: PlacementGroup | None = None,
     ) -> None:
-        """Create a pool; nothing is launched before `start`, or `fleet.start`.
+        """Create a pool; nothing is launched before `start`.
 
         Args:
             cfg: The run's configuration.
@@ -91,19 +91,10 @@ class EnginePool:
         """Responses that were moved to the fast lane so far."""
         self._closing: set[asyncio.Task] = set()
 
-    @classmethod
-    async def start(
-        cls,
-        cfg: Config,
-        model: str,
-        env_urls: Mapping[str, list[str]],
-        actor_class: type = RolloutActor,
-        shared: PlacementGroup | None = None,
-    ) -> EnginePool:
-        """Create a pool and launch its engines. Raises what the first failed launch raised."""
-        pool = cls(cfg, model, env_urls, actor_class, shared)
-        await pool.fleet.start()
-        return pool
+    async def start(self) -> Self:
+        """Launch the first engines and return the pool. Raises what the first failed launch raised."""
+        await self.fleet.start()
+        return self
 
     @property
     def router(self) -> Router[EngineHandle]:
@@ -196,20 +187,23 @@ class EnginePool:
         )
 
     def attach_prover(self, prover: Prover) -> None:
-        """Set what brings new engines to the current weights and proves them, before they are members."""
+        """Set what brings new engines to the current weights and proves them, before they are members.
+
+        Engines that wait because of `hold_new_engines` go on.
+        """
         self.prover = prover
         self._may_join.set()
 
     def detach_prover(self, prover: Prover) -> None:
-        """Let new engines join with the model that they load, if this prover is still the attached one."""
+        """Take a prover away, if it is still the attached one: new engines then join with the model that they load."""
         if self.prover == prover:
             self.prover = None
 
     def hold_new_engines(self) -> None:
-        """Let new engines wait for the next prover, because the learner restarts.
+        """Keep new engines from joining until the next `attach_prover`. Call it when the learner restarts.
 
-        Nobody can prove a new engine then. One that joined would hold the weights that it loaded, while the others hold
-        the last push.
+        Nobody can prove an engine meanwhile. One that joined would hold the weights that it loaded, while the others
+        hold the last push.
         """
         self.prover = None
         self._may_join.clear()

@@ -122,7 +122,7 @@ async def _running(
                 elif learner and cfg.train.share_gpus:
                     shared = await _reserve_shared(cfg)
                     pool, ranks = await _all_or_none(
-                        EnginePool.start(cfg, model, urls, shared=shared), LearnerGroup.start(cfg, shared)
+                        EnginePool(cfg, model, urls, shared=shared).start(), LearnerGroup.start(cfg, shared)
                     )
                     services = Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
                 else:
@@ -144,7 +144,7 @@ async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner
     need a node's GPUs together would find a part of every node taken."""
     reserved = await LearnerGroup.reserve(cfg) if learner else None
     starting: list[Awaitable[Any]] = [
-        EnginePool.start(cfg, model, urls),
+        EnginePool(cfg, model, urls).start(),
         *([LearnerGroup.start(cfg, reserved=reserved)] if learner else []),
     ]
     return await _all_or_none(*starting)
@@ -169,7 +169,7 @@ async def _in_turns(
             f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
         )
     shared = await _reserve_shared(cfg)
-    pool = await EnginePool.start(cfg, model, urls, shared=shared)
+    pool = await EnginePool(cfg, model, urls, shared=shared).start()
     try:
         patience = (
             Deadline.of(cfg, "timeouts.start_s")

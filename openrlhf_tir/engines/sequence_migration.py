@@ -95,7 +95,7 @@ class SequenceMigration:
         return list(self.locations.items())
 
     def around(self, own_engine: Engine) -> MigratingEngine:
-        """Return an engine for the episodes of a group, from which their requests can be moved.
+        """Return this actor's engine wrapped for the episodes of a group, so that their requests can be moved.
 
         Args:
             own_engine: This actor's engine, as the group uses it.

@@ -56,7 +56,7 @@ async def test_the_work_of_a_stopped_actor_is_done_by_the_others_and_its_process
     cfg = config(tmp_path)
     cfg.run_dir.mkdir()
     with fault_server(tmp_path, delay_s=0.01) as server, ray_session(cfg):
-        pool = await EnginePool.start(cfg, cfg.actor.model_name_or_path, {"echo": [server]}, WithPid)
+        pool = await EnginePool(cfg, cfg.actor.model_name_or_path, {"echo": [server]}, WithPid).start()
         try:
             stopped = pool.members[1]
             process = psutil.Process(await stopped.actor.pid.remote())

@@ -83,7 +83,7 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     inputs = load_inputs(cfg)
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
-            pool = await EnginePool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
+            pool = await EnginePool(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush).start()
             services = Services(
                 cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s)
             )

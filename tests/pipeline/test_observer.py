@@ -38,6 +38,20 @@ def test_few_groups_are_seen_with_those_before_them():
     assert accuracies([True] * 8, [False], [], [False] * 5 + [True] * 5) == [1.0, 0.75, 0.75, 0.5]
 
 
+def test_a_group_that_failed_counts_as_failed_and_never_as_kept_though_no_filter_dropped_it():
+    """The failed group has answers, all right, and the verdict KEEP; the kept one's are wrong."""
+    metrics = MemoryMetrics()
+    observer = Observer(metrics, Silent(), Silent(), envs=("math", "search"))
+    kept = replace(group_of(GroupKey(0, 0), 0, KEEP)[0], env="math", correct=[False, False])
+    failed = replace(group_of(GroupKey(0, 1), 0, KEEP, "filter_error")[0], env="math", correct=[True, True])
+    observer.group_finished("buffered", kept, None)
+    observer.group_finished("failed", failed, failed.failed)
+    observer.step_finished(StepReport(1, {}, 1.0, 1), batch_groups=B, rolling=0, buffered=0, extra={})
+    row = metrics.rows[1]
+    assert (row["env/math/kept"], row["env/math/failed/filter_error"], row["failed/filter_error"]) == (1, 1, 1)
+    assert row["accuracy"] == 0.0
+
+
 def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     one, _ = group_of(GroupKey(0, 0), 0)
     other, _ = group_of(GroupKey(0, 1), 0)

@@ -80,7 +80,8 @@ class Handle:
 
 class HostedEngine(EngineHandle):
     def kill(self) -> None:
-        self.given_up.set()
+        if not self.given_up.done():
+            self.given_up.set_result(None)
         self.actor.end()
         remove_placement_group(self.placement)
 

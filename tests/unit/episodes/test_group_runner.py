@@ -10,9 +10,9 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group_runner import EvalMode, GroupRunner
-from openrlhf_tir.errors import EnvError, RequestRefused, VerifierError
+from openrlhf_tir.errors import EnvError, FilterError, RequestRefused, VerifierError
 from openrlhf_tir.simulation import virtual_loop
-from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Verdict
+from openrlhf_tir.types import KEEP, Completion, GroupKey, RewardParts, Task, Verdict
 
 from .test_episode import CharCodec, PlayedEnv
 
@@ -220,6 +220,17 @@ async def test_a_group_in_which_the_model_wrote_nothing_has_no_version_and_is_dr
     assert len(group.valid) == 4
     meta, _ = await runner(SilentEngine()).run(KEY, Task("Q", "x"), EvalMode(2, 0.0))
     assert meta.verdict.keep, "an evaluation counts it as what it is, a wrong answer"
+
+
+async def test_a_filter_that_fails_on_a_group_without_model_tokens_fails_it_and_does_not_drop_it():
+    """Whether the filter would have kept it nobody knows: the failure must reach whoever counts them."""
+
+    def broken(group):
+        raise FilterError("mine.py:4: IndexError")
+
+    meta, _ = await runner(SilentEngine(), judge=broken).run(KEY, Task("Q", "x"))
+    assert meta.failed == FilterError.reason and meta.why == {FilterError.reason: "mine.py:4: IndexError"}
+    assert meta.verdict == KEEP and meta.oldest_version is None
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["the thread saw it", "only the waiter can see it"])

@@ -93,10 +93,12 @@ def test_groups_are_counted_over_the_run_by_what_became_of_them():
     progress.group("filtered", dropped("zero_variance"), None)
     progress.group("filtered", dropped("too_long"), None)
     progress.group("failed", None, "timeout")
+    progress.group("failed", kept, "filter_error")  # no filter dropped it, and it is not accepted
     progress.group("requeued", None, "surplus")  # no fault: it is issued again
-    assert (progress.rolled, progress.accepted) == (4, 1)
-    assert progress.dropped == {"zero_variance": 1, "too_long": 1} and progress.failed == {"timeout": 1}
-    assert progress.sampled_tokens == 3 * sum(kept.model_tokens)
+    assert (progress.rolled, progress.accepted) == (5, 1)
+    assert progress.dropped == {"zero_variance": 1, "too_long": 1}
+    assert progress.failed == {"timeout": 1, "filter_error": 1}
+    assert progress.sampled_tokens == 4 * sum(kept.model_tokens)
 
 
 def test_the_eta_is_the_wall_clock_of_whole_cycles_without_the_first():
