@@ -11,7 +11,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.pipeline.scheduler import BatchDecision
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import CounterUpdate, GroupKey, StepReport, Task
+from openrlhf_tir.types import KEEP, CounterUpdate, GroupKey, StepReport, Task
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, group_of, pipeline
 
@@ -142,3 +142,15 @@ def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
     unasked = lengths(1, *[(2500, False)] * 20, (2600, True))
     state_of(names=["accuracy"]).judge_group(unasked)
     assert unasked.verdict.keep
+
+
+def test_a_group_that_failed_is_neither_dropped_by_the_length_balance_nor_part_of_it():
+    """It has the verdict KEEP and hopeless lengths, among which the next group would be hopeless too."""
+    balanced = state_of(names=["accuracy", "length_balance"])
+    balanced.errors.updated = True
+    failed = replace(lengths(0, *[(2500, False)] * 40), failed="filter_error")
+    balanced.judge_group(failed)
+    assert failed.verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
+    few_right = lengths(1, *[(2500, False)] * 9, (2500, True))
+    balanced.judge_group(few_right)
+    assert few_right.verdict.keep, "1 of 10 is right; of 50, with the failed group's, it would be 2 %"

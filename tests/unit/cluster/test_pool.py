@@ -269,6 +269,93 @@ def test_an_engine_that_says_it_is_well_and_fails_three_prompts_in_a_row_is_repl
     run(scenario())
 
 
+def test_a_group_that_succeeds_shows_that_the_failures_before_it_were_the_prompts(cluster):
+    c = cluster(engines=1)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].fails_groups = lambda prompt: "engine_error" if prompt.startswith("bad") else None
+        for number, prompt in enumerate(("bad 1", "bad 2", "good", "bad 3", "bad 4")):
+            await c.pool.run_group(GroupKey(0, number), Task(prompt, "0"))
+        assert c.names == ["rollout-0"] and not c.actors[0].killed
+        with pytest.raises(EngineGone):
+            await c.pool.run_group(GroupKey(0, 5), Task("bad 5", "0"))
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_an_answer_that_tells_of_another_lost_engine_costs_only_that_one(cluster):
+    """As where a response was to move to an engine that is gone: the one that was asked is well."""
+    from openrlhf_tir.cluster.rollout_actor import RolloutActor
+
+    c = cluster(engines=1)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        [engine] = c.pool.members
+        c.actors[0].raises["activity"] = EngineGone("rollout-7 is lost")
+        with pytest.raises(EngineGone, match="rollout-7"):
+            await engine.call(RolloutActor.activity, deadline=engine.unresponsive)
+        assert c.names == ["rollout-0"] and not c.actors[0].killed
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_a_group_that_nobody_wants_any_more_is_cancelled_at_its_engine_and_runs_nowhere(cluster, monkeypatch):
+    c = cluster(engines=1)
+    cancelled = []
+
+    async def scenario():
+        await c.pool.fleet.start()
+        monkeypatch.setattr("ray.cancel", cancelled.append)
+        key = GroupKey(0, 0)
+        rolling = asyncio.create_task(c.pool.run_group(key, Task("p", "0")))
+        await asyncio.sleep(1)
+        [engine] = c.pool.members
+        assert engine.running == {key} and not cancelled
+        rolling.cancel()
+        await asyncio.gather(rolling, return_exceptions=True)
+        assert not engine.running and len(cancelled) == 1
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_an_engine_that_was_loading_while_the_servers_were_swapped_has_the_new_ones_before_it_is_proved(cluster):
+    from .fake_actors import FakeActor
+
+    c = cluster(engines=1)
+    events = []
+
+    class Recording(FakeActor):
+        async def do_start(self, *args):
+            await asyncio.sleep(60)
+            return "http://fake"
+
+        async def do_set_env_urls(self, urls):
+            events.append((self.index, urls))
+
+    async def prove(engine, admit):
+        events.append("proved")
+        admit()
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.pool.attach_prover(prove)
+        c.actor_class = Recording
+        c.pool.resize(2)
+        await asyncio.sleep(10)
+        await c.pool.set_env_urls({"echo": ["http://new"]})
+        assert not events, "it is still loading"
+        await asyncio.sleep(100)
+        assert events == [(1, {"echo": ["http://new"]}), "proved"]
+        await c.pool.stop()
+
+    run(scenario())
+
+
 def test_an_evaluation_goes_to_the_engines_that_were_proved_to_have_its_weights(cluster):
     """Two of version 1, one that came up with version 3: four groups of an evaluation of version 1, and of training."""
 
@@ -303,18 +390,25 @@ def test_an_engine_that_starts_while_the_learner_restarts_joins_once_it_can_be_p
         proved.append(engine.name)
         admit()
 
+    async def publisher_before(engine, admit):
+        raise AssertionError("it is closed")
+
     async def scenario():
         await c.pool.fleet.start()
         try:
-            c.pool.attach_prover(prove)
+            c.pool.attach_prover(publisher_before)
             c.pool.hold_new_engines()
-            c.pool.detach_prover(prove)  # as the exit of the attempt before does
+            c.pool.detach_prover(publisher_before)  # as the exit of the attempt before does
             c.pool.resize(2)
             await asyncio.sleep(600)
             assert len(c.actors) == 2 and c.names == ["rollout-0"] and not proved
             c.pool.attach_prover(prove)
             await asyncio.sleep(1)
             assert c.names == ["rollout-0", "rollout-1"] and proved == ["rollout-1"]
+            c.pool.detach_prover(publisher_before)
+            c.pool.resize(3)
+            await asyncio.sleep(10)
+            assert proved == ["rollout-1", "rollout-2"], "only the attached prover can be taken away"
         finally:
             await c.pool.stop()
 
