@@ -191,11 +191,12 @@ class MethodError(InfraError):
     """A function of the method failed: there is no reward. `str(e)` names file, line and what was expected.
 
     Attributes:
-        traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.
+        user_traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.
+            (`traceback` would be overwritten by pebble, which sets it on every error that leaves a worker.)
     """
 
     reason = "method_error"
-    traceback: str = ""
+    user_traceback: str = ""
 
 
 class RewardError(MethodError):

@@ -208,7 +208,7 @@ def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | 
         f"Environment {env}: {signals[CODE_DEFECT]}: {signals.get('error', 'no reason given')}."
         " It is a bug in that line, or a task that it does not expect."
     )
-    error.traceback = str(signals.get("traceback", ""))
+    error.user_traceback = str(signals.get("traceback", ""))
     return error
 
 

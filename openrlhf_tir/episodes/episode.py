@@ -167,7 +167,7 @@ async def run_episode(
     except InfraError as e:
         trajectory.failed = e.reason
         trajectory.why = str(e)
-        trajectory.traceback = getattr(e, "traceback", "")
+        trajectory.traceback = getattr(e, "user_traceback", "")
     return trajectory
 
 

@@ -398,7 +398,7 @@ class GroupRunner:
         except InfraError as e:
             trajectory.failed = e.reason
             trajectory.why = str(e)[:WHY_CHARS]
-            trajectory.traceback = getattr(e, "traceback", "")
+            trajectory.traceback = getattr(e, "user_traceback", "")
         group.on_trajectory(trajectory)
         return trajectory
 

@@ -49,7 +49,7 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
         if isinstance(e, Overrun):
             remedy = "Make it quicker, or raise that."
         failure = error(f"{message} {remedy}")
-        failure.traceback = traceback_of(e, file)
+        failure.user_traceback = traceback_of(e, file)
         raise failure from e
 
 

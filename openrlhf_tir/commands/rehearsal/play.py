@@ -246,7 +246,7 @@ class _Rehearsal:
             trajectory.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
             trajectory.failed, trajectory.why = e.reason, str(e)
-            trajectory.traceback = getattr(e, "traceback", "")
+            trajectory.traceback = getattr(e, "user_traceback", "")
         return trajectory
 
     async def _judged(self, group: Group, e: Environment) -> None:
@@ -299,7 +299,7 @@ class _Rehearsal:
             await call()
         except TirError as e:
             in_user_code = isinstance(e, MethodError)
-            self.found.failed(str(e), getattr(e, "traceback", ""), during, in_user_code=in_user_code)
+            self.found.failed(str(e), getattr(e, "user_traceback", ""), during, in_user_code=in_user_code)
 
 
 def _of(group: Group, members: list[Trajectory]) -> Group:

@@ -142,7 +142,7 @@ class Process:
         error = AgentError(
             f"train.agent_func_path: {result['error']}. It is a bug in that line, or a task that it does not expect."
         )
-        error.traceback = result["traceback"]
+        error.user_traceback = result["traceback"]
         raise error
 
     @property

@@ -320,7 +320,7 @@ class UserProtocol:
             line = plugins.raised_at(e, file)
             remedy = "It is a bug in that line, or a text that it does not expect."
             error = TurnError(f"env.protocol = {self._name!r}: {line}: {type(e).__name__}: {e}. {remedy}")
-            error.traceback = traceback_of(e, file)
+            error.user_traceback = traceback_of(e, file)
             raise error from e
 
 

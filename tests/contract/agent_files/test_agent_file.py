@@ -85,7 +85,7 @@ async def test_a_file_that_blocks_its_process_is_interrupted_at_the_line_that_ru
     line = next(i for i, text in enumerate(CUSTOM.splitlines(), 1) if "time.sleep" in text)
     with pytest.raises(AgentError, match=rf"agent.py:{line}: Overrun") as raised:
         await one(agent, engine, "block")
-    assert "time.sleep" in raised.value.traceback
+    assert "time.sleep" in raised.value.user_traceback
     assert (await one(agent, engine)).reward == 0.5
     assert agent.workers[0].process.starts == 1
 
