@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group_runner import EvalMode
-from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost, VersionGone
+from openrlhf_tir.errors import ConfigError, EngineError, EngineGone, PayloadLost, VersionGone
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
@@ -319,6 +320,38 @@ def test_a_group_that_nobody_wants_any_more_is_cancelled_at_its_engine_and_runs_
         await asyncio.gather(rolling, return_exceptions=True)
         assert not engine.running and len(cancelled) == 1
         await c.pool.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_raised"), [(EngineGone("dead"), False), (EngineError("broken"), False), (ConfigError("no"), True)]
+)
+def test_an_engine_that_is_lost_does_not_stop_a_swap_of_servers_and_a_refusal_does(cluster, error, is_raised):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].raises["set_env_urls"] = error
+        with pytest.raises(ConfigError) if is_raised else nullcontext():
+            await c.pool.set_env_urls({"echo": ["http://new"]})
+        await c.pool.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("how", ["answers", "hangs", "fails"])
+def test_an_actor_that_is_asked_to_stop_is_killed_whatever_it_answers(cluster, how):
+    c = cluster(engines=1)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        if how == "hangs":
+            c.actors[0].hangs.add("stop")
+        elif how == "fails":
+            c.actors[0].raises["stop"] = EngineError("broken")
+        await c.pool.stop()
+        assert c.actors[0].killed
 
     run(scenario())
 

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sequence_migration import SequenceMigration
-from openrlhf_tir.errors import EngineGone
+from openrlhf_tir.errors import EngineGone, RequestRefused
 from openrlhf_tir.types import Completion, Sampling
 
 PROMPT = [1, 2, 3]
@@ -130,6 +130,47 @@ def test_an_engine_that_dies_gives_the_response_back():
     lane.dies_at = 12
     moved, _ = written(Sampling(20), Speaker(), {4: lane}, {lane: "lane"})
     assert moved.text == SAYS[:20] and moved.versions.tolist() == [0] * 20
+
+
+def test_an_error_of_the_own_engine_is_raised_and_not_tried_again():
+    class Dying(Speaker):
+        async def generate(self, token_ids, sampling, *, request_id):
+            assert not self.asked, "it was tried again"
+            return await super().generate(token_ids, sampling, request_id=request_id)
+
+    here = Dying()
+    here.dies_at = 5
+    with pytest.raises(EngineGone):
+        written(Sampling(100), here, {}, {})
+
+
+def test_what_another_engine_refuses_is_refused_here_too_without_another_try():
+    """No engine could answer it: a prompt that is too long, say."""
+
+    class Refusing(Speaker):
+        async def generate(self, token_ids, sampling, *, request_id):
+            raise RequestRefused("longer than the context")
+
+    here, lane = Speaker(), Refusing()
+    with pytest.raises(RequestRefused):
+        written(Sampling(100), here, {5: lane}, {lane: "lane"})
+    assert len(here.asked) == 1
+
+
+def test_the_tokens_of_a_trajectory_count_over_its_segments():
+    migration = SequenceMigration(Speaker(), text_of)
+
+    async def main() -> list[int]:
+        with migration.writing(KEY):
+            engine = migration.around(migration.engine)
+            counts = []
+            for turn in range(2):
+                await engine.generate(PROMPT, Sampling(4), request_id=f"{KEY}/{turn}")
+                [(_, location)] = migration.under_way()
+                counts.append(location.tokens)
+            return counts
+
+    assert asyncio.run(main()) == [4, 8]
 
 
 def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():

@@ -68,6 +68,19 @@ def test_a_step_is_made_with_engines_asleep_and_a_push_with_the_learner_offloade
     ]
 
 
+def test_a_bug_in_an_engines_sleep_is_raised_and_nobody_steps_on_its_memory():
+    async def turn() -> list[str]:
+        s = Scene()
+        s.engines[1].error, s.engines[1].fails = KeyError, {"sleep": 1}
+        with pytest.raises(KeyError):
+            await s.during("learning", said="step")
+        assert s.time_share.turn is None
+        await s.during("learning", said="step")
+        return s.events
+
+    assert run(turn()) == ["a sleep", "a sleep", "b sleep", "learner onload", "step"]
+
+
 def test_a_step_that_is_followed_by_none_needs_no_push_to_give_the_turn_back():
     async def turn() -> list[str]:
         s = Scene(engines=1)
