@@ -23,7 +23,7 @@ import torch
 import vllm  # noqa: F401  before the stubs of flash-attn: openrlhf.trainer.ray imports it
 
 from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
-from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy, _fp32_allowed
+from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy, _loading_rules
 from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.learner.zero3 import Zero3Rank
 from openrlhf_tir.types import Group, TrainBatch
@@ -68,7 +68,7 @@ class OpenRlhf:
         self.learner, cfg = learner, learner.cfg
         self.args = _args(cfg, learner.world_size)
         strategy = _Strategy(self.args, learner.strategy)
-        with _fp32_allowed():
+        with _loading_rules():
             actor = Actor(
                 cfg.actor.model_name_or_path,
                 attn_implementation=attention,

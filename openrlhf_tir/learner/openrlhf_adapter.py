@@ -31,6 +31,7 @@ import transformers.modeling_utils
 import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
+from transformers.models.auto import auto_factory, configuration_auto
 
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
@@ -70,14 +71,28 @@ PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 
 
 @contextmanager
-def _fp32_allowed() -> Iterator[None]:
-    """Let openrlhf's models load in fp32 inside the block: their table of dtypes has only bf16 and fp16."""
-    original = openrlhf_utils.convert_to_torch_dtype
-    openrlhf_utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else original(name)
+def _loading_rules() -> Iterator[None]:
+    """Change two habits of openrlhf's loaders inside the block.
+
+    Their table of dtypes has only bf16 and fp16: fp32 is allowed as well. They ask for trust_remote_code=True: code in
+    the model's directory (auto_map of config.json) is not run, since the engines do not run it either.
+    """
+    convert_to_torch_dtype = openrlhf_utils.convert_to_torch_dtype
+    resolve_trust_remote_code = auto_factory.resolve_trust_remote_code
+
+    def without_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> Any:
+        return resolve_trust_remote_code(False, *args, **kwargs)
+
+    openrlhf_utils.convert_to_torch_dtype = lambda name: (
+        torch.float32 if name == "fp32" else convert_to_torch_dtype(name)
+    )
+    auto_factory.resolve_trust_remote_code = configuration_auto.resolve_trust_remote_code = without_remote_code
     try:
         yield
     finally:
-        openrlhf_utils.convert_to_torch_dtype = original
+        openrlhf_utils.convert_to_torch_dtype = convert_to_torch_dtype
+        auto_factory.resolve_trust_remote_code = resolve_trust_remote_code
+        configuration_auto.resolve_trust_remote_code = resolve_trust_remote_code
 
 
 @contextmanager
@@ -121,7 +136,7 @@ class PolicyModel(Actor):
         lora = cfg.ds.lora if not frozen else Lora()
         if liger.is_used(cfg, on_gpu=strategy.device != "cpu"):
             liger.apply(cfg.actor.model_name_or_path)
-        with _fp32_allowed(), _explained_lora_error(self, cfg):
+        with _loading_rules(), _explained_lora_error(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=_attention(cfg),
@@ -289,7 +304,7 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
         ConfigError: With packing, the sequences of a row would see each other in this model.
     """
     name = cfg.critic.model_name_or_path or cfg.actor.model_name_or_path
-    with _fp32_allowed():
+    with _loading_rules():
         model = get_llm_for_sequence_regression(
             name,
             "critic",

@@ -76,7 +76,7 @@ def test_the_flash_attn_stubs_are_gone_after_the_import(adapter):
 
 @pytest.mark.slow
 def test_the_dtype_table_is_put_back(adapter):
-    with adapter._fp32_allowed():
+    with adapter._loading_rules():
         assert adapter.openrlhf_utils.convert_to_torch_dtype("fp32") is adapter.torch.float32
     with pytest.raises(ValueError, match="Invalid param_dtype"):
         adapter.openrlhf_utils.convert_to_torch_dtype("fp32")
