@@ -36,6 +36,7 @@ FILES = {
     "lock.py": ("tutorial.md", "class Lock"),
     "brief.py": ("own_task.md", "def score"),
     "shop.py": ("README.md", "def price"),
+    "own.py": ("extend.md", "class Coin"),
 }
 """Files of one's own that recipes of the pages name."""
 RECIPES = "the recipes below"
@@ -63,6 +64,7 @@ RUN_BY = {
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_checks",
     ("tutorial.md", "python", "class Lock"): "test_the_tutorial_gets_as_far_as_its_checks",
     ("own_task.md", "python", "def score"): RECIPES,
+    ("extend.md", "python", "class Coin"): "test_the_page_of_own_parts_passes_every_check",
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
@@ -162,7 +164,7 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
         return
     for name, (where, holds) in FILES.items():
         (tmp_path / name).write_text(block(where, "python", holds))
-    if b.page == "tutorial.md":
+    if b.page in ("tutorial.md", "extend.md"):
         (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
     if b.page == "tutorial.md" and "digits.py:share" in b.text:
         (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
@@ -283,6 +285,17 @@ def test_the_tutorial_gets_as_far_as_its_checks(tmp_path, monkeypatch, capsys):
     (tmp_path / "lock.py").write_text(block("tutorial.md", "python", "class Lock"))
     (tmp_path / "second.toml").write_text(block("tutorial.md", "toml", "lock.py:Lock"))
     assert main(["train", "--recipe", "second.toml", "--check-only"]) == 0
+
+
+@pytest.mark.slow
+def test_the_page_of_own_parts_passes_every_check(tmp_path, monkeypatch):
+    """A reward, filter, environment, turn protocol and estimator of one file, from the tutorial's directory on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
+    exec(compile(block("tutorial.md", "python", "save_model"), "make.py", "exec"), {})
+    (tmp_path / "own.py").write_text(block("extend.md", "python", "class Coin"))
+    (tmp_path / "own.toml").write_text(block("extend.md", "toml", "own.py:Coin"))
+    assert main(["train", "--recipe", "own.toml", "--check-only"]) == 0
 
 
 @pytest.mark.long
