@@ -3,6 +3,7 @@
 #                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
 #                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
+#                run.sh reworded FILTER...   with every message of the code reworded: what fails asserts prose
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,6 +25,7 @@ case ${1:-} in
         exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"
         ;;
     cost) exec "$python" -m pytest -q -p tests.cpu_seconds -m "not long" "${@:2}" ;;
+    reworded) exec "$python" -m pytest -q -p tests.reworded -m "not long" "${@:2}" ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -318,10 +319,7 @@ def test_a_heartbeat_that_stays_broken_costs_the_actor_and_not_the_run(caplog):
         await c.fleet.stop()
 
     run(scenario())
-    assert (
-        "'heartbeat of rollout-0' failed 5 times in a row, the last time with OSError: a bug in the heartbeat"
-        in caplog.text
-    )
+    assert re.search(r"'heartbeat of rollout-0'.* 5 .*OSError: a bug in the heartbeat", caplog.text)
 
 
 def test_an_actor_that_does_not_stop_in_good_order_is_killed():

@@ -146,7 +146,7 @@ async def test_waiting_groups_hear_that_nobody_will_come():
     waiting = asyncio.create_task(home(r, "p"))
     await asyncio.sleep(0)
     r.set_launch_error(RuntimeError("no GPU"))
-    with pytest.raises(PipelineError, match=r"No rollout actor is left.*no GPU"):
+    with pytest.raises(PipelineError, match="no GPU"):
         await waiting
 
 

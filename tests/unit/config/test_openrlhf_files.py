@@ -71,15 +71,15 @@ def test_the_recipe_of_the_documentation_loads(home):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "facts"),
     [
-        ("--reward.name remote", "reward 'remote' asks reward.remote_url, which is not set"),
-        ("--reward.remote_url http://h:1 --reward.name math", "is asked by reward 'remote', and the reward is math"),
-        ("--train.agent_func_path agent.py --rollout.agent external", "Leave one of them out."),
-        ("--train.agent_func_path agent.py --rollout.early_stop", "may give any score. Switch it off."),
+        ("--reward.name remote", ["'remote'", "reward.remote_url"]),
+        ("--reward.remote_url http://h:1 --reward.name math", ["'remote'", "reward.remote_url"]),
+        ("--train.agent_func_path agent.py --rollout.agent external", ["train.agent_func_path", "rollout.agent"]),
+        ("--train.agent_func_path agent.py --rollout.early_stop", ["rollout.early_stop"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(home, argv, said):
+def test_what_does_not_go_together_is_refused(home, argv, facts):
     with pytest.raises(ConfigError) as e:
         parsed(*argv.split())
-    assert said in str(e.value)
+    assert all(fact in str(e.value) for fact in facts)

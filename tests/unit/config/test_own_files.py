@@ -56,7 +56,7 @@ def test_an_option_without_a_value_is_refused(parser):
     with pytest.raises(ConfigError) as e:
         overrides_of(parser.parse_args(["--reward.options", "c", "--filter.options", "=3"]))
     said = str(e.value).splitlines()
-    assert "--reward.options 'c' is no KEY=VALUE" in said[0] and "--filter.options '=3' is no KEY=VALUE" in said[1]
+    assert "--reward.options 'c'" in said[0] and "--filter.options '=3'" in said[1]
 
 
 def test_a_run_works_with_copies_and_its_written_config_names_them(tmp_path):

@@ -303,7 +303,7 @@ async def test_a_chat_without_calls_is_answered_as_the_user():
 def test_a_template_without_tools_is_refused_with_the_remedy():
     with pytest.raises(
         ConfigError,
-        match=r"message of tool: .*refuses a conversation of user, assistant, tool.*env.options.role = 'user'",
+        match=r"env\.options\.role = 'user'",
     ):
         chat_formats("mistral_v1", "mistral")
 

@@ -76,9 +76,9 @@ async def test_its_options_are_keyword_arguments(tmp_path):
             {"options": {"marks": "|"}},
             r"mine\.py:5: Digits\(.*mark='!'\).*'marks'",
         ),
-        ("def too_long", "def too_lon", {}, r"Digits has no too_long"),
-        ("class Digits:", "class Digit:", {}, r"has no 'Digits'. It defines: Digit"),
-        ("budget_message=False, ", "", {}, r"cannot be called as it would be: .*budget_message"),
+        ("def too_long", "def too_lon", {}, r"Digits .*too_long"),
+        ("class Digits:", "class Digit:", {}, r"'Digits'.* Digit\b"),
+        ("budget_message=False, ", "", {}, "budget_message"),
     ],
 )
 def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings, said):
@@ -92,11 +92,11 @@ def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings
         (
             "return Call(completion.stop_reason)",
             "return completion.stop_reason",
-            r"advance gave '5' \(str\), not a Call, Reject, GoOn or End",
+            r"advance .*'5' \(str\)",
         ),
         ("self.left -= 1", "self.left -= self.none", r"mine\.py:18: AttributeError"),
-        ('return f"{self.mark}{observation}{self.mark}"', "return 3", r"insertion gave 3"),
-        ('return tuple("0123456789") if self.left else ()', 'return "0"', r"stops gave '0'"),
+        ('return f"{self.mark}{observation}{self.mark}"', "return 3", r"insertion .*3"),
+        ('return tuple("0123456789") if self.left else ()', 'return "0"', r"stops .*'0'"),
     ],
 )
 async def test_what_it_does_wrong_fails_the_trajectory_with_file_and_line(tmp_path, old, new, said):

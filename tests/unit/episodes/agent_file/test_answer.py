@@ -51,33 +51,34 @@ def test_tensors_become_numbers():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"reward": float("nan")}, "reward is nan, which is not finite"),
-        ({"reward": "high"}, r"reward is 'high' \(str\), not a number"),
-        ({"extra_logs": {"a": "b"}}, r"extra_logs\['a'\] is 'b'"),
-        ({"extra_logs": 3}, "extra_logs is int"),
-        ({"mm_train_inputs": {}}, "images"),
+        ({"reward": float("nan")}, r"reward .*nan"),
+        ({"reward": "high"}, r"reward .*'high' \(str\)"),
+        ({"extra_logs": {"a": "b"}}, r"extra_logs\['a'\] .*'b'"),
+        ({"extra_logs": 3}, r"extra_logs .*int"),
+        ({"mm_train_inputs": {}}, "mm_train_inputs"),
     ],
 )
 def test_what_is_no_number_is_named(change, said):
+    assert answer(GOOD)
     with pytest.raises(ValueError, match=said):
         answer(GOOD | change)
 
 
 def test_a_missing_field_is_named():
-    with pytest.raises(ValueError, match="no observation_tokens, action_ranges"):
+    with pytest.raises(ValueError, match="observation_tokens, action_ranges"):
         answer({"reward": 1.0})
-    with pytest.raises(ValueError, match="execute returned NoneType, not a dict"):
+    with pytest.raises(ValueError, match="NoneType"):
         answer(None)
 
 
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (None, "step returned None"),
-        ({"rewards": OneNumber()}, "no environment_feedback, done"),
-        (STEP | {"rewards": 1.0}, r'"rewards" = 1.0 \(float\), not one number in a tensor'),
-        (STEP | {"environment_feedback": 3}, "not text"),
-        (STEP | {"environment_images": ["png"]}, "tasks are text here"),
+        (None, "None"),
+        ({"rewards": OneNumber()}, "environment_feedback, done"),
+        (STEP | {"rewards": 1.0}, r'"rewards" = 1.0 \(float\)'),
+        (STEP | {"environment_feedback": 3}, "environment_feedback"),
+        (STEP | {"environment_images": ["png"]}, "environment_images"),
     ],
 )
 def test_a_step_that_openrlhf_could_not_use_says_why(result, said):
@@ -112,7 +113,7 @@ async def test_steps_are_recorded_with_their_rewards():
 
 
 async def test_a_step_that_does_not_end_misses_its_deadline():
-    with pytest.raises(CallLate, match=r"env\.step_timeout_s = 0\.01 s"):
+    with pytest.raises(CallLate, match=r"env\.step_timeout_s = 0\.01"):
         await recorded(Game, Deadlines(reset=60.0, step=0.01))().step({"action_text": "wait"})
 
 
@@ -134,9 +135,7 @@ def test_only_the_policys_own_distribution_may_be_asked_for():
         "top_p": 1.0,
         "stop": ["</a>"],
     }
-    with pytest.raises(
-        ValueError, match=r"sampling_params.repetition_penalty = 1.2 would sample from another distribution"
-    ):
+    with pytest.raises(ValueError, match=r"sampling_params\.repetition_penalty = 1\.2"):
         request_of(replace(params, repetition_penalty=1.2))
 
 
@@ -181,19 +180,19 @@ async def test_a_request_that_is_given_up_is_taken_back():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\n", "agent.py has no 'AgentExecutor'"),
-        ("AgentExecutor = 3\n", "AgentExecutor is int, which cannot be called"),
+        ("x = 1\n", "'AgentExecutor'"),
+        ("AgentExecutor = 3\n", "AgentExecutor"),
         ("class AgentExecutor:\n    pass\n", "agent.py:1: AgentExecutor has no `async def execute`"),
         (
             "class AgentExecutor:\n    async def execute(self, prompt):\n        ...\n",
-            "cannot be called as OpenRLHF 0.11.2 does: got an unexpected keyword",
+            "OpenRLHF 0.11.2",
         ),
         (
             (
                 "class AgentExecutor:\n    def __init__(self, max_steps):\n        ...\n    async def execute(self,"
                 " **kwargs):\n        ...\n"
             ),
-            "missing a required argument: 'max_steps'",
+            "'max_steps'",
         ),
         ("import no_such_thing_here\n", "agent.py:1: ModuleNotFoundError"),
     ],

@@ -64,11 +64,8 @@ def test_what_lies_between_and_behind_the_ranges_is_never_trained():
 def test_a_range_that_the_engine_did_not_sample_fails_the_sample():
     with pytest.raises(AgentError, match=r"action_ranges.*\(3, 4\)"):
         made(said([*PROMPT, 51], [[3, 4]]), record_of(*RECORDED))
-    with pytest.raises(AgentError, match="6 tokens"):
-        (
-            made(said([*PROMPT, 50, 60, 62, 70], [[3, 4], [6, 7]]), record_of(*RECORDED)),
-            "the same token after another context has another log-prob",
-        )
+    with pytest.raises(AgentError, match=r"\b6\b"):  # the same token after another context has another log-prob
+        made(said([*PROMPT, 50, 60, 62, 70], [[3, 4], [6, 7]]), record_of(*RECORDED))
 
 
 def test_a_range_may_leave_out_the_end_of_what_was_sampled():
@@ -105,7 +102,7 @@ def test_a_result_without_sampled_tokens_is_failed_not_zero():
 def test_ranges_out_of_order_and_another_temperature_are_refused():
     with pytest.raises(AgentError, match="action_ranges"):
         made(said(TWO_TURNS, [[6, 7], [3, 4]]), record_of(*RECORDED))
-    with pytest.raises(AgentError, match=r"temperature 0\.5"):
+    with pytest.raises(AgentError, match=r"0\.5"):
         made(said([*PROMPT, 50], [[3, 4]]), record_of((PROMPT, [50], 7), temperature=0.5))
 
 
