@@ -48,6 +48,7 @@ from .checks.envs import check_envs, environments_of
 from .checks.host import (
     Machine,
     check_backend,
+    check_cards,
     check_colocation,
     check_gpus,
     check_loggers,
@@ -99,6 +100,8 @@ def check(
                 load_elsewhere(place, name)
     with problems.caught():
         facts += check_gpus(cfg, machine)
+    with problems.caught():
+        facts += check_cards(cfg, machine)
     with problems.caught():
         check_backend(cfg, machine)
     if training:

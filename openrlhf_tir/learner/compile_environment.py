@@ -16,8 +16,17 @@ def known_architectures(arch_list: str) -> str:
     The builder parses every entry as two integers. CUDA images set 9.0a, whose letter allows instructions that
     DeepSpeed's kernels do not use.
     """
-    matches = [ARCHITECTURE.fullmatch(entry) for entry in re.split(r"[;\s]+", arch_list) if entry]
+    matches = [ARCHITECTURE.fullmatch(entry) for entry in _entries(arch_list)]
     return ";".join(dict.fromkeys(match[1] + (match[2] or "") for match in matches if match))
+
+
+def unreadable_architectures(arch_list: str) -> list[str]:
+    """Return the entries of a TORCH_CUDA_ARCH_LIST that are no architectures, as names and typing errors."""
+    return [entry for entry in _entries(arch_list) if not ARCHITECTURE.fullmatch(entry)]
+
+
+def _entries(arch_list: str) -> list[str]:
+    return [entry for entry in re.split(r"[;\s]+", arch_list) if entry]
 
 
 def prepare_compilation(

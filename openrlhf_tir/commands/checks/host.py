@@ -23,6 +23,8 @@ from ...config import Config
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable, unknown
 from ...learner.attention.choice import attention_implementation
+from ...learner.compile_environment import unreadable_architectures
+from ...machine.cards import Cards, cards
 from ...machine.gpus import gpu_count, gpu_memory
 from ...machine.namespaces import namespace_remedy
 from ...machine.sizes import size
@@ -74,6 +76,8 @@ class Machine:
     """Bytes in use and in all."""
     gpu_bytes: int | None = field(default_factory=gpu_memory)
     """Memory of the smallest GPU; None where there is none, or it cannot be asked."""
+    cards: Cards = field(default_factory=cards)
+    """What the driver says of the GPUs."""
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
     isolation_fault: Callable[[], str | None] = isolation_fault
 
@@ -131,6 +135,42 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
         facts.append(
             f"ds.attn_implementation = {name!r}: the package flash-attn is not installed, so torch's own flash kernels"
             " are used (setup_env.sh --gpu --with-flash-attn builds it, for hours)"
+        )
+    return facts
+
+
+def check_cards(cfg: Config, machine: Machine) -> list[str]:
+    """Check that the driver runs this torch and that the GPUs reach each other as the run needs it.
+
+    Returns:
+        What works with a detour.
+
+    Raises:
+        ConfigError: The driver is too old.
+    """
+    if not machine.gpus or not runs_here(cfg):
+        return []
+    if (needed := machine.cards.needed_driver) is not None:
+        raise ConfigError(
+            f"The NVIDIA driver is {machine.cards.driver}, and the installed torch is built with CUDA"
+            f" {machine.cards.torch_cuda}, which needs driver {needed} or later. Install a newer driver, or a torch"
+            " that is built with an older CUDA."
+        )
+    facts = []
+    if machine.cards.apart and cfg.actor.world_size + cfg.vllm.num_engines * cfg.vllm.world_size > 1:
+        pairs = ", ".join(f"{a} and {b}" for a, b in machine.cards.apart[:4])
+        more = ", ..." if len(machine.cards.apart) > 4 else ""
+        facts.append(
+            f"GPUs {pairs}{more} have no peer access: what they exchange goes through host memory. Keep"
+            " vllm.tensor_parallel_size = 1 where the model fits, and vllm.sync_backend = 'file'"
+            " (CUDA_VISIBLE_DEVICES can choose GPUs that reach each other)"
+        )
+    compiles = cfg.train.colocate_all or cfg.ds.adam_offload
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    if compiles and (unreadable := unreadable_architectures(given)):
+        facts.append(
+            f"TORCH_CUDA_ARCH_LIST = {given!r}: DeepSpeed's builder cannot read {', '.join(unreadable)}, so the learner"
+            " leaves it out; without any other entry it compiles for the GPUs that it finds (set it to e.g. 9.0)"
         )
     return facts
 
