@@ -175,14 +175,6 @@ class PromptStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position. Raises ConfigError where it belongs to another data set or order: prompts would be
         lost or repeated."""
-        if "lanes" not in state:  # a checkpoint from before there were lanes
-            state = {
-                **state,
-                "lanes": [[state["epoch"], state["position"]]],
-                "of_env": {"": 0},
-                "drawn": 0,
-                "blend": PromptStream(1, 0)._blend(),
-            }
         for name in ("n_prompts", "seed", "shuffle"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
@@ -194,7 +186,7 @@ class PromptStream:
                 f"The checkpoint's prompts were blended as {state['blend']} (environment, share, data set,"
                 f" probability), this run's are as {now}. Resume with the same shares and data.prompt_probs."
             )
-        adaptive = state.get("curriculum", [])  # not in checkpoints of older versions
+        adaptive = state["curriculum"]
         if bool(adaptive) != bool(self._adaptive):
             was, now_is = ("difficulty", "off") if adaptive else ("off", "difficulty")
             raise ConfigError(

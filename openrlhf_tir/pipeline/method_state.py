@@ -135,5 +135,5 @@ class MethodState:
         self._lengths = OrderedDict((key, [(int(n), float(c)) for n, c in pairs]) for key, pairs in state["lengths"])
         self._ended = [
             (number, prompt, [CounterUpdate(*update) for update in updates])
-            for number, prompt, updates in state.get("ended", ())  # not in checkpoints of older versions
+            for number, prompt, updates in state["ended"]
         ]

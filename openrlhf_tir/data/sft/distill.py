@@ -68,8 +68,11 @@ class Distilled:
 
 
 def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
-    """Raises DataError for trajectories that an earlier version kept, which did not tell all that is asked here, or how
-    a response ended."""
+    """Select kept trajectories as rows of fine-tuning.
+
+    Raises:
+        DataError: A trajectory lacks a field, or does not say how a response ended.
+    """
     out = Distilled()
     by_prompt: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in kept:
@@ -102,16 +105,16 @@ def _reward(row: Row) -> float:
 def _check_fields(row: Row) -> None:
     if missing := [name for name in FIELDS if name not in row]:
         raise DataError(
-            f"A kept trajectory (prompt {row.get('key')}) has no {', '.join(missing)}: an earlier version kept it, or"
-            " something else wrote it. Run again with --logger.trajectories 1."
+            f"A kept trajectory (prompt {row.get('key')}) has no {', '.join(missing)}. Run again with"
+            " --logger.trajectories 1."
         )
 
 
 def _check(row: Row) -> None:
     if any(run["source"] == "model" and "end" not in run for run in row["runs"]):
         raise DataError(
-            f"The trajectory of prompt {row['key']} does not say how its response ended: it was kept by an earlier"
-            " version, whose logs lack that. Run again with --logger.trajectories 1."
+            f"The trajectory of prompt {row['key']} does not say how its response ended."
+            " Run again with --logger.trajectories 1."
         )
 
 

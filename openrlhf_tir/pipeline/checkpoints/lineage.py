@@ -31,8 +31,6 @@ VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "us
 VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
 LEDGER = "ledger.jsonl"
-ASKED_OF = "messages"
-"""The digest of the prompts is of the messages of a chat. In earlier checkpoints it was of the rendered text."""
 RUN_LOGS = (LEDGER, "metrics.jsonl")
 """Files that a run writes to its directory from its first update on; fine-tuning writes only the second."""
 
@@ -154,8 +152,7 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
     """Return digests of the prompts in their order (the ledger knows a prompt by its index) and of their labels."""
     return {
         "prompts": len(tasks),
-        "asked": tasks_digest(tasks, ASKED_OF, _asked),
-        "asked_of": ASKED_OF,
+        "asked": tasks_digest(tasks, "messages", _asked),
         "answers": tasks_digest(tasks, "answers", lambda t: [t.label, sorted(t.meta.items())]),
         "columns": columns_digest(tasks),
     }
@@ -194,7 +191,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
         (
             "updates per batch (train.batch_size, train.max_epochs)",
-            state.get("updates_per_batch", 1),
+            state["updates_per_batch"],
             cfg.updates_per_batch,
         ),
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
@@ -214,10 +211,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         messages += [f"changed since the checkpoint: {change}" for change in others]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, messages)
         if tasks is not None:
-            now = data_facts(tasks)
-            if facts["data"].get("asked_of") != ASKED_OF:  # a checkpoint of an earlier version
-                now["asked"] = tasks_digest(tasks, "rendered", lambda t: [t.env, t.prompt])
-            _compare_data(facts["data"], now, wrong, messages)
+            _compare_data(facts["data"], data_facts(tasks), wrong, messages)
     if wrong:
         raise ConfigError(
             f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from"
@@ -259,5 +253,5 @@ def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str],
         )
     elif before["answers"] != now["answers"]:
         messages.append("changed since the checkpoint: labels or meta of the data set; the prompts are the same")
-    elif before.get("columns", now["columns"]) != now["columns"]:
+    elif before["columns"] != now["columns"]:
         messages.append("changed since the checkpoint: other columns of the data set; prompts and labels are the same")

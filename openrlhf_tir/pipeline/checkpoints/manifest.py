@@ -22,7 +22,7 @@ import xxhash
 from ...errors import CheckpointDamaged, CheckpointFailed
 
 FILE = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 BLOCK = 1 << 22
 LARGE_BYTES = 1 << 26
 """A file of this size is hashed once per process as long as its inode, size and times stay the same: rewriting it takes
@@ -125,11 +125,6 @@ def _read(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise CheckpointDamaged(f"{directory} is not there.")
     if not (directory / FILE).exists():
-        if (directory / "replay.pkl").exists():
-            raise CheckpointDamaged(
-                f"{directory} was written by an earlier version of this program: it has a replay.pkl, a pickle, which"
-                f" could run any code, and no {FILE}. It cannot be resumed; go on from the model that its run exported."
-            )
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} is missing.")
     try:
         manifest: dict[str, Any] = json.loads((directory / FILE).read_text())

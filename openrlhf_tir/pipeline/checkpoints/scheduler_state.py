@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,11 +11,6 @@ from ...config import Config
 from ...replay.lines import Mark
 from ...types import GroupKey, PromptOutcome
 from ..scheduler.groups import AcceptedGroup, InFlightGroup, QueuedPrompt, SchedulerSnapshot
-
-FORMER_GROUP = "Flight"
-"""What an `InFlightGroup` was called in checkpoints written before the scheduler was one class."""
-_FORMER_FIELDS = {"dispatch": "sequence_number", "reissues": "retries", "env": "environment", "instead": "replacements"}
-"""Field of a `Flight` -> field of an `InFlightGroup`."""
 
 
 def to_facts(snapshot: SchedulerSnapshot, settings: Config) -> dict[str, Any]:
@@ -49,7 +44,6 @@ def from_facts(facts: Mapping[str, Any], version: int, accepted: Iterable[Accept
         version: The version of the learner's weights.
         accepted: The groups of replay.json, with references to their stored payloads.
     """
-    facts = _upgraded(facts)
     return SchedulerSnapshot(
         version=version,
         rolling=tuple(_group(fields) for fields in facts["rolling"]),
@@ -64,30 +58,5 @@ def from_facts(facts: Mapping[str, Any], version: int, accepted: Iterable[Accept
     )
 
 
-def renamed_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a stored `Flight` under the names of an `InFlightGroup`."""
-    return {_FORMER_FIELDS.get(name, name): value for name, value in fields.items()}
-
-
 def _group(fields: Mapping[str, Any]) -> InFlightGroup:
     return InFlightGroup(**{**fields, "key": GroupKey(*fields["key"])})
-
-
-def _upgraded(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return facts of the former format, which kept the queues under "source", in the present one."""
-    if "source" not in facts:
-        return facts
-    source = facts["source"]
-    return {
-        **facts,
-        "rolling": [renamed_fields(fields) for fields in facts["rolling"]],
-        "retries": _queued(source["retries"], ("epoch", "prompt", "retries", "sequence_number", "replacements")),
-        "replacements": _queued(source["instead"], ("epoch", "prompt", "replacements")),
-        "last_sequence_number": source["dispatched"],
-        "outcomes": source["ended"],
-        "prompts": source["stream"],
-    }
-
-
-def _queued(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    return [dict(zip(names, row, strict=True)) for row in rows]

@@ -23,7 +23,6 @@ from ... import types
 from ...errors import CheckpointDamaged, CheckpointFailed
 from ...types import Group, GroupMeta
 from ..scheduler.groups import InFlightGroup
-from .scheduler_state import FORMER_GROUP, renamed_fields
 
 JSON, TENSORS = "replay.json", "replay.safetensors"
 RECORDS = {
@@ -32,8 +31,6 @@ RECORDS = {
     if isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))
 }
 """Every record of types.py: what a group is made of."""
-FORMER_KINDS = {FORMER_GROUP: "InFlightGroup", "Change": "CounterUpdate"}
-"""Former name of a record, in checkpoints written before it was renamed -> its name."""
 KIND = "!"
 TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     # Besides JSON's own: what rows of a parquet file have in their meta.
@@ -129,12 +126,8 @@ def _unpack(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     if not isinstance(value, dict):
         return value
     kind: str = value[KIND]
-    fields_of_record = {name: v for name, v in value.items() if name != KIND}
-    if kind == FORMER_GROUP:
-        fields_of_record = renamed_fields(fields_of_record)
-    kind = FORMER_KINDS.get(kind, kind)
     if kind in RECORDS:
-        return RECORDS[kind](**{name: _unpack(v, tensors) for name, v in fields_of_record.items()})
+        return RECORDS[kind](**{name: _unpack(v, tensors) for name, v in value.items() if name != KIND})
     of = value["of"]
     if kind == "tuple":
         return tuple(_unpack(v, tensors) for v in of)

@@ -105,14 +105,6 @@ def test_a_position_of_another_blend_is_refused():
         shared(share=0.5).restore(shared().state())
 
 
-def test_a_position_from_before_there_were_blends_is_understood():
-    new = PromptStream(7, 3, True, 2)
-    old = {"epoch": 1, "position": 2, "n_prompts": 7, "seed": 3, "shuffle": True}
-    new.restore(old)
-    whole = drain(PromptStream(7, 3, True, 2))
-    assert drain(new) == whole[9:]
-
-
 def rows(path, *envs):
     path.write_text(
         "".join(

@@ -253,37 +253,6 @@ def test_a_snapshot_is_the_same_after_it_was_stored_and_read(tmp_path):
     assert stored_and_read(snapshot, tmp_path) == snapshot
 
 
-def test_a_snapshot_of_the_format_before_the_scheduler_was_one_class_is_read(tmp_path):
-    """Written with the names of that time: flights, dispatch numbers, reissues."""
-    mark = dataclasses.asdict(scheduler_in(tmp_path).ledger.mark())
-    flight = {"key": [0, 4, 1], "dispatch": 5, "version": 2, "reissues": 1, "started_at": 3.5, "env": "echo"}
-    facts = {
-        "version": 3,
-        "ledger_lines": 9,
-        "ledger": mark,
-        "source": {
-            "stream": {"at": 8},
-            "ended": [[7, 6, 1, 2]],
-            "retries": [[0, 1, 2, 3, 4]],
-            "instead": [[0, 7, 1]],
-            "dispatched": 9,
-        },
-        "method": {"counters": {}},
-        "rolling": [{**flight, "instead": 2}],
-    }
-    snapshot = scheduler_state.from_facts(facts, 3, ())
-    (group,) = snapshot.rolling
-    assert (group.key, group.sequence_number, group.version, group.retries) == ((0, 4, 1), 5, 2, 1)
-    assert (group.started_at, group.environment, group.replacements) == (3.5, "echo", 2)
-    (retry,) = snapshot.retries
-    assert (retry.epoch, retry.prompt, retry.retries, retry.sequence_number, retry.replacements) == (0, 1, 2, 3, 4)
-    (replacement,) = snapshot.replacements
-    assert (replacement.epoch, replacement.prompt, replacement.sequence_number) == (0, 7, None)
-    assert replacement.replacements == 1
-    assert (snapshot.last_sequence_number, snapshot.outcomes) == (9, ((7, (6, 1, 2)),))
-    assert json.loads(snapshot.prompts_json) == {"at": 8}
-
-
 def test_a_batch_whose_gradient_is_not_finite_fails_and_the_version_stays(tmp_path):
     scheduler = scheduler_in(tmp_path)
     roll(scheduler, 2)
