@@ -173,9 +173,8 @@ RULES: dict[str, Rule] = {
     ),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
-    "train.async_queue_size": Becomes(
-        lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True
-    ),
+    # In batches: the import counts the updates of each (integrations/openrlhf_import.py).
+    "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0]}, preset=True),
     "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
     "train.agent_func_path": SAME,
     "train.colocate_all": SAME,
@@ -207,11 +206,12 @@ RULES: dict[str, Rule] = {
     ),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models beside the policy
-    **_each("ref", "num_nodes num_gpus_per_node offload", SAME),
+    **_each("ref", "num_nodes num_gpus_per_node", Implied("the reference lives on the policy's ranks")),
+    **_each("critic", "num_nodes num_gpus_per_node", Implied("the critic lives on the policy's ranks")),
+    "ref.offload": SAME,
     **_each(
         "critic",
-        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio"
-        " min_lr_ratio max_norm",
+        "model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
         SAME,
     ),
     "critic.adam.lr": _one("critic.learning_rate"),
@@ -320,7 +320,7 @@ def _queue(out: dict[str, Any], problems: Problems) -> None:
             " Give both, or --pipeline.mode and --pipeline.max_staleness."
         )
     elif mode == "one_step" and out["pipeline.max_staleness"] == "1":
-        del out["pipeline.max_staleness"], out["pipeline.staleness_unit"]
+        del out["pipeline.max_staleness"]
     elif mode == "one_step":
         out["pipeline.mode"] = "pipeline_drain"
 

@@ -32,10 +32,6 @@ def ranks_of_machine(
     here = gpu_count() if gpus is None else gpus
     if fine_tuning:
         return _with_ranks(cfg, _most(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size))
-    # A role beside the policy lives on its ranks: who gives that role's number gives the policy's.
-    for role in (cfg.critic, cfg.ref):
-        if role.num_gpus_per_node is not None:
-            return _with_ranks(cfg, role.num_gpus_per_node)
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     # As many as a batch divides over: the rules refuse another number.

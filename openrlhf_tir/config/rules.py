@@ -29,7 +29,6 @@ def violations(c: Config) -> Iterator[str]:
     yield from _method(c)
     yield from _policy(c)
     yield from _roles(c)
-    yield from _ranks_of_roles(c)
     yield from sequence_parallel.violations(c)
     yield from colocation.violations(c)
     yield from _pipeline(c)
@@ -303,17 +302,6 @@ def _roles(c: Config) -> Iterator[str]:
             f" makes {k} ({_cut(c)}), and a batch trains the policy or leaves it. Use"
             f" {f'{down} or ' if down else ''}{down + k}."
         )
-
-
-def _ranks_of_roles(c: Config) -> Iterator[str]:
-    for role, asked in (("ref", c.ref), ("critic", c.critic)):
-        for name in ("num_nodes", "num_gpus_per_node"):
-            wanted, there = getattr(asked, name), getattr(c.actor, name)
-            if wanted is not None and wanted != there:
-                yield (
-                    f"{role}.{name} = {wanted}, and actor.{name} = {there}: both live on the same ranks. Leave it out,"
-                    f" and give its GPUs to --actor.{name}."
-                )
 
 
 def _pipeline(c: Config) -> Iterator[str]:

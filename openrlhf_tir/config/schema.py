@@ -144,7 +144,7 @@ class Config(Section):
         the token. So S updates allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be
         trained) where S < k - 1."""
         p = self.pipeline
-        if p.max_staleness is None or p.staleness_unit == "batches" or p.mode in ("sync", "one_step"):
+        if p.max_staleness is None or p.mode in ("sync", "one_step"):
             return p.S
         return (p.S + 1) // self.updates_per_batch - 1
 
@@ -152,7 +152,7 @@ class Config(Section):
     def max_staleness(self) -> int:
         """S, in updates: learner version - token version <= S, always."""
         p, from_batches = self.pipeline, (self.batches_ahead + 1) * self.updates_per_batch - 1
-        return from_batches if p.max_staleness is None or p.staleness_unit == "batches" else max(p.S, from_batches)
+        return from_batches if p.max_staleness is None else max(p.S, from_batches)
 
     @property
     def pi_old(self) -> Literal["engine", "learner"]:

@@ -23,6 +23,7 @@ from ..errors import ConfigError
 from . import own_files, recipe_paths, rules
 from .paths import asked, local_path, shown
 from .problems import Problems
+from .removed_settings import remedy
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME, NamedEnv
 from .toml_file import dump, read_toml
@@ -97,7 +98,12 @@ CALLED_ELSEWHERE = {"reward.function": "reward.name", "reward.functions": "rewar
 
 
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
-    """ConfigError that names the nearest known key: the same last part in another section, else by spelling."""
+    """Return a ConfigError with the remedy of a removed setting, or else the nearest known key.
+
+    The nearest key is one with the same last part in another section, else the one with the most similar spelling.
+    """
+    if instead := remedy(key):
+        return ConfigError(f"{shown(key)} {where} was removed. {instead}")
     elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     if key in CALLED_ELSEWHERE:
         elsewhere = [CALLED_ELSEWHERE[key]]

@@ -34,7 +34,7 @@ def config(pipeline: dict, size: int | None = 512, epochs: int = 1, steps: int =
         ({"mode": "pipeline", "max_staleness": 7}, 1, 4, 1, 7),
         ({"mode": "pipeline", "max_staleness": 10}, 1, 4, 1, 10),  # 11 is the next that lets a batch more begin
         ({"mode": "pipeline", "max_staleness": 11}, 1, 4, 2, 11),
-        ({"mode": "pipeline", "max_staleness": 2, "staleness_unit": "batches"}, 2, 8, 2, 23),
+        ({"mode": "pipeline", "max_staleness": 23}, 2, 8, 2, 23),
     ],
 )
 def test_S_counts_updates_and_says_how_many_batches_may_roll_ahead(given, epochs, updates, ahead, S):

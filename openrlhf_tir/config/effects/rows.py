@@ -221,7 +221,6 @@ IDLE = [
         lambda c: c.ds.zero_stage != 3,
         "with --ds.zero_stage 2: what is offloaded are the weights that stage 3 partitions. Leave it out.",
     ),
-    Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
     Idle(
         "rollout.max_batch",
         lambda c: c.rollout.max_wait_ms == 0,
@@ -361,7 +360,3 @@ def _own(name: str) -> bool:
 
 def _serves(cfg: Config) -> str:
     return cfg.env.server or cfg.env.name
-
-
-def _auto(cfg: Config) -> bool:
-    return cfg.pipeline.depth == "auto" or (cfg.pipeline.depth is None and cfg.pipeline.mode == "pipeline")

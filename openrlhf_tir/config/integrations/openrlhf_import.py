@@ -115,6 +115,7 @@ def import_train_ppo(
         draft.differs(note)
     if change is not None:
         change(draft)
+    _staleness(draft)
     imported = finished(draft, set_by_command)
     if flags.flat:
         draft.differs(
@@ -122,6 +123,18 @@ def import_train_ppo(
             + (" critic.value_clip is 0.5; OpenRLHF 0.8 had 0.2." if _estimator(draft) == "gae" else "")
         )
     return imported
+
+
+def _staleness(draft: Draft) -> None:
+    """Count OpenRLHF's queue of batches in updates, as pipeline.max_staleness does."""
+    batches = draft.settings.get("pipeline.max_staleness")
+    if batches is None:
+        return
+    others = {name: value for name, value in draft.settings.items() if name != "pipeline.max_staleness"}
+    updates = attempt(None, others, Problems()).updates_per_batch
+    if updates > 1:
+        reason = f"{batches} batches ahead, each of {updates} updates"
+        draft.set("pipeline.max_staleness", (int(batches) + 1) * updates - 1, reason)
 
 
 def finished(draft: Draft, set_by_command: set[str]) -> Imported:
@@ -247,6 +260,8 @@ def _openrlhf_rules(flags: CommandFlags) -> None:
 
 def _leave_out(flags: CommandFlags, draft: Draft) -> None:
     """Leave out what is not taken over, or is at the only value that is, with what the flags' table says of it."""
+    for role in ("ref", "critic"):
+        _ranks_of_role(role, flags)
     for name in [*flags.values]:
         rule = RULES.get(name) or RULES_0_11_0.get(name)
         values = flags.values[name]
@@ -267,8 +282,6 @@ def _leave_out(flags: CommandFlags, draft: Draft) -> None:
         )
     elif backend:
         draft.set("vllm.sync_backend", "gloo")
-    for role in ("ref", "critic"):
-        _ranks_of_role(role, flags)
     zero = flags.values.get("ds.zero_stage")
     if zero and zero[0] not in (2, 3):
         flags.notes.append(f"{flags.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")

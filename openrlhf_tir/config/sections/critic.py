@@ -9,15 +9,11 @@ from pydantic import Field
 from .base import Beta, Section
 from .learner import Muon
 
-ON_RANKS = "the policy's, whose ranks it shares; another number is refused"
-
 
 class Ref(Section):
     """The reference model: the policy that the run started from, frozen, on the learner's ranks. Loaded while
     algo.kl.init_coef > 0."""
 
-    num_nodes: int | None = Field(None, ge=1, description=ON_RANKS)
-    num_gpus_per_node: int | None = Field(None, ge=0, description=ON_RANKS)
     offload: bool = Field(
         False, description="keep its weights in host memory between its forward passes (ds.zero_stage = 3)"
     )
@@ -26,8 +22,6 @@ class Ref(Section):
 class Critic(Section):
     """The critic of algo.advantage.estimator = gae, on the learner's ranks, with an optimiser of its own."""
 
-    num_nodes: int | None = Field(None, ge=1, description=ON_RANKS)
-    num_gpus_per_node: int | None = Field(None, ge=0, description=ON_RANKS)
     model_name_or_path: str = Field(
         "",
         description=(

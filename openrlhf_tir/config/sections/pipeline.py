@@ -26,13 +26,6 @@ class Pipeline(Section):
             " ahead, rounded down"
         ),
     )
-    staleness_unit: Literal["updates", "batches"] = Field(
-        "updates",
-        description=(
-            "what max_staleness counts; 'batches' however many updates each is cut into:"
-            " S batches ahead are (S + 1) * k - 1 updates"
-        ),
-    )
     push_every: int = Field(
         1,
         ge=1,
@@ -56,15 +49,6 @@ class Pipeline(Section):
             "batches of accepted groups that are rolled before the first step of the run, so that the learner finds the"
             " next one ready from the start; at most as many as max_staleness has room for, S + 1 of one update each."
             " Needs mode pipeline or pipeline_drain"
-        ),
-    )
-    overadmit_risk: float = Field(
-        0.01,
-        gt=0,
-        lt=0.5,
-        description=(
-            "depth = auto: probability that more groups are accepted than S has room for;"
-            " the surplus prompts are queued again"
         ),
     )
     fast_lane: int | Literal["auto", "off"] = Field(

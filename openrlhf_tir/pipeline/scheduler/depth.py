@@ -7,7 +7,7 @@ that suits an acceptance of 80 % starves the learner at 10 %. `AutoDepth` measur
 all of these hold:
 
     staleness   buffered + training + max_accepted(rolling + 1) <= (W + 1) * B
-                max_accepted(n) is the quantile 1 - pipeline.overadmit_risk of how many of n rolling groups will be
+                max_accepted(n) is the quantile 1 - OVERADMIT_RISK of how many of n rolling groups will be
                 accepted. The acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long
                 window; the larger of the two beta-binomial quantiles counts.
     demand      buffered + acceptance * rolling < B * (1 + latency_s / work_s)
@@ -191,6 +191,8 @@ class AcceptanceWindow:
 class AutoDepth:
     """The control law of the module's docstring. One per run; reads no clock: the loop reports durations."""
 
+    OVERADMIT_RISK = 0.01
+    """Probability that more groups are accepted than `max_accepted` says. Surplus prompts are queued again."""
     SHORT_WINDOW = 64
     LONG_WINDOW = 256
     """Finished groups from which the acceptance is measured."""
@@ -207,18 +209,17 @@ class AutoDepth:
     GATE_BATCHES = 2
     """Batches to have accepted or expected while the gate is shut: the one that waits, and the next one."""
 
-    def __init__(self, rule: StalenessRule, samples_per_group: int, overadmit_risk: float) -> None:
+    def __init__(self, rule: StalenessRule, samples_per_group: int) -> None:
         """Create a controller that knows nothing yet and therefore counts every rolling group as accepted.
 
         Args:
             rule: The staleness rule of the run.
             samples_per_group: Sequences of one group, those beyond the samples that are kept included.
-            overadmit_risk: Probability in (0, 0.5) that more groups are accepted than `max_accepted` says.
         """
         self._batch_groups = rule.batch_groups
         self._max_groups = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
         self._samples = samples_per_group
-        self._z = NormalDist().inv_cdf(1 - overadmit_risk)
+        self._z = NormalDist().inv_cdf(1 - self.OVERADMIT_RISK)
         self._short = AcceptanceWindow(self.SHORT_WINDOW)
         self._long = AcceptanceWindow(max(self.LONG_WINDOW, 2 * rule.batch_groups))
         self._latency_s: float | None = None
@@ -322,4 +323,4 @@ def depth_controller(settings: Config) -> DepthController:
     if isinstance(depth, int):
         return FixedDepth(depth)
     samples = settings.rollout.n_samples_per_prompt + settings.rollout.oversample
-    return AutoDepth(rule, samples, settings.pipeline.overadmit_risk)
+    return AutoDepth(rule, samples)

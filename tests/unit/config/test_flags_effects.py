@@ -92,10 +92,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--ds.zero_stage 2 --algo.kl.init_coef 0.1 --ref.offload",
             r"--ref\.offload.*--ds\.zero_stage 2",
         ),
-        (
-            "--pipeline.overadmit_risk 0.1 --pipeline.depth 128",
-            r"--pipeline\.overadmit_risk.*--pipeline\.depth",
-        ),
         ("--rollout.max_batch 4", r"--rollout\.max_batch.*--rollout\.max_wait_ms.*0"),
         ("--env.max_batch 4 --env.batch_wait_ms 0", r"--env\.max_batch"),
         ("--env.workers 8 --env.url http://h:1", r"--env\.workers.*--env\.url"),

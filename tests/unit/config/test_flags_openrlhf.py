@@ -140,10 +140,6 @@ EXAMPLES = {
     "actor.optim": ("muon", "muon"),
     "critic.optim": ("muon", "muon"),
     "ds.experts_implementation": ("eager", "eager"),
-    "ref.num_gpus_per_node": ("8", 8),
-    "ref.num_nodes": ("1", 1),
-    "critic.num_gpus_per_node": ("8", 8),
-    "critic.num_nodes": ("1", 1),
 }
 
 
@@ -204,7 +200,6 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--train.async_enable --train.async_queue_size 1", "pipeline.mode", "one_step"),
         ("--train.async_enable --train.async_queue_size 3", "pipeline.mode", "pipeline_drain"),
         ("--train.async_enable --train.async_queue_size 3", "batches_ahead", 3),
-        ("--train.async_enable --train.async_queue_size 3 --train.batch_size 512", "batches_ahead", 3),
         ("--train.async_enable --train.partial_rollout_enable --train.async_queue_size 2", "pipeline.mode", "pipeline"),
         ("--train.async_enable --train.partial_rollout_enable --train.async_queue_size 2", "max_staleness", 2),
         ("--actor.optim muon --actor.muon.no_nesterov", "actor.muon.nesterov", False),
@@ -255,16 +250,6 @@ def test_a_translated_flag_without_its_value_is_refused():
 def test_a_queue_without_async_training_is_refused():
     with pytest.raises(ConfigError, match=r"--train\.async_queue_size .*--train\.async_enable"):
         parse("--train.async_queue_size", "2")
-
-
-@pytest.mark.parametrize(
-    "flag", ["ref.num_gpus_per_node", "ref.num_nodes", "critic.num_gpus_per_node", "critic.num_nodes"]
-)
-def test_ranks_of_a_role_that_are_not_the_policys_are_refused(flag):
-    role, name = flag.split(".")
-    assert value_at(parse(f"--{flag}", "4", f"--actor.{name}", "4"), flag) == 4
-    with pytest.raises(ConfigError, match=rf"{role}\.{name} = 4\b.*actor\.{name} = 2"):
-        parse(f"--{flag}", "4", f"--actor.{name}", "2")
 
 
 def test_what_is_honoured_takes_other_values_than_openrlhfs_default():

@@ -72,20 +72,6 @@ def test_on_a_cluster_the_machine_of_the_driver_decides_nothing():
     assert ranks_of_machine(several, gpus=0, environ={}).actor.num_gpus_per_node == default
 
 
-def test_a_critic_that_says_its_ranks_says_those_of_the_policy_it_lives_with():
-    cfg = Config()
-    cfg = cfg.model_copy(update={"critic": cfg.critic.model_copy(update={"num_gpus_per_node": 2})})
-    assert ranks_of_machine(cfg, gpus=0, environ={}).actor.num_gpus_per_node == 2
-
-
-@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (3, 2)])
-def test_a_command_has_the_ranks_of_its_machine_unless_its_flags_say_how_many(monkeypatch, gpus, ranks):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("openrlhf_tir.config.ranks.gpu_count", lambda: gpus)
-    assert from_flags().actor.world_size == ranks
-    assert from_flags("--actor.num_gpus_per_node", "4").actor.world_size == 4
-
-
 def from_flags(*words: str) -> Config:
     parser = Parser()
     add_config_flags(parser)

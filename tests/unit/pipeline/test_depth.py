@@ -30,8 +30,8 @@ QUEUES = {**FREE, "waiting": 40.0}
 PREEMPTED = {**FREE, "preemptions": 1.0}
 
 
-def auto(B: int = 4, risk: float = 0.01, n: int = 8) -> AutoDepth:
-    return AutoDepth(StalenessRule(batch_groups=B), samples_per_group=n, overadmit_risk=risk)
+def auto(B: int = 4, n: int = 8) -> AutoDepth:
+    return AutoDepth(StalenessRule(batch_groups=B), samples_per_group=n)
 
 
 def learn(
@@ -156,7 +156,7 @@ def test_a_learner_that_idles_is_no_reason_to_start_less():
 def test_at_the_gate_two_batches_are_enough_or_what_a_fixed_depth_would_have(good, held):
     """B = 8, (W+1) B = 32: all accepted, half of them, an eighth."""
     depth = learn(
-        AutoDepth(StalenessRule(8, batches_ahead=3), samples_per_group=2, overadmit_risk=0.01),
+        AutoDepth(StalenessRule(8, batches_ahead=3), samples_per_group=2),
         [True] * good + [False] * (255 - good),
     )
     assert not depth.paused_at_gate(0, held) and depth.paused_at_gate(0, held + 1)

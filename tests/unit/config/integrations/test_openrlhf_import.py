@@ -248,6 +248,9 @@ def test_what_has_no_recipe_is_named_with_the_command_that_remains(capsys):
         ("--algo.kl.init_coef 0 --algo.kl.use_loss", {"algo.kl.use_loss": False}),
         ("--algo.kl.use_loss", {"algo.kl.unbiased_gradient": True}),
         ("--train.async_enable", {"pipeline.mode": "one_step"}),
+        ("--train.async_enable --train.async_queue_size 3 --rollout.batch_size 64 --train.batch_size 32", {
+            "pipeline.mode": "pipeline_drain", "updates_per_batch": 4, "pipeline.max_staleness": 15,
+            "batches_ahead": 3}),
         ("--train.async_enable --train.partial_rollout_enable", {"pipeline.mode": "pipeline"}),
         ("--train.partial_rollout_enable", {"pipeline.mode": "sync"}),
         ("--actor.policy_loss_type gspo --algo.advantage.is_correction_level seq", {

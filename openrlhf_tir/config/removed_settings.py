@@ -1,0 +1,25 @@
+"""Settings that earlier versions had: each is refused with what to do instead."""
+
+from __future__ import annotations
+
+ROLE_RANKS = "Leave it out: the reference and the critic live on the policy's ranks. Size these with actor.{}."
+
+REMOVED: dict[str, str] = {
+    "ref.num_nodes": ROLE_RANKS.format("num_nodes"),
+    "ref.num_gpus_per_node": ROLE_RANKS.format("num_gpus_per_node"),
+    "critic.num_nodes": ROLE_RANKS.format("num_nodes"),
+    "critic.num_gpus_per_node": ROLE_RANKS.format("num_gpus_per_node"),
+    "pipeline.staleness_unit": (
+        "pipeline.max_staleness counts updates. For S batches ahead of k updates each, set it to (S + 1) * k - 1."
+    ),
+    "pipeline.overadmit_risk": "Leave it out: it is 0.01. For no surplus at all, set pipeline.depth to a number.",
+}
+"""Name -> remedy. Settings of [env] are also removed from [envs.NAME]."""
+
+
+def remedy(name: str) -> str | None:
+    """Return what to do instead of a setting that was removed; None for any other name."""
+    parts = name.split(".")
+    if parts[0] == "envs" and len(parts) > 2:
+        name = ".".join(["env", *parts[2:]])
+    return REMOVED.get(name)

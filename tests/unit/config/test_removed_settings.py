@@ -1,0 +1,45 @@
+"""Settings that were removed: a recipe or a flag that has one is refused, and is told what to do instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from openrlhf_tir.config.removed_settings import REMOVED, remedy
+from openrlhf_tir.config.settings import known_keys, load
+from openrlhf_tir.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_setting_in_a_recipe_is_refused_with_its_remedy(name, tmp_path):
+    section, _, key = name.rpartition(".")
+    recipe = tmp_path / "old.toml"
+    recipe.write_text(f"[{section}]\n{key} = 1\n")
+    with pytest.raises(ConfigError) as refusal:
+        load(str(recipe))
+    assert name in str(refusal.value)
+    assert REMOVED[name] in str(refusal.value)
+
+
+def test_a_setting_removed_from_env_is_refused_for_a_named_environment_as_well():
+    names = [name for name in REMOVED if name.startswith("env.")]
+    for name in names:
+        key = name.removeprefix("env.")
+        with pytest.raises(ConfigError) as refusal:
+            load(None, {f"envs.calc.{key}": 1})
+        assert REMOVED[name] in str(refusal.value)
+
+
+def test_a_removed_setting_is_no_setting_and_its_remedy_names_only_settings_that_exist():
+    known = set(known_keys())
+    sections = {name.split(".")[0] for name in known}
+    assert not known & set(REMOVED)
+    for text in REMOVED.values():
+        named = [name for name in re.findall(r"[a-z]+(?:\.[a-z_]+)+", text) if name.split(".")[0] in sections]
+        assert set(named) <= known
+
+
+def test_other_names_have_no_remedy():
+    assert remedy("pipeline.depth") is None
+    assert remedy("envs.calc") is None
