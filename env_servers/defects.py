@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import Exited, described, suspended_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import is_outage as is_outage  # other files of this package take it from here
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
@@ -50,7 +50,7 @@ class Defects:
         """Return the signals of a defect of the class; None if the error is not its own doing."""
         if self.cls is None or (isinstance(error, Exception) and is_outage(error)):
             return None
-        words = f"{type(error).__name__}: {error}"
+        words = described(error)
         at = self._raised_at(error)
         if at is not None:
             return {"error": words, CODE_DEFECT: at, "traceback": traceback_of(error, at.rpartition(":")[0])}

@@ -38,7 +38,7 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
-from openrlhf_tir.user_code.failures import Overrun
+from openrlhf_tir.user_code.failures import Overrun, described
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
@@ -168,7 +168,7 @@ class EnvService:
                 reply = self._late(request, self.defects.waits_at(None, e.__cause__))
             else:
                 log.exception("the environment failed", extra=self._who(session, request))
-                signals = self.defects.signals(e, "step") or {"error": f"{type(e).__name__}: {e}"}
+                signals = self.defects.signals(e, "step") or {"error": f"{described(e)}"}
                 reply = _reply(request, outcome="env_error", signals=signals)
         self._note(session, request, reply.outcome, clock() - start)
         return reply
@@ -260,7 +260,7 @@ def create_env_app(
             at = service.waited_at.pop(id(body), None)
             defect = None if late else service.defects.signals(e, "reset")
             if isinstance(e, MALFORMED_TASK) and defect is None:
-                raise HTTPException(422, f"task: {type(e).__name__}: {e}") from e
+                raise HTTPException(422, f"task: {described(e)}") from e
             log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
             if defect:
                 raise _Defect(defect) from e
@@ -269,7 +269,7 @@ def create_env_app(
                 if at:
                     raise HTTPException(504, f"{words} It waited at {at}.") from e
                 raise HTTPException(500, words) from e
-            raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
+            raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
         if not isinstance(observation, str):
             await service.sessions.close(session.id)
             words = _not_what_is_expected(session.env, "reset", observation, "text")

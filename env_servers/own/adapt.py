@@ -20,6 +20,7 @@ from typing import Any
 
 from env_servers.env import Env
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.user_code.failures import described
 from openrlhf_tir.user_code.plugins import source_file
 
 from .foreign_tools import Tool, ToolEnv, TrlEnv, VerlTool
@@ -117,7 +118,7 @@ def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
         probe = cls()
     except Exception as e:
         raise ConfigError(
-            f"{named}: {inspect.getsourcefile(cls)}: {cls.__name__}() raised {type(e).__name__}: {e}. TRL makes an"
+            f"{named}: {inspect.getsourcefile(cls)}: {cls.__name__}() raised {described(e)}. TRL makes an"
             " environment without arguments, and so does a run."
         ) from None
     schemas = [_schema(getattr(probe, name), named) for name in _methods(cls)]
@@ -139,7 +140,7 @@ def _verl(cls: type, config: Mapping[str, Any], schema: Any, named: str) -> Call
         name = str(table["function"]["name"])
     except Exception as e:
         raise ConfigError(
-            f"{named}: {where} cannot be made without more: {type(e).__name__}: {e}. Name verl's YAML file instead,"
+            f"{named}: {where} cannot be made without more: {described(e)}. Name verl's YAML file instead,"
             " which gives its config and tool_schema, or let get_openai_tool_schema return a schema."
         ) from None
     return lambda: VerlTool(name, {"type": "function", **table}, tool)
@@ -198,7 +199,7 @@ def _class_of(name: str, beside: Path, where: str) -> type:
             except Exception as e:
                 at = _line_of(e)
                 raise ConfigError(
-                    f"{where}: class_name = {name!r} cannot be loaded: {at}{type(e).__name__}: {e}. Correct that line."
+                    f"{where}: class_name = {name!r} cannot be loaded: {at}{described(e)}. Correct that line."
                 ) from None
     raise ConfigError(f"{where}: class_name = {name!r}: {module} cannot be imported.")
 

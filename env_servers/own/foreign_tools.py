@@ -21,6 +21,7 @@ from env_servers.adapters.calls import ACTION, read_calls
 from env_servers.defects import is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
+from openrlhf_tir.user_code.failures import described
 
 DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
 """Exceptions that no argument causes."""
@@ -154,7 +155,7 @@ class ToolEnv(Env):
         except Exception as e:
             if is_outage(e):
                 raise
-            return f"Error when executing {name}: {type(e).__name__}: {e}", None, "refused"
+            return f"Error when executing {name}: {described(e)}", None, "refused"
 
     async def _scores(self) -> dict[str, Any]:
         scores = {tool.name: value for tool in self.callables if (value := await tool.score(self.session)) is not None}

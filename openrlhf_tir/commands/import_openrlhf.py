@@ -49,7 +49,7 @@ SPECIAL = re.compile(r"<\|[a-z_]+\|>|<｜[^｜]+｜>|</?s>|<(?:start|end)_of_tur
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_script_arguments(parser, EXAMPLES, project="OpenRLHF", behind="the flags themselves")
     parser.usage = (
-        "%(prog)s [--out FILE] [--number N] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
+        "%(prog)s [--out FILE] [--number N] [--force] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
         "       %(prog)s [--out FILE] [--program NAME] -- FLAGS..."
     )
     parser.add_argument(
@@ -94,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
         args.out = f"{Path(source.name).stem}.toml"
     words, files = written_files(chosen.flags, script.files, args.out)
     chosen = replace(chosen, flags=tuple(words))
-    for file in files:
-        write(file.path, file.text)
+    write({file.path: file.text for file in files}, force=args.force)
     imported, text = recipe_of(chosen, source, rehearsal=args.rehearse)
     return _finish(args, chosen, imported, text)
 
@@ -152,7 +151,7 @@ def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str)
         print(text, end="")
         return DONE
     path = Path(args.out)
-    write(path, text)
+    write({path: text}, force=args.force)
     command = "sft" if call.program == "train_sft" else "train"
     say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
     if args.run is None:

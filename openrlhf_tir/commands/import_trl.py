@@ -16,6 +16,7 @@ from ..config.problems import Problems
 from ..config.settings import attempt
 from .exit_codes import DONE
 from .imports import (
+    add_force,
     add_rehearse,
     count_rows,
     recipe_head,
@@ -41,10 +42,14 @@ The script is read, not run. What only a run can tell is said."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.usage = "%(prog)s [--out FILE] [--gpus N] [--rehearse] SCRIPT.py [FLAGS OF THE SCRIPT...] [--run [FLAGS...]]"
+    parser.usage = (
+        "%(prog)s [--out FILE] [--gpus N] [--rehearse] [--force] SCRIPT.py [FLAGS OF THE SCRIPT...]\n"
+        "                                [--run [FLAGS...]]"
+    )
     parser.add_argument("--out", metavar="FILE", help="the recipe [NAME-OF-THE-SCRIPT.toml]")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="devices that the script ran on [1]")
     add_rehearse(parser)
+    add_force(parser)
     parser.add_argument("script", metavar="SCRIPT.py", help="Python script that makes one of TRL's trainers")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, help="flags that the script is given; behind --run, flags of the run"
@@ -62,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
         i = words.index("--out")
         args.out = words[i + 1]
         del words[i : i + 2]
+    if "--force" in words:
+        words.remove("--force")
+        args.force = True
     path = Path(args.script)
     script, _ = read_trl_script(path, words)
     out = Path(args.out or f"{path.stem}.toml")
@@ -82,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
             rehearse(recipe.draft)
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
         attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
-    written = _write(out, recipe, f"{path.name}, line {script.line}: TRL's {script.trainer}", problems.lines)
+    origin = f"{path.name}, line {script.line}: TRL's {script.trainer}"
+    written = _write(out, recipe, origin, problems.lines, force=args.force)
     say_differences(recipe.draft, problems.lines)
     say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir {command} --recipe {out} --check-only")
     if not args.rehearse:
@@ -92,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     start(command, out, flags)
 
 
-def _write(out: Path, recipe: TrlRecipe, origin: str, problems: list[str]) -> list[str]:
+def _write(out: Path, recipe: TrlRecipe, origin: str, problems: list[str], *, force: bool) -> list[str]:
     """Write the recipe, its functions and its rows, and return the names of the files."""
     head = recipe_head(
         [f"From {origin}. Made by `openrlhf-tir import-trl`."],
@@ -109,6 +118,5 @@ def _write(out: Path, recipe: TrlRecipe, origin: str, problems: list[str]) -> li
         files[f"{out.stem}_functions.py"] = docstring + recipe.code
     if recipe.rows:
         files[f"{out.stem}_rows.jsonl"] = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows)
-    for name, text in files.items():
-        write(out.parent / name, text)
+    write({out.parent / name: text for name, text in files.items()}, force=force)
     return [*files]

@@ -77,7 +77,7 @@ class Call:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_script_arguments(parser, EXAMPLES, project="verl", behind="the overrides themselves")
     parser.usage = (
-        "%(prog)s [--out FILE] [--number N] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
+        "%(prog)s [--out FILE] [--number N] [--force] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
         "       %(prog)s [--out FILE] -- OVERRIDES..."
     )
 
@@ -121,8 +121,7 @@ def run(args: argparse.Namespace) -> int:
         args.out = f"{name}.toml"
     chosen_words, files = written_files(chosen.words, script.files, args.out)
     chosen = replace(chosen, words=tuple(chosen_words))
-    for file in files:
-        write(file.path, file.text)
+    write({file.path: file.text for file in files}, force=args.force)
     recipe = import_verl(
         read_overrides(chosen.words),
         program=chosen.program,
@@ -187,7 +186,7 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
         print(text, end="")
         return DONE
     path = Path(args.out)
-    write(path, text)
+    write({path: text}, force=args.force)
     say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
     if not args.rehearse:
         say_how_to_rehearse()

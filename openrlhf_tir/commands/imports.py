@@ -43,6 +43,7 @@ def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, proj
         "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
     )
     add_rehearse(parser)
+    add_force(parser)
     parser.add_argument(
         "--run",
         nargs=argparse.REMAINDER,
@@ -57,6 +58,11 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
     )
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that allows an import to replace files."""
+    parser.add_argument("--force", action="store_true", help="replace files that are there and say something else")
 
 
 def say(sentence: str) -> None:
@@ -135,17 +141,41 @@ def line_of(number: int) -> str:
     return f"line {number}: " if number else ""
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file of the import, with the directories above it.
+def write(files: Mapping[Path, str], *, force: bool = False) -> None:
+    """Write the files of an import, with the directories above them.
+
+    A file that is there with another text may hold the user's own changes. It is replaced only with `force`, and
+    nothing at all is written where one is refused. A file that has the same text already is left alone.
+
+    Args:
+        files: Path -> text.
+        force: Replace files that are there.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: A file is there, or one cannot be written.
     """
+    changed = {path: text for path, text in files.items() if not _has(path, text)}
+    there = [path for path in changed if path.exists()]
+    if there and not force:
+        names = ", ".join(map(str, there))
+        raise ConfigError(
+            f"{names}: there already, with another text than the import would write. Nothing was written. Give another"
+            " --out, or --force to replace what is there."
+        )
+    for path, text in changed.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise ConfigError(f"{path} cannot be written: {e.strerror or e}. Choose another --out.") from None
+
+
+def _has(path: Path, text: str) -> bool:
+    """Return True if a file has this text already."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be written: {e.strerror or e}. Choose another --out.") from None
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:

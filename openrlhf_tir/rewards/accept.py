@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError, VerifierError
 from ..types import Group, RewardParts, Verdict
 from ..user_code import plugins
-from ..user_code.failures import Overrun, Starved, is_outage, traceback_of, user_code_errors
+from ..user_code.failures import Overrun, Starved, described, is_outage, traceback_of, user_code_errors
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a filter may call its reason: it stands in metrics' names, behind a slash."""
@@ -40,7 +40,7 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
     except user_code_errors() as e:
         file = plugins.source_file(function)
         at = plugins.raised_at(e, file) or plugins.location(function)
-        message = f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}."
+        message = f"{place.setting} = {name!r}: {at}: {described(e)}."
         if isinstance(e, Exception) and is_outage(e):
             raise VerifierError(f"{message} What it asks does not answer.") from e
         if isinstance(e, Starved):

@@ -87,6 +87,15 @@ def is_outage(error: BaseException) -> bool:
     )
 
 
+def described(error: BaseException) -> str:
+    """Return "Type: message" of an error of user code, whose own `__str__` may fail as well."""
+    try:
+        message = str(error)
+    except user_code_errors() as failed:
+        message = f"its message cannot be printed: __str__ raised {type(failed).__name__}"
+    return f"{type(error).__name__}: {message}"
+
+
 def traceback_of(error: BaseException, file: str | None) -> str:
     """Return an error's traceback from the first frame in the user's `file` on. The frames above are the trainer's."""
     formatted = traceback.TracebackException.from_exception(error)

@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from ..errors import ConfigError, unknown
-from .failures import Overrun, user_code_errors
+from .failures import Overrun, described, user_code_errors
 from .load_watch import LoadWatch
 
 MODULE_PREFIX = "openrlhf_tir_own_"
@@ -225,7 +225,7 @@ def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
         line = f"{e.filename}:{e.lineno}"
         return ConfigError(f"{prefix} cannot be loaded: {line}: {type(e).__name__}: {e.msg}. Correct that line.")
     return ConfigError(
-        f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}."
+        f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {described(e)}."
         " Correct that line, or install what it imports."
     )
 

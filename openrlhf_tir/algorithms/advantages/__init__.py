@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import MethodBroken
 from ...user_code import plugins
+from ...user_code.failures import described
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .flash_reinforce import flash_reinforce
@@ -68,7 +69,7 @@ def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.nda
     except Exception as e:
         location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
         raise MethodBroken(
-            f"algo.advantage.estimator = {name!r}: {location}: {type(e).__name__}: {e}. It is a bug in that line."
+            f"algo.advantage.estimator = {name!r}: {location}: {described(e)}. It is a bug in that line."
         ) from e
     message_prefix = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
     shapes = [advantage.shape for advantage in advantages]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import MethodBroken
 from ...user_code import plugins
+from ...user_code.failures import described
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ def load(name: str) -> OwnLoss:
         except Exception as e:
             location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
             raise MethodBroken(
-                f"actor.policy_loss = {name!r}: {location}: {type(e).__name__}: {e}. It is a bug in that line."
+                f"actor.policy_loss = {name!r}: {location}: {described(e)}. It is a bug in that line."
             ) from e
         shape = getattr(per_token, "shape", None)
         if shape != inputs.log_probs.shape or not per_token.requires_grad:

@@ -22,7 +22,7 @@ from ..problems import Problems
 from ..settings import attempt
 from .bash_script import readable, unknowns
 from .recipe_draft import Draft
-from .verl_overrides import Overrides, flat
+from .verl_overrides import Overrides, flat, value_of
 
 DEFAULTS: dict[str, Any] = {
     "algorithm.adv_estimator": "gae",
@@ -202,7 +202,7 @@ _BELOW: dict[str, str] = {
 }
 NEEDS_NOTHING = (
     *(f"{prefix}.{name}" for prefix, names in _BELOW.items() for name in names.split()),
-    *("ray_kwargs.*", "ray_init.*", "global_profiler.*", "transfer_queue.*"),
+    *("hydra.*", "ray_kwargs.*", "ray_init.*", "global_profiler.*", "transfer_queue.*"),
 )
 """Overrides that change nothing that is trained, or ask for what is so here in any case; `*` is any text."""
 _NOTHING = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in NEEDS_NOTHING))
@@ -388,7 +388,9 @@ def _of_config(config: Mapping[str, str], directories: Sequence[Path], draft: Dr
     table = (
         {k: v for k, v in (table or {}).items() if k not in ("hydra", "defaults")} if isinstance(table, dict) else {}
     )
-    return {k: v for k, v in flat(table).items() if not (isinstance(v, str) and v.startswith("${"))}
+    # YAML 1.1, which PyYAML reads, takes 1e-6 for a text; OmegaConf, which verl reads with, for a number.
+    values = {k: value_of(v) if isinstance(v, str) and not v.startswith("${") else v for k, v in flat(table).items()}
+    return {k: v for k, v in values.items() if not (isinstance(v, str) and v.startswith("${"))}
 
 
 def _data(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...user_code import plugins
-from ...user_code.failures import is_outage, suspended_at, traceback_of, user_code_errors
+from ...user_code.failures import described, is_outage, suspended_at, traceback_of, user_code_errors
 from ...user_code.loop_watch import LoopWatch
 from .answer import answer
 from .instance import CallLate, Deadlines, recorded
@@ -106,7 +106,7 @@ class Worker:
         except user_code_errors() as e:
             outage = isinstance(e, Exception) and is_outage(e)
             trace = traceback_of(e, self.file)
-            reply = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {type(e).__name__}: {e}"}
+            reply = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {described(e)}"}
         details = {"calls": run.calls, "late": late, "outage": outage, "traceback": trace}
         self.send({"done": run.number, **details, **reply})
 
@@ -147,7 +147,7 @@ def _load_worker(start: Message, send: Callable[[Message], None]) -> Worker:
     except Exception as e:
         at = plugins.raised_at(e, plugins.source_file(cls)) or plugins.location(cls)
         raise ConfigError(
-            f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}."
+            f"train.agent_func_path = {start['file']!r}: {at}: {described(e)}."
             " Its constructor must work without arguments."
         ) from e
     from transformers import AutoTokenizer

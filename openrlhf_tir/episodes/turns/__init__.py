@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError, TurnError
 from ...user_code import plugins
-from ...user_code.failures import traceback_of, user_code_errors
+from ...user_code.failures import described, traceback_of, user_code_errors
 
 if TYPE_CHECKING:
     from ...config import Env
@@ -319,7 +319,7 @@ class UserProtocol:
             file = plugins.source_file(self._cls)
             line = plugins.raised_at(e, file)
             remedy = "It is a bug in that line, or a text that it does not expect."
-            error = TurnError(f"env.protocol = {self._name!r}: {line}: {type(e).__name__}: {e}. {remedy}")
+            error = TurnError(f"env.protocol = {self._name!r}: {line}: {described(e)}. {remedy}")
             error.user_traceback = traceback_of(e, file)
             raise error from e
 

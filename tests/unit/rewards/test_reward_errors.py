@@ -74,6 +74,8 @@ def test_a_number_alone_is_a_reward_and_correct_above_zero(tmp_path, value, want
         "import sys; sys.exit(1)",
         "import not_a_module",
         "return trajectory.text + 1",
+        "raise type('Silent', (Exception,), {'__str__': lambda self: 1 / 0})",
+        "raise type('Silent', (Exception,), {'__str__': lambda self: None})",
     ],
 )
 def test_bugs_that_people_write_are_told_with_file_and_line(tmp_path, bug):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from openrlhf_tir.user_code.failures import Overrun, is_outage, suspended_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import Overrun, described, is_outage, suspended_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 
@@ -28,6 +28,16 @@ from openrlhf_tir.user_code.loop_watch import LoopWatch
 )
 def test_a_service_that_does_not_answer_is_an_outage_and_a_wrong_path_is_none(error, outage):
     assert is_outage(error) is outage
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(1), Overrun()])
+def test_an_error_whose_message_cannot_be_printed_is_still_described_by_its_type(raised):
+    class Silent(Exception):
+        def __str__(self):
+            raise raised
+
+    assert described(Silent()).startswith("Silent: ")
+    assert described(KeyError("x")) == "KeyError: 'x'"
 
 
 @pytest.fixture

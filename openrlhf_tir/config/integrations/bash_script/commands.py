@@ -10,9 +10,25 @@ from .conditions import Conditions
 from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
 from .script import Command
 from .syntax import Node
-from .unknown_text import readable
+from .unknown_text import readable, unknown
 
-_TRAINER = re.compile(r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b")
+_TRAINER = re.compile(
+    r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b"
+    r"|-m\s+(verl|recipe)\.\w|\bmain_(ppo|dapo)(\.py)?(?!\S)"
+    r"|(^|&&|;|\n)\s*(\w+=\S+\s+)*"
+    r"(trl (grpo|rloo|sft)\b|(accelerate launch|torchrun|deepspeed|python3?) [^;|&\n]*\.py\b)"
+)
+"""A text that may start a program of OpenRLHF or verl, or a script of TRL."""
+_OVERRIDE = re.compile(r"[+~]*\w+(\.[\w@/-]+)+=")
+"""An override of Hydra, whose value is no command whatever is in it."""
+_LAUNCHER = re.compile(r"(.*/)?(python|torchrun|deepspeed|accelerate)[\w.]*")
+"""What starts a program whose words are no scripts of bash."""
+SHELLS = ("bash", "sh", "zsh", "dash")
+STARTERS = re.compile(
+    "srun|salloc|sbatch|qsub|bsub|ray|nohup|setsid|exec|env|sudo|time|timeout|nice|stdbuf|numactl|taskset|mpirun|pdsh|ssh"
+    "|docker|podman|singularity|apptainer|enroot|kubectl|tmux|screen"
+)
+"""Commands that start the command, or the script, that stands among their words."""
 _ITEM = re.compile(r"""(?<=[\s(])\[([^\]]+)\]=("[^"]*"|'[^']*'|[^\s)]*)""")
 """An item of an associative array, [key]=value."""
 PRINTS = ("echo", "printf", "cat", "grep", "sed", "awk", "tee", "logger", "pkill", "pgrep", "tail", "ls", "which")
@@ -85,12 +101,12 @@ class Commands(Conditions):
     def _redirected_statement(self, node: Node) -> bool | None:
         body = node.child_by_field_name("body")
         heredoc = next((c for c in node.named_children if c.type in ("heredoc_redirect", "herestring_redirect")), None)
-        text = None if heredoc is None else self._redirected_text(heredoc)
+        text = self._text_of_input(node) if heredoc is None else self._redirected_text(heredoc)
         status = None
-        if body is not None and text is not None:
-            self._keep_file(node, body, text)
+        kept = body is not None and text is not None and self._keep_file(node, body, text)
         if body is not None:
-            status = self._with_input(body, text) if text is not None else self.statement(body)
+            # A script that is written to a file is read where it is started, with the arguments that it is given there.
+            status = self._with_input(body, text) if text is not None and not kept else self.statement(body)
         elif text is not None and trains(text):
             self.nested(text, self.line(node))
         if heredoc is not None:
@@ -100,8 +116,21 @@ class Commands(Conditions):
                     self.statement(child)
         return status
 
-    def _keep_file(self, node: Node, body: Node, text: str) -> None:
-        """Remember a file that `cat > FILE` or `tee FILE` writes from a here-document."""
+    def _text_of_input(self, node: Node) -> str | None:
+        """Return what `< FILE` or `< <(COMMAND)` gives a command to read; None where there is no such redirection."""
+        for redirect in node.named_children:
+            if redirect.type != "file_redirect" or not self.raw(redirect).lstrip("0").startswith("<"):
+                continue
+            source = redirect.child_by_field_name("destination")
+            if source is not None and source.type == "process_substitution":
+                inner = [c for c in source.named_children if c.type != "comment"]
+                return self._printed_apart(inner, self.raw(source))
+            text = self._text_of_file(self._joined(source))
+            return unknown(self.raw(redirect)) if text is None else text
+        return None
+
+    def _keep_file(self, node: Node, body: Node, text: str) -> bool:
+        """Remember a file that `cat > FILE` or `tee FILE` writes from a here-document. Return whether there is one."""
         words = self.command_words(body) if body.type == "command" else []
         redirects = [c for c in (*node.named_children, *body.named_children) if c.type == "file_redirect"]
         heredoc = next((c for c in node.named_children if c.type == "heredoc_redirect"), None)
@@ -111,6 +140,8 @@ class Commands(Conditions):
             paths += [self._joined(c.child_by_field_name("destination")) for c in redirects if ">" in self.raw(c)[:2]]
         for path in paths:
             self.script.files[path] = text
+            self.unread.add(path)
+        return bool(paths)
 
     def _with_input(self, body: Node, text: str) -> bool | None:
         if body.type == "command":
@@ -122,10 +153,10 @@ class Commands(Conditions):
                 names = [word for word in words[1:] if not word.startswith("-")]
                 self.variables[names[-1] if names else "MAPFILE"] = text.splitlines()
                 return True
-            self.run_words(words, body)
-            if trains(text):
+            status = self.statement(body)
+            if trains(text) and not (words and _LAUNCHER.fullmatch(words[0])):
                 self.nested(text, self.line(body))
-            return None
+            return status
         return self.statement(body)
 
     def _read(self, words: list[str], text: str) -> None:
@@ -192,6 +223,8 @@ class Commands(Conditions):
             return None
         if name in self.functions:
             return self._call(name, arguments)
+        if name.endswith(".sh") and self._other_script(words, line):
+            return None
         builtin: Callable[[list[str], int], bool | None] | None = {
             "cd": self._cd,
             "eval": self._eval,
@@ -212,13 +245,18 @@ class Commands(Conditions):
         if len(self.script.commands) >= MAX_COMMANDS:
             raise Enough
         texts = [
-            word for word in words if not word.startswith("-") and any(map(str.isspace, word.strip())) and trains(word)
+            word
+            for word in words
+            if not word.startswith("-")
+            and any(map(str.isspace, word.strip()))
+            and not _OVERRIDE.match(word)
+            and trains(word)
         ]
         if texts:
             for text in texts:
                 self.nested(text, line)
             return None
-        if name in ("bash", "sh", "sbatch") and arguments and self._other_script(name, arguments, line):
+        if self._started_script(words, line):
             return None
         self.script.commands.append(Command(tuple(words), line))
         return None
@@ -243,33 +281,44 @@ class Commands(Conditions):
             self.positional, self.source = saved, outer
         return None
 
-    def _other_script(self, name: str, arguments: list[str], line: int) -> bool:
-        """Read a script that this one runs, where it is there. Returns whether it was."""
-        words = iter(arguments)
-        for word in words:
+    def _started_script(self, words: list[str], line: int) -> bool:
+        """Read a script that a command starts, as `bash x.sh`, `srun -N1 ./x.sh` and `ray job submit -- bash x.sh` do,
+        or the text behind `bash -c`.
+
+        Returns:
+            True if there is one that can be read.
+        """
+        for i, word in enumerate(words):
+            if _LAUNCHER.fullmatch(word):
+                return False
+            shell = Path(word).name in (*SHELLS, "sbatch")
+            behind = words[i + 1 :]
+            first = next((k for k, other in enumerate(behind) if not other.startswith("-")), None)
+            if shell and first is not None and any(re.fullmatch(r"-[a-z]*c", flag) for flag in behind[:first]):
+                self.nested(behind[first], line)
+                return True
+            started = shell or (word.endswith(".sh") and STARTERS.fullmatch(Path(words[0]).name))
+            if started and self._other_script(words[i + shell :], line):
+                return True
+        return False
+
+    def _other_script(self, words: list[str], line: int) -> bool:
+        """Read a script with its arguments, flags of the shell in front of it. Return whether it could be read."""
+        rest = iter(words)
+        for word in rest:
             if word.startswith("-"):
                 continue
-            path = self._there(word)
-            if path is None:
+            text = self._text_of_file(word)
+            if text is None:
                 return False
             saved, positional = self.name, self.positional
-            self.name, self.positional = str(path), list(words)
+            self.name, self.positional = str(self._there(word) or word), list(rest)
             try:
-                self.nested(path.read_text(encoding="utf-8-sig", errors="replace"), line)
+                self.nested(text, line)
             finally:
                 self.name, self.positional = saved, positional
             return True
         return False
-
-    def _there(self, name: str) -> Path | None:
-        """Return the script file of that name: where bash would look, or beside this script."""
-        for base in (self.cwd, Path(self.name).parent):
-            try:
-                if (path := base / name).is_file():
-                    return path
-            except OSError:
-                return None
-        return None
 
     def _eval(self, arguments: list[str], line: int) -> None:
         outer, self.first_line = self.first_line, line
@@ -281,8 +330,8 @@ class Commands(Conditions):
     def _source(self, arguments: list[str], line: int) -> bool | None:
         if not arguments:
             return None
-        path = self._there(arguments[0])
-        if path is None:
+        text = self._text_of_file(arguments[0])
+        if text is None:
             self.script.note(
                 f"Line {line} reads {readable(arguments[0])}, which is not there: what it sets is unknown here."
             )
@@ -292,7 +341,7 @@ class Commands(Conditions):
         if arguments[1:]:
             self.positional = arguments[1:]
         try:
-            self.text(path.read_text(encoding="utf-8-sig", errors="replace"))
+            self.text(text)
         except Return:
             pass
         finally:
@@ -329,5 +378,5 @@ class Commands(Conditions):
 
 
 def trains(text: str) -> bool:
-    """Whether a text may start one of OpenRLHF's programs."""
+    """Return True if a text may start a program of OpenRLHF, verl or TRL."""
     return _TRAINER.search(text) is not None

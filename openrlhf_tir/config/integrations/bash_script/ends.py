@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MAX_COMMANDS = 500
 """Commands that are read of one script: loops and recursive functions end here."""
+MAX_FILE = 1 << 20
+"""Bytes of a file that a script reads, beyond which it is none of arguments."""
 MAX_DEPTH = 40
 """Scripts, functions and substitutions inside one another."""
 

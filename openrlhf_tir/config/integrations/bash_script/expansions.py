@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .arithmetic import calculate
-from .ends import MAX_DEPTH, Enough
+from .ends import MAX_DEPTH, MAX_FILE, Enough
 from .script import Script
 from .syntax import Node, parser
 from .unknown_text import unknown, unknowns
-from .words import Part, ansi, fields, without
+from .words import Part, ansi, fields, printf, without
 
 
 class Expansions:
@@ -32,6 +32,8 @@ class Expansions:
         self.cwd = cwd
         self.depth = 0
         self.source = b""
+        self.unread: set[str] = set()
+        """Files that the script writes and has not started so far."""
         self.unset: list[str] = []
         """Variables without a value that the words of the current command have."""
         self.first_line: int | None = None
@@ -277,16 +279,20 @@ class Expansions:
         """Return what $(...) prints, where that only takes reading; else an unknown text."""
         raw = self.raw(node)
         inner = [c for c in node.named_children if c.type != "comment"]
+        return self._printed_apart(inner, raw).rstrip("\n")
+
+    def _printed_apart(self, nodes: list[Node], raw: str) -> str:
+        """Return what statements print in a shell of their own, or an unknown text that keeps their source."""
         variables, cwd = dict(self.variables), self.cwd
         try:
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise Enough
-            printed = self._printed(inner)
+            printed = self._printed(nodes)
         finally:
             self.depth -= 1
             self.variables, self.cwd = variables, cwd
-        return unknown(raw) if printed is None else printed.rstrip("\n")
+        return unknown(raw) if printed is None else printed
 
     def _printed(self, nodes: list[Node]) -> str | None:
         """Return what statements print one after another; None where one of them has to be run for that."""
@@ -337,11 +343,15 @@ class Expansions:
             self._cd(arguments, 0)
             return ""
         if name == "echo":
-            return " ".join(word for word in arguments if word not in ("-n", "-e"))
-        if name == "printf" and arguments:
-            return arguments[0] if len(arguments) == 1 and "%" not in arguments[0] else None
+            end = "" if arguments[:1] == ["-n"] else "\n"
+            return " ".join(word for word in arguments if word not in ("-n", "-e")) + end
+        if name == "printf" and plain:
+            return printf(arguments[0], arguments[1:]) if not arguments[0].startswith("-") else None
         if any(unknowns(word) for word in arguments):
             return None
+        if name == "cat" and plain:
+            texts = [self._text_of_file(word) for word in plain]
+            return None if None in texts else "".join(map(str, texts))
         if name == "dirname" and plain:
             return os.path.dirname(plain[0].rstrip("/")) or ("/" if plain[0].startswith("/") else ".")
         if name == "basename" and plain:
@@ -383,6 +393,30 @@ class Expansions:
             return str(int(calculate(text)))
         except (ValueError, ArithmeticError, SyntaxError):
             return unknown(raw)
+
+    def _there(self, name: str) -> Path | None:
+        """Return the script file of that name: where bash would look, or beside this script."""
+        for base in (self.cwd, Path(self.name).parent):
+            try:
+                if (path := base / name).is_file():
+                    return path
+            except OSError:
+                return None
+        return None
+
+    def _text_of_file(self, name: str) -> str | None:
+        """Return the text of a file that the script writes itself, or that is there; None where there is none."""
+        for path, text in self.script.files.items():
+            if os.path.normpath(self.cwd / path) == os.path.normpath(self.cwd / name):
+                self.unread.discard(path)
+                return text
+        path = self._there(name)
+        try:
+            if path is None or path.stat().st_size > MAX_FILE:
+                return None
+            return path.read_text(encoding="utf-8-sig", errors="replace")
+        except OSError:
+            return None
 
     # commands as far as expansions need them
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
+from contextlib import suppress
 
 from .commands import Commands, trains
 from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
@@ -19,9 +20,11 @@ class Statements(Commands):
     def run(self, text: str) -> None:
         """Read a whole script, up to its `exit`."""
         try:
-            self.text(text)
-        except (Exit, Return):
-            pass
+            with suppress(Exit, Return):
+                self.text(text)
+            for path in sorted(self.unread):  # scripts that are started by hand, or by what is not read here
+                if not path.endswith(".py") and trains(self.script.files[path]):
+                    self.nested(self.script.files[path], 0)
         except Enough:
             self.script.note(
                 f"Reading stopped after {MAX_COMMANDS} commands, or {MAX_DEPTH} scripts inside one another."

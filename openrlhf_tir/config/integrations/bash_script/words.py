@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shlex
 from dataclasses import dataclass
 
 
@@ -68,3 +69,42 @@ def ansi(text: str) -> str:
     """Return what $'...' means."""
     escapes = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\033", "0": "\0"}
     return re.sub(r"\\(.)", lambda m: escapes.get(m[1], m[0]), text)
+
+
+_DIRECTIVE = re.compile(r"%([-+ 0#]*\d*(?:\.\d+)?)([sdiqufgeb%])")
+
+
+def printf(form: str, arguments: list[str]) -> str | None:
+    """Return what printf prints: the format again and again, until it has used all arguments.
+
+    Args:
+        form: The format, with backslash escapes.
+        arguments: What its directives take.
+
+    Returns:
+        The text; None for a directive that is not known, or an argument that is no number where one is needed.
+    """
+    form = ansi(form)
+    if "%" in _DIRECTIVE.sub("", form):
+        return None
+    rest = list(arguments)
+
+    def one(match: re.Match[str]) -> str:
+        flags, kind = match[1], match[2]
+        if kind == "%":
+            return "%"
+        word = rest.pop(0) if rest else ""
+        if kind in "sqb":
+            return f"%{flags}s" % (shlex.quote(word) if kind == "q" else word)
+        number = float(word or 0)
+        return f"%{flags}{kind}" % (int(number) if kind in "diu" else number)
+
+    printed = []
+    try:
+        while True:
+            before = len(rest)
+            printed.append(_DIRECTIVE.sub(one, form))
+            if not rest or len(rest) == before:
+                return "".join(printed)
+    except (ValueError, OverflowError):
+        return None

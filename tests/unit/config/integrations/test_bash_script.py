@@ -58,6 +58,17 @@ def words(text: str, **environ: str) -> list[str]:
         ("A=1 B=2 run x", ["run", "x"]),
         ("eval run --a $Y", ["run", "--a", "y"]),
         ("C='run --a 1'; $C --b 2", ["run", "--a", "1", "--b", "2"]),
+        (
+            "f() { a=(--x '1 2'); printf '%s\\n' \"${a[@]}\"; }\nmapfile -t A < <(f)\nrun \"${A[@]}\"",
+            ["run", "--x", "1 2"],
+        ),
+        ("read -r A B < <(echo 1 2 3); run $B", ["run", "2", "3"]),
+        ("run $(printf '%s_%03d' a 7) $(printf '%s,' b c)", ["run", "a_007", "b,c,"]),
+        ("cat > a.txt <<EOF\n--x 1\n-y\nEOF\nmapfile -t A < a.txt; run \"${A[@]}\"", ["run", "--x 1", "-y"]),
+        ("cat > a.txt <<EOF\n--x 1\n-y\nEOF\nrun $(cat a.txt)", ["run", "--x", "1", "-y"]),
+        ("N=64; run $((N > 32 ? 8 : 4)) $((N % 7 * 2)) $((2 ** 3 ** 1))", ["run", "8", "2", "8"]),
+        ("N=64; run $((N == 64 && !0)) $((1 << 4 | 1))", ["run", "1", "17"]),
+        ("run $((-7 / 2)) $((-7 % 3)) $((0x10)) $((010)) $((- (2 + 3)))", ["run", "-3", "-1", "16", "8", "-5"]),
         ("ROOT=<fill me in>\nrun $ROOT", ["run", "<fill", "me", "in>"]),
     ],
 )  # fmt: skip
@@ -82,10 +93,31 @@ def test_words_are_those_that_bash_would_pass(text, expected):
         ("(X=1; run $X); run ${X:-2}", ["1", "2"]),
         ("echo run a; run b | tee log; run c &", ["b", "c"]),
         ("set -- a b; shift; run $1", ["b"]),
+        ("bash -lc 'X=1; run a$X'; srun -n1 sh -c \"run b\"", ["a1", "b"]),
+        ("cat > s.sh <<'EOF'\nrun $1\nEOF\nchmod +x s.sh; ./s.sh a; srun -N 2 bash s.sh b", ["a", "b"]),
+        ("cat > s.sh <<'EOF'\nrun verl.trainer.main_ppo\nEOF\nssh host", ["verl.trainer.main_ppo"]),
+        ("ray job submit --working-dir /a/verl/ -- 'X=1 run -m verl.trainer.main_ppo a=b'", ["-m"]),
+        (
+            "run \"data.train_files=['/a/verl/x', '-m verl.y main_ppo']\"",
+            ["data.train_files=['/a/verl/x', '-m verl.y main_ppo']"],
+        ),
+        ("run a < s.sh", ["a"]),
     ],
 )
 def test_commands_are_those_that_bash_would_start(text, expected):
     assert [command.words[1] for command in read(text).commands if command.words[0] == "run"] == expected
+
+
+@pytest.mark.parametrize("expression", ["1 / 0", "2 ** 99999999", "1 << -1", "x = 1", "1 ? 2", "16#ff"])
+def test_arithmetic_that_cannot_be_computed_stays_as_it_is_written(expression):
+    (word,) = words(f"run $(({expression}))")[1:]
+    assert unknowns(word) == [" ".join(f"$(({expression}))".split())]
+
+
+@pytest.mark.parametrize("text", ["mapfile -t A < <(nvidia-smi)", "read -r A < <(hostname)", "read A < nowhere.txt"])
+def test_what_a_run_would_read_into_a_variable_is_unknown_and_not_empty(text):
+    (word,) = words(f"{text}\nrun $A")[1:]
+    assert unknowns(word)
 
 
 def test_a_comment_ends_a_continued_command_as_in_bash_and_what_is_below_it_is_said_to_be_lost():

@@ -100,7 +100,9 @@ def imported(tmp_path, capsys):
 
     def make(text=SCRIPT, *words):
         (tmp_path / "train.py").write_text(text)
-        code = main(["import-trl", str(tmp_path / "train.py"), "--out", str(tmp_path / "run/r.toml"), *words])
+        code = main(
+            ["import-trl", str(tmp_path / "train.py"), "--out", str(tmp_path / "run/r.toml"), "--force", *words]
+        )
         return code, tmp_path / "run/r.toml", capsys.readouterr().err
 
     return make

@@ -225,6 +225,15 @@ def test_a_script_that_trains_nothing_by_rl_has_a_sentence_and_no_recipe(tmp_pat
     assert not told.out and told.err.count("\n") == 1
 
 
+def test_numbers_of_a_hydra_file_are_numbers_as_omegaconf_reads_them(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "actor_rollout_ref: {actor: {optim: {lr: 3e-6}}}\ndata: {train_files: a.parquet}\n"
+    )
+    recipe = import_verl(read_overrides(["--config-path", str(tmp_path), "--config-name=mine", "hydra.run.dir=out"]))
+    assert recipe.draft.settings["actor.learning_rate"] == 3e-6
+    assert "hydra.run.dir" in recipe.nothing
+
+
 def test_values_of_a_hydra_file_are_under_those_of_the_command_line(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         'defaults: [ppo_trainer]\ndata: {max_response_length: 77, max_prompt_length: 11}\ntrainer: {x: "${a.b}"}\n'

@@ -385,7 +385,7 @@ def test_the_command_takes_flags_and_whole_command_lines_behind_two_dashes(capsy
     assert main(["import-openrlhf", "--out", str(out), "--", *NEEDED.split(), "--actor.adam.lr", "3e-6"]) == DONE
     assert load(str(out)).actor.learning_rate == 3e-6
     line = f"python3 -m openrlhf.cli.train_ppo_ray {NEEDED} --rollout.batch_size 7"
-    assert main(["import-openrlhf", "--out", str(out), "--", *line.split()]) == DONE
+    assert main(["import-openrlhf", "--force", "--out", str(out), "--", *line.split()]) == DONE
     assert load(str(out)).rollout.batch_size == 7
 
 
