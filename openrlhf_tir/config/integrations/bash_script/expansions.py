@@ -406,9 +406,9 @@ class Expansions:
 
     def _text_of_file(self, name: str) -> str | None:
         """Return the text of a file that the script writes itself, or that is there; None where there is none."""
-        for path, text in self.script.files.items():
-            if os.path.normpath(self.cwd / path) == os.path.normpath(self.cwd / name):
-                self.unread.discard(path)
+        for written, text in self.script.files.items():
+            if os.path.normpath(self.cwd / written) == os.path.normpath(self.cwd / name):
+                self.unread.discard(written)
                 return text
         path = self._there(name)
         try:
