@@ -17,8 +17,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openrlhf_tir.user_code.failures import Exited, described, suspended_at, traceback_of, user_code_errors
-from openrlhf_tir.user_code.failures import is_outage as is_outage  # other files of this package take it from here
+from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import described as described  # other files of this package take these from here
+from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
 OURS = "env_servers."

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from env_servers.defects import described
 from env_servers.env import Env
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.user_code.failures import described
 from openrlhf_tir.user_code.plugins import source_file
 
 from .foreign_tools import Tool, ToolEnv, TrlEnv, VerlTool

@@ -18,10 +18,9 @@ from typing import Any
 
 from env_servers.actions import BadAction, shown
 from env_servers.adapters.calls import ACTION, read_calls
-from env_servers.defects import is_outage
+from env_servers.defects import described, is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
-from openrlhf_tir.user_code.failures import described
 
 DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
 """Exceptions that no argument causes."""
