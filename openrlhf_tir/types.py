@@ -335,7 +335,7 @@ class PublishReport:
         write_s: Seconds, among `seconds`, that the learner took to gather, hash and write the weights.
         nbytes: Bytes that the learner wrote for the engines.
         delta: True if only what changed was written, for every engine.
-        canary_level: Mean difference over the uncertain tokens on the worst engine, in nats.
+        canary_level: Mean difference over the uncertain tokens on the worst engine, in nats of the token's logit.
         canary_excess: The disagreement in units of what is accepted. Above 1 the push would have been refused.
         canary_repeats: Engines on which the proof was repeated on other texts.
         pushes_repeated: Engines that got a second, full push because the first was not proved.

@@ -4,14 +4,16 @@ The digest proves which bytes arrived, and the read-back (readback.py) what the 
 What remains are faults with right weights and wrong results: another rope base or attention scale, a kernel's stale
 copy that cannot be read back, a stale cache. To find those, engine and learner score the same texts.
 
-    level     mean |engine - learner| over the uncertain tokens, in nats: at most FACTOR times the reference
-    most      the largest difference of one token: at most OUTLIER times the ceiling
+    level     mean of |engine - learner| / (1 - p) over the uncertain tokens: at most FACTOR times the reference
+    most      the largest difference of one token, in nats: at most OUTLIER times the ceiling
     behind    distance to the learner's weights over the distance to those of the version before: at most BEHIND
 
-A token counts once, and only if the learner is uncertain about it: a certain token does not differ with right or wrong
-weights. (When the median over all tokens decided, texts full of certain tokens made right pushes fail.) The reference
-is the median level of the last accepted pushes, so that it follows the policy. docs/weights.md has the derivation and
-the measured distributions. numpy only.
+p is the learner's probability of the token. Rounding moves the logits, each by about the same; the log-prob of a token
+moves by 1 - p times as much as its logit. Division by 1 - p therefore gives every token the same noise, however certain
+the policy is or becomes. Tokens with p above 95 % do not count: rounding of the log-prob itself is all that is left of
+them. (When the median of the plain differences decided, texts full of certain tokens made right pushes fail.) The
+reference is the median level of the last accepted pushes. docs/weights.md has the derivation of the thresholds and the
+measured distributions. numpy only.
 """
 
 from __future__ import annotations
@@ -25,17 +27,18 @@ import numpy as np
 
 from ..types import Completion
 
-FACTOR = 2.5
-"""Largest level of a push relative to the reference. Right pushes of one policy stay within a factor of 1.2."""
-BEHIND = 2.0
-"""Largest `behind`. Right weights are not farther from the learner than from the version before. If an update is
-smaller than the numerics, both distances are numerics, and their ratio stays within a factor of 1.2 of 1."""
-CERTAIN = float(np.log(0.95))
-"""Tokens with a higher log-prob do not count, because rounding does not show on them."""
+FACTOR = 2.0
+"""Largest level of a push relative to the reference: six standard deviations of right pushes' log-ratio, 0.9 divided by
+the square root of the number of tokens, at the least number of tokens that a proof may rest on (MIN_TOKENS)."""
+BEHIND = 2.5
+"""Largest `behind`: six standard deviations of its logarithm, 1.25 divided by the square root of the number of tokens,
+at MIN_TOKENS. The logarithm is 0 on average if an update is smaller than the numerics, and negative otherwise."""
+LEAST_DOUBT = 0.05
+"""Tokens count if the learner leaves at least this probability to others. It is also the least divisor."""
 MIN_TOKENS = 64
 """Least number of tokens that count. If fewer are uncertain, the least certain ones are taken."""
 SMALLEST = 1e-5
-"""Least threshold in nats. With equal arithmetic on both sides the level is zero, and so would be the threshold."""
+"""Least threshold. With equal arithmetic on both sides the level is zero, and so would be the threshold."""
 OUTLIER = 10.0
 """Largest difference of a single token relative to the ceiling. Rounding never reaches it."""
 REMEMBERED = 16
@@ -66,7 +69,7 @@ class Disagreement(NamedTuple):
     """How far an engine is from the learner; see the module's docstring. All are inf if a log-prob is not finite.
 
     Attributes:
-        level: Mean difference over the tokens that count, in nats.
+        level: Mean difference over the tokens that count, in nats of the token's logit.
         most: Largest difference of any token, in nats.
         behind: Distance to the learner over the distance to its version before.
         tokens: Number of tokens that count.
@@ -80,7 +83,7 @@ class Disagreement(NamedTuple):
     def __str__(self) -> str:
         if not np.isfinite(self.most):
             return "log-probs that are not finite"
-        text = f"{self.level:.3g} nats on average over {self.tokens} uncertain tokens (at most {self.most:.3g}"
+        text = f"a level of {self.level:.3g} over {self.tokens} uncertain tokens (one of them {self.most:.3g} nats"
         if self.behind > 1:
             text += f"; {self.behind:.2g} times as far as from the version before"
         return f"{text})"
@@ -102,7 +105,7 @@ class Tolerance(NamedTuple):
         return self.excess(disagreement) <= 1.0
 
     def __str__(self) -> str:
-        return f"{self.level:.2g} nats on average, {self.most:.2g} at most"
+        return f"a level of {self.level:.2g} and {self.most:.2g} nats for one token"
 
 
 @dataclass
@@ -110,7 +113,7 @@ class Reference:
     """How much right pushes of this run differ, and the tolerance that follows from it.
 
     Attributes:
-        ceiling: Largest threshold, in nats (`vllm.canary_ceiling`).
+        ceiling: Largest threshold (`vllm.canary_ceiling`).
         fixed: The configured threshold (`vllm.canary_tolerance`); None: FACTOR times the reference.
         levels: Levels of the last accepted pushes.
     """
@@ -199,24 +202,29 @@ def disagreement(evidence: Evidence) -> Disagreement:
     difference_T = np.abs(evidence.engine_T - evidence.learner_T)
     if not np.isfinite(difference_T).all():
         return Disagreement(np.inf, np.inf, np.inf, len(difference_T))
-    counted = evidence.learner_T < CERTAIN
+    doubt_T = -np.expm1(evidence.learner_T)  # 1 - p
+    counted = doubt_T > LEAST_DOUBT
     if counted.sum() < MIN_TOKENS:
         counted = np.zeros(len(difference_T), bool)
-        counted[np.argsort(evidence.learner_T, kind="stable")[:MIN_TOKENS]] = True
+        counted[np.argsort(-doubt_T, kind="stable")[:MIN_TOKENS]] = True
+    weight_T = 1.0 / np.maximum(doubt_T, LEAST_DOUBT)
     return Disagreement(
-        float(difference_T[counted].mean()),
+        float((difference_T * weight_T)[counted].mean()),
         float(difference_T.max()),
-        _behind(evidence, counted),
+        _behind(evidence, counted, weight_T),
         int(counted.sum()),
     )
 
 
-def _behind(evidence: Evidence, counted: np.ndarray) -> float:
+def _behind(evidence: Evidence, counted: np.ndarray, weight_T: np.ndarray) -> float:
     """Return the distance to the learner over the distance to its version before; 0 if the two versions are equal."""
     known = counted & np.isfinite(evidence.previous_T)
-    to_new = float(np.abs(evidence.engine_T - evidence.learner_T)[known].sum())
-    to_old = float(np.abs(evidence.engine_T - evidence.previous_T)[known].sum())
-    moved = float(np.abs(evidence.learner_T - evidence.previous_T)[known].sum())
-    if not moved or not to_new:
+
+    def distance(a_T: np.ndarray, b_T: np.ndarray) -> float:
+        return float((np.abs(a_T - b_T)[known] * weight_T[known]).sum())
+
+    to_new = distance(evidence.engine_T, evidence.learner_T)
+    to_old = distance(evidence.engine_T, evidence.previous_T)
+    if not distance(evidence.learner_T, evidence.previous_T) or not to_new:
         return 0.0
     return to_new / to_old if to_old else np.inf

@@ -247,16 +247,16 @@ class Vllm(Section):
         None,
         gt=0,
         description=(
-            "largest mean |log-prob difference| of engine and learner accepted after a push, over the uncertain tokens"
-            " of the canary, in nats; default: 1e-4 in fp32, else 2.5 times the median of the last accepted pushes"
+            "largest mean of |log-prob difference| / (1 - p) of engine and learner accepted after a push, over the"
+            " uncertain tokens of the canary; default: 1e-4 in fp32, else twice the median of the last accepted pushes"
         ),
     )
     canary_ceiling: float = Field(
         0.5,
         gt=0,
         description=(
-            "nats; the default of vllm.canary_tolerance never exceeds it, no single token may differ by ten times as"
-            " much, and engine and learner whose mean differs by more at the start do not have the same model"
+            "the default of vllm.canary_tolerance never exceeds it, no single token's log-prob may differ by ten times"
+            " as many nats, and engine and learner whose mean differs by more at the start do not have the same model"
         ),
     )
     engine_args: Annotated[dict[str, Option], AfterValidator(checked)] = Field(
