@@ -12,8 +12,11 @@ sizes and ranks. It undoes what loading does to a tensor:
     padded            the rows of the vocabulary's padding are left out
     tied              a head that has no tensor of its own must hold the embedding
     packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. The layer is then applied
-                      to the identity matrix: each output is one weight times 1 plus zeros, which is exact in every
-                      precision. So the packed copy that computes is what is compared, not an intermediate.
+                      to rows of the identity matrix: each output is one weight times 1 plus zeros, which is exact in
+                      every precision. So the packed copy that computes is what is compared, not an intermediate.
+                      This is a matrix product, so every push reads one column of STRIDE, and the next push the next
+                      one: all rows, and any STRIDE neighbouring columns, are seen at once, every element in STRIDE
+                      pushes.
 
 What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
 shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
@@ -54,6 +57,9 @@ _HASH_WEIGHT = 6364136223846793005
 """Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
 _BLOCK = 1 << 22
 """Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
+STRIDE = 8
+"""A push reads back every STRIDE-th column of a packed layer. What loading can confuse (a layer, a rank's part, a head,
+one of several fused tensors) is rows, or many neighbouring columns."""
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
 Key = tuple[int, str, int | None]
@@ -65,13 +71,13 @@ class Place(NamedTuple):
     """Where one rank of a model holds (a part of) one checkpoint tensor.
 
     Attributes:
-        module: Identity of the module. A module may hold two copies, with one cut: its parameter and the packed one.
+        copy: Identity of the module, and True for its packed copy. A module may hold two copies of a tensor.
         read: Return what the model holds there.
         cut: Return the part of the checkpoint's tensor that belongs there.
         dtype: The dtype that loading converts to.
     """
 
-    module: int
+    copy: tuple[int, bool]
     read: Callable[[], torch.Tensor]
     cut: Cut
     dtype: torch.dtype
@@ -92,7 +98,9 @@ class ReadBack:
             for position, part in enumerate(parts):
                 if part != fused:
                     self._fused[part] = (fused, position)
-        self._noted: dict[str, dict[int, Any]] = {}
+        self._noted: dict[str, dict[tuple[int, bool], Any]] = {}
+        self._compared = 0
+        """Number of pushes that were compared; it says which columns of packed layers the next one reads."""
         self._trusted: set[Key] | None = None
         """Places at which a load from disk was read back correctly; None: all places."""
         self._logged: set[str] = set()
@@ -154,10 +162,8 @@ class ReadBack:
         for name, tensor in sent:
             self._noted[name] = sums = {}
             for place in self._places(name):
-                if place.module in sums:
-                    continue  # a second copy with the same cut
                 try:
-                    sums[place.module] = checksum(place.cut(tensor), self._device, place.dtype)
+                    sums[place.copy] = checksum(place.cut(tensor), self._device, place.dtype)
                 except Exception as error:
                     # This is no reason to refuse a push: the tensor counts as unread.
                     log.debug("%s cannot be noted: %s", name, error)
@@ -167,8 +173,8 @@ class ReadBack:
         noted = self._noted
         self._noted = {}
 
-        def equal(place: Place, held: torch.Tensor, sums: dict[int, Any]) -> bool | None:
-            noted_sum = sums.get(place.module)
+        def equal(place: Place, held: torch.Tensor, sums: dict[tuple[int, bool], Any]) -> bool | None:
+            noted_sum = sums.get(place.copy)
             if noted_sum is None or noted_sum[0] != tuple(held.shape):
                 return None
             return bool(checksum(held, self._device, held.dtype) == noted_sum)
@@ -192,6 +198,7 @@ class ReadBack:
                     unread.append(name)
                 elif not verdict:
                     differing.append(name)
+        self._compared += 1
         self._log_once(unread)
         missing = self._not_covered(sent, set(unread))
         return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
@@ -248,10 +255,10 @@ class ReadBack:
             return []
         module, parameter, position = found
         try:
-            places = list(_places_of(module, parameter, position))
+            places = list(_places_of(module, parameter, position, self._compared))
             if places:
                 for head in self._heads_tied_to(module):
-                    places += _places_of(head, parameter, None)
+                    places += _places_of(head, parameter, None, self._compared)
         except Exception as error:  # a layer whose structure is not known here
             log.debug("%s cannot be placed: %s", name, error)
             return []
@@ -339,9 +346,11 @@ def _is_known(module: torch.nn.Module) -> bool:
     return type(module).__name__.endswith("Norm")
 
 
-def _places_of(module: torch.nn.Module, parameter: str, position: int | None) -> Iterator[Place]:
-    """Yield where `module` holds a checkpoint tensor: the `position`-th of those fused in it, or its only one."""
-    reads = _reads(module, parameter)
+def _places_of(module: torch.nn.Module, parameter: str, position: int | None, compared: int) -> Iterator[Place]:
+    """Yield where `module` holds a checkpoint tensor: the `position`-th of those fused in it, or its only one.
+
+    `compared` is the number of earlier comparisons, which selects the columns that are read of a packed copy.
+    """
     cut: Cut
     rows: slice | None = None
     fused_in_checkpoint = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear) and position is None
@@ -378,38 +387,56 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None) ->
         return  # a layout that is not known here
     else:
         cut = lambda sent: sent  # noqa: E731
-    for read in reads:
-        yield Place(id(module), read if rows is None else _part(read, rows), cut, _dtype_of(module, parameter))
-
-
-def _reads(module: torch.nn.Module, parameter: str) -> list[Callable[[], torch.Tensor]]:
-    """Return readers of all copies of a parameter that `module` computes with. Empty where there is none to read."""
-    held = getattr(module, parameter)
     method = getattr(module, "quant_method", None)
-    reads: list[Callable[[], torch.Tensor]] = []
     if isinstance(module, LinearBase) and not isinstance(method, UnquantizedLinearMethod):
-        return reads
-    if held.numel():
-        reads.append(lambda: getattr(module, parameter).detach())
+        return
+    dtype = _dtype_of(module, parameter)
+    if getattr(module, parameter).numel():
+        yield Place((id(module), False), _part(lambda: getattr(module, parameter).detach(), rows), cut, dtype)
     packed = parameter == "weight" and hasattr(module, "cpu_linear")
     if packed and isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
-        reads.append(lambda: _unpacked(module))
-    return reads
+        columns = _columns(_width(module), compared)
+        read = _part(lambda: _unpacked(module, columns), rows)
+        yield Place((id(module), True), read, _cut_columns(cut, columns, dtype), dtype)
 
 
-def _unpacked(module: Any) -> torch.Tensor:
-    """Return the weight [out, in] with which a layer's packed kernel computes, by applying it to the identity."""
-    size = module.embedding_dim if isinstance(module, VocabParallelEmbedding) else module.input_size_per_partition
-    identity = torch.eye(size, dtype=_dtype_of(module, "weight"))
-    return module.quant_method.apply(module, identity, None).t()
+def _columns(width: int, compared: int) -> slice:
+    """Return the columns of a packed layer that are read in the comparison after `compared` others."""
+    stride = min(STRIDE, width)
+    return slice(compared % stride, None, stride)
+
+
+def _width(module: Any) -> int:
+    return int(module.embedding_dim if isinstance(module, VocabParallelEmbedding) else module.input_size_per_partition)
+
+
+def _unpacked(module: Any, columns: slice) -> torch.Tensor:
+    """Return columns of the weight [out, in] with which a packed layer computes: its outputs for unit vectors."""
+    units = torch.eye(_width(module), dtype=_dtype_of(module, "weight"))[columns]
+    return module.quant_method.apply(module, units, None).t()
+
+
+def _cut_columns(cut: Cut, columns: slice, dtype: torch.dtype) -> Cut:
+    """Return a cut that also selects columns of what `cut` returns.
+
+    A packed layer makes NaN of a whole row with a value that is not finite, whichever columns are read.
+    """
+
+    def columns_of(sent: torch.Tensor) -> torch.Tensor:
+        part = cut(sent).to(dtype)
+        if not torch.isfinite(part.sum(dtype=torch.float32)):
+            part = part.masked_fill(~torch.isfinite(part).all(dim=1, keepdim=True), float("nan"))
+        return part[:, columns]
+
+    return columns_of
 
 
 def _rows(begin: int, size: int) -> Cut:
     return lambda sent: sent[begin : begin + size]
 
 
-def _part(read: Callable[[], torch.Tensor], rows: slice) -> Callable[[], torch.Tensor]:
-    return lambda: read()[rows]
+def _part(read: Callable[[], torch.Tensor], rows: slice | None) -> Callable[[], torch.Tensor]:
+    return read if rows is None else lambda: read()[rows]
 
 
 def _map_prefixes(mapper: Any, name: str) -> str:

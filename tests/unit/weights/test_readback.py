@@ -10,6 +10,7 @@ pytest.importorskip("vllm")
 from vllm.model_executor.layers.linear import (
     MergedColumnParallelLinear,
     QKVParallelLinear,
+    RowParallelLinear,
     UnquantizedLinearMethod,
 )
 
@@ -199,3 +200,63 @@ def test_both_sides_of_a_checksum_are_told_by_the_models_device(monkeypatch):
     readback.note(sent_to(model).items())
     assert readback.compare_noted().fault is None
     assert set(asked) == {torch.device("cuda", 0)} and len(asked) == 12
+
+
+class Packs(UnquantizedLinearMethod):
+    """A linear method that computes with a copy of its own, `layer.packed`, and counts the rows it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def apply(self, layer, x, bias=None):
+        self.rows.append(len(x))
+        return x @ layer.packed.t()
+
+
+def packed_model(width: int = 20) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """A model with one layer whose weight is packed and emptied, as vLLM does on a CPU, and what was sent to it."""
+    layer = RowParallelLinear.__new__(RowParallelLinear)
+    torch.nn.Module.__init__(layer)
+    layer.tp_size, layer.tp_rank, layer.input_size_per_partition = 1, 0, width
+    layer.params_dtype = torch.float32
+    layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    layer.quant_method = Packs()
+    layer.cpu_linear = True
+    sent = torch.arange(3.0 * width).reshape(3, width)
+    layer.packed = sent.clone()
+    model = torch.nn.Module()
+    model.proj = layer
+    return model, {"proj.weight": sent}
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_packed_copy_is_read_at_every_eighth_column_and_all_of_it_in_eight_pushes(noted):
+    model, sent = packed_model()
+    readback = ReadBack(model)
+
+    def differs() -> bool:
+        if not noted:
+            return readback.compare(sent.items()).differing == ("proj.weight",)
+        readback.note(sent.items())
+        return readback.compare_noted().differing == ("proj.weight",)
+
+    assert not any(differs() for _ in range(8)) and not readback.compare(sent.items()).unread
+    assert set(model.proj.quant_method.rows) <= {2, 3}, "of 20 columns"
+    model.proj.packed[1, 6] += 1
+    assert sum(differs() for _ in range(8)) == 1
+    model.proj.packed[:] = sent["proj.weight"].roll(1, 0)
+    assert all(differs() for _ in range(8)), "rows that are shifted"
+    model.proj.packed[:] = sent["proj.weight"]
+    model.proj.packed[:, 5:13] = 0
+    assert all(differs() for _ in range(8)), "eight neighbouring columns"
+
+
+def test_a_packed_row_that_is_not_finite_is_held_as_sent_whichever_columns_are_read():
+    model, sent = packed_model()
+    sent["proj.weight"][1, 3] = float("inf")
+    model.proj.packed[1, 3] = float("inf")
+    readback = ReadBack(model)
+    assert [readback.compare(sent.items()).fault for _ in range(8)] == [None] * 8
+    model.proj.packed[1, 3] = 0.0
+    assert all(readback.compare(sent.items()).differing for _ in range(8))
