@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from openrlhf_tir.commands.parent import die_with
 
 from .collect import Setup, Stage, collect
 
@@ -40,16 +43,17 @@ def main() -> int:
     parser.add_argument("--stage", choices=[stage.name for stage in stages(1)], help="this stage alone")
     parser.add_argument("--only", choices=["collect", "judge"], help="one half of the work [both]")
     parser.add_argument("--no-faults", action="store_true", help="right pushes only")
-    parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--in-process", type=int, metavar="PARENT", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_process:
+        die_with(args.in_process)
         [stage] = [stage for stage in stages(args.pushes) if stage.name == args.stage]
         collect(Setup(args.model, args.out, faults=not args.no_faults), stage, args.minutes)
         return 0
     if args.only != "judge":
         for stage in stages(args.pushes):
             if args.stage in (None, stage.name):
-                command = [sys.executable, "-m", "benchmarks.canary", *sys.argv[1:], "--in-process"]
+                command = [sys.executable, "-m", "benchmarks.canary", *sys.argv[1:], "--in-process", str(os.getpid())]
                 subprocess.run([*command, "--stage", stage.name], check=True)
     if args.only != "collect":
         from .summary import summary

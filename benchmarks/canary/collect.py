@@ -11,6 +11,8 @@ import asyncio
 import json
 import os
 import random
+import shutil
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,9 @@ RESPONSE = 32
 """Tokens of each."""
 OTHER_TEXTS_EVERY = 4
 """Pushes after which the texts of the second round are scored as well."""
+FILES = Path("/dev/shm")
+FILES_PREFIX = "canary_benchmark_"
+"""Weights go to FILES/FILES_PREFIX + process id."""
 WORDS = ["river", "stone", "letter", "garden", "winter", "music", "engine", "island", "market", "shadow"]
 
 
@@ -77,6 +82,13 @@ def prompts(tokenizer: Any, rng: random.Random, count: int) -> list[list[int]]:
     return made
 
 
+def remove_files_of_killed() -> None:
+    """Remove the weights that collecting processes left behind which were killed."""
+    for directory in FILES.glob(f"{FILES_PREFIX}*"):
+        if not Path("/proc", directory.name.removeprefix(FILES_PREFIX)).exists():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 def load_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -96,7 +108,7 @@ class Collector:
         self.rng = random.Random(f"{setup.seed} {stage.name} {self.part}")
         self.tokenizer = AutoTokenizer.from_pretrained(setup.model)
         self.learner = PlainLearner(setup.model, stage.dtype, stage.lr)
-        self.files = Path("/dev/shm") / f"canary_benchmark_{os.getpid()}"
+        self.files = FILES / f"{FILES_PREFIX}{os.getpid()}"
         self.layers = self.learner.model.config.num_hidden_layers
 
     async def run(self, deadline: float) -> None:
@@ -108,6 +120,7 @@ class Collector:
         pushed = sum(not line["fault"] for line in self.lines)
         if pushed >= self.stage.pushes and not faults:
             return
+        remove_files_of_killed()
         self.files.mkdir(parents=True, exist_ok=True)
         cfg = Config(
             vllm={"sync_backend": "file", "kv_cache_mib": 64, "max_num_seqs": 32},
@@ -263,13 +276,28 @@ def _short(values: np.ndarray) -> list[float]:
 
 
 def collect(setup: Setup, stage: Stage, minutes: float) -> None:
-    """Run one stage for at most `minutes`."""
+    """Run one stage for at most `minutes`. However this process ends, its engine's processes end with it."""
     import torch
 
+    from openrlhf_tir.cluster.reaper import end_children_with_us
     from openrlhf_tir.engines.start import prepare_environment
 
+    end_children_with_us()
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     prepare_environment(gpu=False)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     setup.out.mkdir(parents=True, exist_ok=True)
-    asyncio.run(Collector(setup, stage).run(time.monotonic() + 60 * minutes))
+
+    async def until_stopped() -> None:
+        """Run the stage. SIGTERM and SIGINT cancel it, so that its engine and its files go with it."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        await Collector(setup, stage).run(time.monotonic() + 60 * minutes)
+
+    try:
+        asyncio.run(until_stopped())
+    except asyncio.CancelledError:
+        raise SystemExit("stopped by a signal; the same command goes on") from None

@@ -1,0 +1,88 @@
+"""benchmarks.canary: what a collecting process starts ends with it, and the judgement of what was collected."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from benchmarks.canary import collect, summary
+
+ROOT = Path(__file__).parents[3]
+COLLECTS = """
+import asyncio, subprocess, sys, types
+sys.modules["torch"] = types.SimpleNamespace(set_num_threads=lambda n: None)
+from pathlib import Path
+from benchmarks.canary import collect
+
+class Collector:
+    def __init__(self, setup, stage):
+        self.out = setup.out
+
+    async def run(self, deadline):
+        engine = subprocess.Popen(["sleep", "600"])
+        try:
+            print(engine.pid, flush=True)
+            await asyncio.sleep(600)
+        finally:
+            (self.out / "stopped").touch()
+
+collect.Collector = Collector
+collect.collect(collect.Setup("model", Path(sys.argv[1])), collect.Stage("bf16", 1e-5, 1), 1e9)
+"""
+"""A collecting process whose engine is a `sleep`; it prints that one's process id."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_engine_outlives_the_process_that_collects(number, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", COLLECTS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        engine = psutil.Process(int(process.stdout.readline()))
+        os.kill(process.pid, number)
+        process.wait()
+        _, alive = psutil.wait_procs([engine], timeout=60)
+        assert alive == []
+    assert (tmp_path / "stopped").exists() == (number != signal.SIGKILL)
+
+
+def test_the_weights_of_a_killed_process_are_removed_and_those_of_a_live_one_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "FILES", tmp_path)
+    live, dead = (tmp_path / f"{collect.FILES_PREFIX}{pid}" for pid in (os.getpid(), 2**22 + 1))
+    for directory in (live, dead):
+        directory.mkdir()
+        (directory / "v1.safetensors").touch()
+    collect.remove_files_of_killed()
+    assert [live.exists(), dead.exists()] == [True, False]
+
+
+def test_right_pushes_and_faults_are_judged_against_the_pushes_before_them():
+    """Log-probs of -20 differ as they are: levels of .01, .012 (a right push), .05 (a fault) and .012 again."""
+
+    def line(level: float, fault: str = "", read_back: str | None = None) -> dict:
+        return SimpleNamespace(
+            part=0, fault=fault, read_back=read_back, read_back_s=1.0, canary_s=0.5, score_s=0.5,
+            engine=[[-20.0 - level] * 80], learner=[[-20.0] * 80], forced=[70], shared=[0],
+        ).__dict__  # fmt: skip
+
+    judged = summary._judged(
+        [line(0.01), line(0.012), line(0.05, "rope_base"), line(0.01, "nothing_loaded", "1 differs"), line(0.012)],
+        fp32=False,
+    )
+    assert judged["alarms"] == 0 and judged["seconds"] == [2.0, 2.0]
+    assert judged["excess"] == pytest.approx([0.6, 0.012 / 0.022])
+    assert judged["faults"]["rope_base"] == (False, pytest.approx(0.05 / 0.022))
+    assert judged["faults"]["nothing_loaded"][0]
+
+
+def test_the_pushes_recorded_on_an_h100_raise_no_alarm():
+    found = summary.replay(trials=2_000)
+    assert (found["first_round_false_alarms"], found["false_alarms"]) == (0, 0)
+    assert found["old_rule_false_alarms"] > 0
