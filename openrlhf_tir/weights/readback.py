@@ -14,9 +14,8 @@ sizes and ranks. It undoes what loading does to a tensor:
     packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. The layer is then applied
                       to rows of the identity matrix: each output is one weight times 1 plus zeros, which is exact in
                       every precision. So the packed copy that computes is what is compared, not an intermediate.
-                      This is a matrix product, so every push reads one column of STRIDE, and the next push the next
-                      one: all rows, and any STRIDE neighbouring columns, are seen at once, every element in STRIDE
-                      pushes.
+                      This is a matrix product, so every push reads one column of each block of STRIDE, and the next
+                      push another one: all rows and every block are seen at once, every element in STRIDE pushes.
 
 What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
 shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
@@ -58,8 +57,8 @@ _HASH_WEIGHT = 6364136223846793005
 _BLOCK = 1 << 22
 """Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
 STRIDE = 8
-"""A push reads back every STRIDE-th column of a packed layer. What loading can confuse (a layer, a rank's part, a head,
-one of several fused tensors) is rows, or many neighbouring columns."""
+"""A push reads back one of STRIDE neighbouring columns of a packed layer. What loading can confuse (a layer, a rank's
+part, a head, one of several fused tensors) is rows, or many neighbouring columns."""
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
 Key = tuple[int, str, int | None]
@@ -400,23 +399,28 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None, co
         yield Place((id(module), True), read, _cut_columns(cut, columns, dtype), dtype)
 
 
-def _columns(width: int, compared: int) -> slice:
-    """Return the columns of a packed layer that are read in the comparison after `compared` others."""
+def _columns(width: int, compared: int) -> torch.Tensor:
+    """Return the columns of a packed layer that are read in the comparison after `compared` others, in order.
+
+    Their place in their block changes from block to block: an update that changes, say, even columns only is seen.
+    """
     stride = min(STRIDE, width)
-    return slice(compared % stride, None, stride)
+    blocks = torch.arange(-(-width // stride))
+    columns = stride * blocks + (compared + 5 * blocks) % stride
+    return columns[columns < width]
 
 
 def _width(module: Any) -> int:
     return int(module.embedding_dim if isinstance(module, VocabParallelEmbedding) else module.input_size_per_partition)
 
 
-def _unpacked(module: Any, columns: slice) -> torch.Tensor:
+def _unpacked(module: Any, columns: torch.Tensor) -> torch.Tensor:
     """Return columns of the weight [out, in] with which a packed layer computes: its outputs for unit vectors."""
     units = torch.eye(_width(module), dtype=_dtype_of(module, "weight"))[columns]
     return module.quant_method.apply(module, units, None).t()
 
 
-def _cut_columns(cut: Cut, columns: slice, dtype: torch.dtype) -> Cut:
+def _cut_columns(cut: Cut, columns: torch.Tensor, dtype: torch.dtype) -> Cut:
     """Return a cut that also selects columns of what `cut` returns.
 
     A packed layer makes NaN of a whole row with a value that is not finite, whichever columns are read.
@@ -426,7 +430,7 @@ def _cut_columns(cut: Cut, columns: slice, dtype: torch.dtype) -> Cut:
         part = cut(sent).to(dtype)
         if not torch.isfinite(part.sum(dtype=torch.float32)):
             part = part.masked_fill(~torch.isfinite(part).all(dim=1, keepdim=True), float("nan"))
-        return part[:, columns]
+        return part.index_select(1, columns.to(part.device))
 
     return columns_of
 
