@@ -133,8 +133,8 @@ class EngineHandle:
         """Return what RolloutActor.busy_intervals does, by the clock of the controller."""
         sent = time.time()
         time_there, spans_of = await self.call(RolloutActor.busy_intervals, deadline=self.unresponsive)
-        self.clock.heard(sent, time_there, time.time())
-        ours = self.clock.ours
+        self.clock.record_answer(sent, time_there, time.time())
+        ours = self.clock.to_local
         return {track: [(ours(start), ours(end)) for start, end in spans] for track, spans in spans_of.items()}
 
     async def discard(self, reason: str) -> None:
@@ -248,7 +248,7 @@ async def spawn(
             sent = time.time()
             address, time_there = await handle.call(RolloutActor.sees, mark, packages, deadline=deadline)
         handle.clock = Clock(f"node {address}")
-        handle.clock.heard(sent, time_there, time.time())
+        handle.clock.record_answer(sent, time_there, time.time())
         handle.url = await handle.call(RolloutActor.start, cfg, model, env_urls, tokens(cfg), deadline=deadline)
     except BaseException:
         handle.kill()

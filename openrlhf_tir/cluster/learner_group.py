@@ -162,7 +162,7 @@ class LearnerGroup:
                 theirs, sent = wanted(), time.time()
                 seen = await self._all([r.sees.remote(mark, theirs) for r in self.ranks], "sees", "timeouts.start_s")
             for address, now in dict(seen).items():
-                Clock(f"node {address}").heard(sent, now, time.time())
+                Clock(f"node {address}").record_answer(sent, now, time.time())
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
             await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
         except BaseException:

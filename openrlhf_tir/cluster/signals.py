@@ -23,7 +23,7 @@ import psutil
 
 from ..config import Config
 from ..errors import Stopped
-from ..logs.process import everybody
+from ..logs.process import all_processes
 from ..pipeline.stop import StopRequest
 from .lasting_output import lasting_output
 
@@ -172,7 +172,7 @@ def end_at_once(why: str, marker: str | None = None) -> None:
         os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
     ours = set(psutil.Process().children(recursive=True))
     if marker:
-        ours |= {seen.process for seen in everybody() if any(marker in word for word in seen.command)}
+        ours |= {seen.process for seen in all_processes() if any(marker in word for word in seen.command)}
     ours.discard(psutil.Process())
     for process in ours:
         with suppress(psutil.Error):  # it is gone already

@@ -1,14 +1,14 @@
-"""Heartbeat: a line about what a run does, at least every 30 seconds, and the same facts in RUN/status.json.
+"""A line about what a run is doing, at least every 30 seconds, and the same facts in RUN/status.json.
 
-    with beating(console, run_dir):              the thread that prints; a run without it prints nothing of its own
-        with doing("starting engines"):          the stage that is named; stages nest, the innermost is named
+    with beating(console, run_dir):              the thread that prints; without it a run prints no such line
+        with doing("starting engines"):          the current stage; stages nest, the innermost is named
             ...
         show(Status(...))                        the figures of a training run, from its event loop
 
-The thread prints when nobody else has printed for `EVERY_S`, also while the event loop is blocked by a long
-computation. A process has one console, so it has one heartbeat: module state, as the logging module has.
+The thread prints when nothing else was printed for `EVERY_S`, also while a long computation blocks the event loop. A
+process has one console, so it has one heartbeat: module state, as in the logging module.
 
-The main thread writes the facts, the heartbeat's thread reads them. Every fact is replaced as a whole, so no lock is
+The main thread writes the facts and the heartbeat's thread reads them. Every fact is replaced as a whole, so no lock is
 needed.
 """
 
@@ -29,13 +29,15 @@ from rich.console import Console
 from ..errors import Stopped
 
 FILE = "status.json"
+"""Name of the status file in the run directory."""
 EVERY_S = 20.0
-"""Seconds of silence after which a line is printed. Below 30 s, so that a busy machine keeps the promise as well."""
+"""Seconds of silence after which a line is printed. It is below 30 s so that a busy machine keeps the promise too."""
 TICK_S = 1.0
-"""Seconds between two looks of the thread."""
+"""Seconds between two wake-ups of the thread."""
 STALE_S = 60.0
-"""A status that is older than this has no living writer: it is written every few seconds."""
+"""A status that is older has no living writer: it is written every few seconds."""
 WRITE_EVERY_S = 3.0
+"""Seconds between two writes of status.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class Status:
 
 
 def status_line(status: Status) -> str:
-    """The status as one line for a person."""
+    """Return the status as one line for a person."""
     parts = [f"step {status.step}/{status.max_steps}", status.waits_for]
-    in_env = ", ".join(f"{n} in env {env}" for env, n in status.in_env.items() if n)
+    in_env = ", ".join(f"{calls} in env {env}" for env, calls in status.in_env.items() if calls)
     parts.append(f"rolling {status.rolling}" + (f" (calls: {in_env})" if in_env else ""))
     parts.append(f"rolled {status.rolled}, accepted {status.accepted}")
     if status.dropped:
@@ -99,56 +101,62 @@ def status_line(status: Status) -> str:
 
 
 def counts(by_reason: Mapping[str, int]) -> str:
-    """`28 (accuracy_low 25, too_long 3)`: the total and each reason, the commonest first."""
+    """Return the total and the count of each reason, the most frequent first: `28 (accuracy_low 25, too_long 3)`."""
     ordered = sorted(by_reason.items(), key=lambda item: -item[1])
-    return f"{sum(by_reason.values())} (" + ", ".join(f"{reason} {n}" for reason, n in ordered) + ")"
+    return f"{sum(by_reason.values())} (" + ", ".join(f"{reason} {count}" for reason, count in ordered) + ")"
 
 
 def clock_text(seconds: float) -> str:
-    """`1:05` or `2:01:05`."""
-    minutes, rest = divmod(round(seconds), 60)
+    """Return a duration as `1:05` or `2:01:05`."""
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 @dataclass(slots=True)
 class _Stage:
-    """A piece of work that is under way, and how far it is."""
+    """A piece of work that is under way, since when (by the heartbeat's clock), and how far it is."""
 
-    what: str
+    name: str
     since: float
     note: str = ""
 
 
 class Heartbeat:
-    """The state behind the module's functions. Tests make their own with a clock of theirs."""
+    """The state behind the functions of this module. Tests make their own, with their own clock.
+
+    Attributes:
+        clock: Returns seconds.
+        started: Time of the start.
+        status: Figures of the training run; None if none is running.
+        in_place: Shows the line in a live display instead of printing it; None if lines are printed.
+        notice: What a person should read now; empty when it is over.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.started = clock()
         self.status: Status | None = None
         self._last_status: Status | None = None
-        """Stays when the run is over, for who reads status.json then."""
+        """Stays when the run is over, for those who read status.json then."""
         self.in_place: Callable[[str], None] | None = None
-        """Where a live display shows the line instead of printing it; None: lines are printed."""
         self.notice: tuple[str, ...] = ()
-        """What a person should read now, until it is over."""
         self._stages: tuple[_Stage, ...] = ()
-        self._spoke = clock()
+        self._last_line_at = clock()
 
-    def spoke(self) -> None:
-        """Another part of the program has just printed a line."""
-        self._spoke = self.clock()
+    def line_printed(self) -> None:
+        """Record that another part of the program has just printed a line."""
+        self._last_line_at = self.clock()
 
     def show(self, status: Status | None) -> None:
-        """Replace the figures of the training run; None: none is running."""
+        """Replace the figures of the training run; None if none is running."""
         self.status = status
         self._last_status = status or self._last_status
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Name a stage while the body runs. Yields a function that notes how far it is."""
-        stage = _Stage(what, self.clock())
+    def doing(self, name: str) -> Iterator[Callable[[str], None]]:
+        """Name a stage while the body runs. Yields a function that records how far it is."""
+        stage = _Stage(name, self.clock())
         self._stages = (*self._stages, stage)
 
         def note(text: str) -> None:
@@ -161,27 +169,27 @@ class Heartbeat:
 
     @property
     def line(self) -> str:
-        """What is to be said now; "" if nothing is under way."""
+        """The line to print now; "" if nothing is under way."""
         since_start = f"+{clock_text(self.clock() - self.started)}"
         stages = self._stages
         if stages:
             stage = stages[-1]
             took = clock_text(self.clock() - stage.since)
-            return "  ".join(part for part in (since_start, f"{stage.what} (for {took})", stage.note) if part)
+            return "  ".join(part for part in (since_start, f"{stage.name} (for {took})", stage.note) if part)
         status = self.status
         return f"{since_start}  {status_line(status)}" if status else ""
 
     def due(self) -> str:
-        """The line if one must be printed now, else ""."""
-        if self.clock() - self._spoke < EVERY_S:
+        """Return the line if one must be printed now, else ""."""
+        if self.clock() - self._last_line_at < EVERY_S:
             return ""
         line = self.line
         if line:
-            self._spoke = self.clock()
+            self._last_line_at = self.clock()
         return line
 
     def facts(self) -> dict[str, Any]:
-        """The content of status.json."""
+        """Return the content of status.json."""
         stages = self._stages
         stage = stages[-1] if stages else None
         status = self._last_status
@@ -189,7 +197,7 @@ class Heartbeat:
             "time": time.time(),
             "pid": os.getpid(),
             "since_start_s": round(self.clock() - self.started, 1),
-            "stage": stage.what if stage else "",
+            "stage": stage.name if stage else "",
             "stage_note": stage.note if stage else "",
             "notice": list(self.notice),
             "status": asdict(status) if status else None,
@@ -199,9 +207,9 @@ class Heartbeat:
 _heartbeat = Heartbeat()
 
 
-def doing(what: str) -> Any:
+def doing(name: str) -> Any:
     """See Heartbeat.doing."""
-    return _heartbeat.doing(what)
+    return _heartbeat.doing(name)
 
 
 def show(status: Status | None) -> None:
@@ -210,28 +218,29 @@ def show(status: Status | None) -> None:
 
 
 def notice(lines: Sequence[str]) -> None:
-    """Keep the lines in status.json, for the live page; none: it is over."""
+    """Keep the lines in status.json for the live page. No lines: the last notice is over."""
     _heartbeat.notice = tuple(lines)
 
 
-def spoke() -> None:
-    """See Heartbeat.spoke."""
-    _heartbeat.spoke()
+def line_printed() -> None:
+    """See Heartbeat.line_printed."""
+    _heartbeat.line_printed()
 
 
 @contextmanager
 def in_place(shown: Callable[[str], None]) -> Iterator[None]:
-    """While the body runs the line is given to `shown` every second, and not printed: a live display has it."""
-    before, _heartbeat.in_place = _heartbeat.in_place, shown
+    """Give the line to `shown` every second while the body runs, instead of printing it: a live display shows it."""
+    previous = _heartbeat.in_place
+    _heartbeat.in_place = shown
     try:
         yield
     finally:
-        _heartbeat.in_place = before
+        _heartbeat.in_place = previous
 
 
 @contextmanager
 def beating(console: Console, run_dir: Path | None = None) -> Iterator[None]:
-    """Print lines and write RUN/status.json while the body runs. Nothing happens where a heartbeat runs already."""
+    """Print lines and write RUN/status.json while the body runs. Does nothing if a heartbeat is already running."""
     global _heartbeat
     if any(thread.name == "heartbeat" for thread in threading.enumerate()):
         yield
@@ -264,7 +273,8 @@ def beating(console: Console, run_dir: Path | None = None) -> Iterator[None]:
 
 
 def _print(beat: Heartbeat, console: Console) -> None:
-    """A console that is gone (a closed pipe) must not end the thread: the status file is still read."""
+    """Print or show the line. A console that is gone (a closed pipe) must not end the thread: status.json is still
+    read."""
     with suppress(OSError, ValueError):
         shown = beat.in_place
         if shown is not None:
@@ -274,7 +284,7 @@ def _print(beat: Heartbeat, console: Console) -> None:
 
 
 def _write(run_dir: Path | None, facts: Mapping[str, Any]) -> None:
-    """Replace the file as a whole. A disk that refuses ends nothing: the console has the facts."""
+    """Replace the file as a whole. A disk that refuses is ignored: the console has the facts."""
     if run_dir is None:
         return
     with suppress(OSError):
@@ -285,7 +295,7 @@ def _write(run_dir: Path | None, facts: Mapping[str, Any]) -> None:
 
 
 def read(run_dir: Path) -> dict[str, Any] | None:
-    """The content of RUN/status.json; None where there is none that can be read."""
+    """Return the content of RUN/status.json; None if there is none that can be read."""
     try:
         facts = json.loads((run_dir / FILE).read_text())
     except (OSError, ValueError):

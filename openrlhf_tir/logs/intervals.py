@@ -1,4 +1,4 @@
-"""Interval arithmetic on (start, end) pairs of seconds: union, intersection, length, lanes. Pure."""
+"""Arithmetic on (start, end) pairs of seconds: union, intersection, length, lanes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ Interval = tuple[float, float]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Disjoint intervals in order that cover the same points; touching ones are joined, empty ones dropped."""
+    """Return disjoint intervals, in order, that cover the same points. Touching ones are joined, empty ones left
+    out."""
     joined: list[Interval] = []
-    for start, end in sorted(i for i in intervals if i[1] > i[0]):
+    for start, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
         if joined and start <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(joined[-1][1], end)
         else:
@@ -20,7 +21,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
-    """What two unions have in common; both must be disjoint and in order, as `union` returns them."""
+    """Return what two unions have in common. Both must be disjoint and in order, as `union` returns them."""
     common: list[Interval] = []
     i = j = 0
     while i < len(a) and j < len(b):
@@ -35,12 +36,12 @@ def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]
 
 
 def length(disjoint: Iterable[Interval]) -> float:
-    """Sum of the lengths, in seconds."""
+    """Return the sum of the lengths of disjoint intervals, in seconds."""
     return sum(end - start for start, end in disjoint)
 
 
 def lanes(ordered: Sequence[Interval]) -> list[int]:
-    """The lowest free lane per interval, such that no two of a lane overlap. `ordered` by start."""
+    """Return the lowest free lane of each interval, so that no two of a lane overlap. `ordered` is sorted by start."""
     free: list[int] = []
     running: list[tuple[float, int]] = []
     taken: list[int] = []

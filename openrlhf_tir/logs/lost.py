@@ -1,6 +1,6 @@
-"""Lost processes of a run: RUN/lost.jsonl, one line for each, and in words for the error, the report and the audit.
+"""The record of a run's lost processes: RUN/lost.jsonl, one line each, and the same in words for people.
 
-{"time", "process", "why": what the controller saw, "ends": [what the watchers saw: process_watch.py]}
+A line is {"time", "process", "why": what the controller saw, "ends": what the watchers saw (process_watch.py)}.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 
 
 def in_words(record: dict[str, Any]) -> str:
-    """Return how a process ended: its signal or code, its peak memory, and its node's."""
+    """Return in words how a process ended: its signal or code, its peak memory, and its node's memory."""
     number = record["signal"]
     if number:
-        ended = f"was killed by {_signal_name(number)}"
+        description = f"was killed by {_signal_name(number)}"
         if record["by_kernel_for_memory"]:
-            ended += ", by the kernel because memory ran out"
+            description += ", by the kernel because memory ran out"
     elif record["code"] is None:
-        ended = "ended, by a signal or not: this kernel does not tell"
+        description = "ended, by a signal or not: this kernel does not tell"
     else:
-        ended = f"ended with code {record['code']}"
+        description = f"ended with code {record['code']}"
     used, total = record["node_used_bytes"], record["node_total_bytes"]
     return (
-        f"process {record['pid']} ({_program(record)}) {ended}; its peak memory was {size(record['peak_bytes'])}, its"
-        f" node {record['node']} had {size(used)} of {size(total)} in use"
+        f"process {record['pid']} ({_program(record)}) {description}; its peak memory was"
+        f" {size(record['peak_bytes'])}, its node {record['node']} had {size(used)} of {size(total)} in use"
     )
 
 
 def _program(record: dict[str, Any]) -> str:
-    """Its name, and of a descendant the end of its command line, which says what it is."""
+    """Return the name of a process; for a descendant also the end of its command line, which says what it is."""
     is_descendant = str(record["name"]).rpartition(".")[2] == str(record["pid"])
     return f"{record['name']}: {record['command'][-60:]}" if is_descendant else record["name"]
 
@@ -60,12 +60,13 @@ def _signal_name(number: int) -> str:
 
 
 def put_on_record(run_dir: Path, name: str, why: str, ends: Sequence[dict[str, Any]]) -> None:
-    """Append a lost process to the file. A disk that refuses is a warning."""
+    """Append a lost process to the file. If the disk refuses, log a warning."""
     line = json.dumps({"time": time.time(), "process": name, "why": why, "ends": [*ends]}) + "\n"
     try:
         descriptor = os.open(run_dir / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode())  # at once: rollout actors of other nodes append too
+            # One call, because rollout actors of other nodes append to the file too.
+            os.write(descriptor, line.encode())
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Metrics: one flat dict per learner step -> metrics.jsonl, TensorBoard, wandb; and metrics.jsonl -> columns.
+"""The metrics of a run: one flat dict per learner step, written to metrics.jsonl, TensorBoard and wandb; and read
+again.
 
-metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of steps that were
-rolled back. None of them ever ends training: what a disk or a server refuses is said once, tried again, and counted.
+metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of the steps that it
+takes back. No mirror and no disk ever ends training: a refusal is logged once, tried again, and counted.
 """
 
 from __future__ import annotations
@@ -20,14 +21,21 @@ from .tags import tag
 log = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
+"""Name of the file in the run directory."""
 NOT_METRICS = ("step", "time")
+"""Columns of the file that are not metrics."""
 
 
 class MetricsLog:
     """Where the loop writes its metrics; a context manager.
 
-    `config` is what the mirrors show as the run's hyper-parameters. Raises ConfigError when a configured mirror is not
-    installed.
+    Args:
+        run_dir: The run directory.
+        logger: The [logger] section.
+        config: The configuration, which the mirrors show as hyper-parameters.
+
+    Raises:
+        ConfigError: The package of a configured mirror is not installed.
     """
 
     def __init__(self, run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None):
@@ -46,42 +54,54 @@ class MetricsLog:
         """Append one row. Mirrors get every `logging_steps`-th step, and every row that carries an evaluation."""
         values = {name: finite(value) for name, value in metrics.items() if name not in NOT_METRICS}
         self._writer.write({"step": int(step), "time": time.time(), **values})
-        if step % self._every and not _of_evaluation(values):
+        if step % self._every and not _has_evaluation(values):
             return
         present = {tag(name): value for name, value in values.items() if value is not None}
         for sink in self._sinks:
             sink.log(step, present)
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
-        """Give the mirrors texts by tag, in Markdown; metrics.jsonl has none."""
+        """Give the mirrors texts by tag, in Markdown. metrics.jsonl gets none."""
         for sink in self._sinks:
             sink.text(step, texts)
 
     def truncate_after(self, step: int, evaluated: bool = True) -> int:
-        """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.
-        Unless it is `evaluated`, the evaluation of `step` itself goes as well: it will be made again.
+        """Remove the rows of steps > `step`, which a resume takes back.
 
-        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: new rows win over them."""
+        Lines that are not rows are moved to metrics.jsonl.garbled. If the disk is full, the rows stay: `read` prefers
+        later
+        rows.
+
+        Args:
+            step: The last step that stays.
+            evaluated: Whether the evaluation of `step` itself stays too; otherwise it is removed, and will be made
+                again.
+
+        Returns:
+            The number of rows that were removed.
+        """
         self._writer.close()
-        gone = 0
+        removed = 0
         try:
             rows, _ = set_aside(self.path, _is_row)
-            kept = [row for row in rows if row["step"] <= (step if evaluated or not _of_evaluation(row) else step - 1)]
+            last_evaluation = step if evaluated else step - 1
+            kept = [row for row in rows if row["step"] <= (last_evaluation if _has_evaluation(row) else step)]
             replace_rows(self.path, kept)
-            gone = len(rows) - len(kept)
-        except OSError as e:
+            removed = len(rows) - len(kept)
+        except OSError as error:
             log.warning(
                 "%s cannot be rewritten (%s): rows of steps after %d stay until those steps are logged again.",
                 self.path,
-                e,
+                error,
                 step,
             )
         self._writer = PatientWriter(self.path)
         for sink in self._sinks:
             sink.rollback(step)
-        return gone
+        return removed
 
     def close(self) -> None:
+        """Close the file and the mirrors."""
         self._writer.close()
         for sink in self._sinks:
             sink.close()
@@ -94,9 +114,10 @@ class MetricsLog:
 
 
 def read(run_dir: Path) -> dict[str, list]:
-    """Columns of metrics.jsonl, all of one length, in order of step; None where a step did not have the metric.
+    """Return the columns of metrics.jsonl, in order of step. All have the same length; None where a step lacks the
+    metric.
 
-    Rows of one step are merged, the later value wins. {} when nothing was logged yet.
+    Rows of one step are merged; the later value wins. {} if nothing was logged yet.
     """
     merged: dict[int, dict[str, Any]] = {}
     for row in read_rows(Path(run_dir) / FILE, _is_row):
@@ -106,8 +127,8 @@ def read(run_dir: Path) -> dict[str, list]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _of_evaluation(row: Mapping[str, Any]) -> bool:
-    """Whether it has an evaluation's figures; then it has nothing else."""
+def _has_evaluation(row: Mapping[str, Any]) -> bool:
+    """Return True if the row holds the figures of an evaluation. Such a row holds nothing else."""
     return any(name.startswith("eval/") for name in row)
 
 

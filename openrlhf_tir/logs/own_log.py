@@ -1,5 +1,4 @@
-"""Own log: what this package logs in a worker process, in a file of the run and on stderr, whatever other libraries do
-to the root logger."""
+"""The log of this package in a worker process, in a file of the run and on stderr."""
 
 from __future__ import annotations
 
@@ -11,10 +10,12 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def own_log(path: Path) -> None:
-    """From now on `path` gets this package's records from INFO on, stderr those from WARNING on. Calling it again
-    replaces the file.
+    """Send this package's records from INFO on to `path`, and those from WARNING on to stderr. A second call replaces
+    the file.
 
-    Importing vLLM sets the root logger to ERROR, which would silence every warning of ours that is left to it.
+    The package's logger gets handlers of its own, because importing vLLM sets the root logger to ERROR, which would
+    silence
+    every warning that is left to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(PACKAGE)

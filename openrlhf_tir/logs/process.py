@@ -1,9 +1,9 @@
-"""Memory of a run: the sum of PSS over its processes -> the peak. Linux only.
+"""The memory of a run: the sum of PSS over its processes, sampled to find the peak. Linux only.
 
-PSS (proportional set size) divides a shared page by its users, so the sum over processes is what the run really holds.
-Which processes: the launcher and its descendants, and whatever carries a marker in its command line (the session
-directory of Ray, whose daemons are re-parented) and their descendants. A process once seen stays one of ours when it is
-re-parented.
+PSS (proportional set size) divides a shared page by the number of its users, so the sum over processes is what the run
+really uses. The processes of a run are the launcher, every process that has a marker in its command line (the session
+directory of Ray, whose daemons are re-parented), and the descendants of both. A process that was counted once still
+counts when it is re-parented.
 """
 
 from __future__ import annotations
@@ -19,34 +19,50 @@ import psutil
 
 BYTES_PER_GIB = 1 << 30
 SHARE = 0.005
-"""The most of a core that sampling takes: to read a process's PSS the kernel walks its page tables, which takes it
-milliseconds, and a run may have hundreds of processes."""
+"""The largest share of a core that sampling may take. To read a process's PSS the kernel walks its page tables, which
+takes milliseconds, and a run may have hundreds of processes."""
 
 
-class Seen(NamedTuple):
+class ProcessInfo(NamedTuple):
+    """A process of this machine.
+
+    Attributes:
+        process: The caller's own object, equal to others of the same pid and start time.
+        ppid: Process id of its parent.
+        command: Its command line; [] if it may not be read.
+    """
+
     process: psutil.Process
-    """The caller's own object, equal to others of the same pid and start time."""
     ppid: int
     command: list[str]
-    """Empty where it may not be read."""
 
 
-def everybody() -> Iterator[Seen]:
-    """All processes but those that are gone meanwhile. Not psutil.process_iter, whose objects all threads share: what
-    one has asked for takes the place of what another reads in `info`."""
+def all_processes() -> Iterator[ProcessInfo]:
+    """Yield all processes, except those that ended meanwhile.
+
+    This does not use psutil.process_iter, because all threads share its objects: one thread's request would replace
+    what
+    another reads in `info`.
+    """
     for pid in psutil.pids():
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            told = process.as_dict(["ppid", "cmdline"])
-            yield Seen(process, told["ppid"] or 0, told["cmdline"] or [])
+            info = process.as_dict(["ppid", "cmdline"])
+            yield ProcessInfo(process, info["ppid"] or 0, info["cmdline"] or [])
 
 
 class PssSampler:
-    """Samples the total in a background thread, every `interval_s` or as seldom as its share of a core asks for; a
-    context manager. `peak_gib` holds at any time, `peak_by_process` says who it was.
+    """Samples the memory of a run in a background thread; a context manager.
 
-    What is not covered: processes that live shorter than that, and those whose smaps we may not read (a sandbox
-    in a user namespace of its own); both are the snippets that tools run.
+    It samples every `interval_s`, or less often if that would take more than SHARE of a core. Two kinds of processes
+    are
+    not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in a
+    user
+    namespace of its own). Both are the snippets that tools run.
+
+    Attributes:
+        peak_gib: Largest sum so far, in GiB.
+        peak_by_process: Process -> GiB at that moment.
     """
 
     def __init__(self, root_pid: int | None = None, interval_s: float = 2.0):
@@ -56,17 +72,18 @@ class PssSampler:
         self._interval_s = interval_s
         self._markers: list[str] = []
         self._known: set[psutil.Process] = set()
-        """Equal when pid and start time are: pids are reused."""
+        """Processes compare equal if pid and start time do, because pids are reused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
 
     def watch(self, marker: str) -> None:
-        """Also count processes with `marker` in their command line, as Ray's session directory, and descendants."""
+        """Also count processes with `marker` in their command line, such as Ray's session directory, and
+        descendants."""
         self._markers.append(marker)
 
     def sample(self) -> float:
-        """The sum of PSS right now, in GiB; raises the peak."""
+        """Return the sum of PSS now, in GiB, and update the peak."""
         with self._lock:
             by_process: dict[str, float] = {}
             for member in self._members():
@@ -74,26 +91,29 @@ class PssSampler:
                     by_process[f"{_name(member)} ({member.process.pid})"] = pss / BYTES_PER_GIB
             total = sum(by_process.values())
             if total > self.peak_gib:
-                self.peak_gib, self.peak_by_process = total, by_process
+                self.peak_gib = total
+                self.peak_by_process = by_process
             return total
 
-    def _members(self) -> list[Seen]:
-        children: dict[int, list[Seen]] = {}
-        ours: dict[psutil.Process, Seen] = {}
-        for seen in everybody():
-            children.setdefault(seen.ppid, []).append(seen)
-            if seen.process in self._known or seen.process.pid == self._root or self._marked(seen):
-                ours[seen.process] = seen
-        todo = list(ours)
+    def _members(self) -> list[ProcessInfo]:
+        children: dict[int, list[ProcessInfo]] = {}
+        members: dict[psutil.Process, ProcessInfo] = {}
+        for info in all_processes():
+            children.setdefault(info.ppid, []).append(info)
+            if info.process in self._known or info.process.pid == self._root or self._marked(info):
+                members[info.process] = info
+        todo = list(members)
         while todo:
-            fresh = {c.process: c for c in children.get(todo.pop().pid, ()) if c.process not in ours}
-            ours |= fresh
-            todo += fresh
-        self._known = {*ours}
-        return [*ours.values()]
+            new_members = {
+                child.process: child for child in children.get(todo.pop().pid, ()) if child.process not in members
+            }
+            members |= new_members
+            todo += new_members
+        self._known = {*members}
+        return [*members.values()]
 
-    def _marked(self, seen: Seen) -> bool:
-        command = " ".join(seen.command)
+    def _marked(self, info: ProcessInfo) -> bool:
+        command = " ".join(info.command)
         return any(marker in command for marker in self._markers)
 
     def _run(self) -> None:
@@ -111,17 +131,17 @@ class PssSampler:
         self._thread.join()
 
 
-def _name(seen: Seen) -> str:
-    """The program of its command line; its own name where it has none."""
-    words = " ".join(seen.command).split()
+def _name(info: ProcessInfo) -> str:
+    """Return the program in a process's command line; the process's own name if it has none."""
+    words = " ".join(info.command).split()
     try:
-        return words[0].rsplit("/", 1)[-1] if words else seen.process.name()
+        return words[0].rsplit("/", 1)[-1] if words else info.process.name()
     except psutil.Error:
         return "?"
 
 
 def _pss(process: psutil.Process) -> int:
-    """Bytes; 0 when the process is gone or not ours to read, which is ordinary while sampling."""
+    """Return the PSS of a process in bytes; 0 if it ended or may not be read, which is ordinary while sampling."""
     try:
         return process.memory_full_info().pss
     except psutil.Error:

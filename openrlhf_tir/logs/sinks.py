@@ -1,4 +1,4 @@
-"""Mirrors of the metrics: TensorBoard event files and a wandb run. Their packages are imported when a sink is made.
+"""The mirrors of the metrics: TensorBoard event files and a wandb run. Their packages are imported when a sink is made.
 
 Both get scalars under the tags of tags.py, the configuration as hyper-parameters, and texts of samples.
 """
@@ -21,95 +21,110 @@ from ..errors import ConfigError
 log = logging.getLogger(__name__)
 
 RETRY_S = 60.0
-"""How long a mirror that failed is left alone."""
+"""Seconds for which a mirror that failed is left alone."""
 
 
 class Sink(Protocol):
-    """A mirror. Names are tags (tags.py)."""
+    """What a mirror can do. Names of metrics are tags (tags.py)."""
 
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the scalars of a step."""
+
     def text(self, step: int, texts: Mapping[str, str]) -> None:
-        """Texts of samples, in Markdown."""
+        """Write texts of samples, in Markdown."""
 
     def rollback(self, step: int) -> None:
-        """Steps > `step` are taken back."""
+        """Take back the steps after `step`."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is buffered, and end."""
 
 
 class Mirror:
-    """A sink that may fail at any time: full disk, no network, its own bugs. It is made anew after RETRY_S; `lost` rows
-    are counted.
+    """A sink that may fail at any time: full disk, no network, its own bugs.
 
-    Only the first making raises, ConfigError among it: a mirror that cannot work at all is told at start.
+    After a failure it is made anew, RETRY_S later at the earliest. Only the first making raises, so that a mirror that
+    cannot work at all is reported at the start.
+
+    Attributes:
+        name: Name of the sink.
+        lost: Number of rows that the sink did not get.
     """
 
     def __init__(self, name: str, make: Callable[[], Sink], clock: Callable[[], float] = time.monotonic):
-        self.name, self.lost = name, 0
-        self._make, self._clock, self._again_at = make, clock, 0.0
+        self.name = name
+        self.lost = 0
+        self._make = make
+        self._clock = clock
+        self._retry_at = 0.0
         self._sink: Sink | None = make()
-        self._said = False
+        self._was_reported = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the scalars of a step, or count them as lost."""
         self.lost += not self._try(lambda sink: sink.log(step, values))
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
-        """A text that is refused is no row: it is not counted."""
+        """Write texts. A text that is refused is not a row, so it is not counted."""
         self._try(lambda sink: sink.text(step, texts))
 
     def rollback(self, step: int) -> None:
+        """Take back the steps after `step`."""
         self._try(lambda sink: sink.rollback(step))
 
     def close(self) -> None:
-        self._again_at = float("inf")
+        """Close the sink, and log how many rows it lacks."""
+        self._retry_at = float("inf")
         self._try(lambda sink: sink.close())
         if self.lost:
             log.warning("%s lacks %d rows; metrics.jsonl is the record.", self.name, self.lost)
 
     def _try(self, call: Callable[[Sink], None]) -> bool:
-        """Whether it went well. Exception: what a client of somebody else's service raises is not ours to list."""
-        if self._sink is None and self._clock() < self._again_at:
+        """Call the sink and return True if it succeeded."""
+        if self._sink is None and self._clock() < self._retry_at:
             return False
         try:
             self._sink = self._sink or self._make()
             call(self._sink)
-        except Exception as e:
-            self._sink, self._again_at = None, self._clock() + RETRY_S
-            if not self._said:
+        except Exception as error:  # The client of a third party's service may raise anything.
+            self._sink = None
+            self._retry_at = self._clock() + RETRY_S
+            if not self._was_reported:
                 log.warning(
-                    "%s refuses metrics (%s: %s). Training goes on; it is tried again every %.0f s.",
+                    "%s refuses metrics (%s: %s). Training continues; it is tried again every %.0f s.",
                     self.name,
-                    type(e).__name__,
-                    e,
+                    type(error).__name__,
+                    error,
                     RETRY_S,
                 )
-            self._said = True
+            self._was_reported = True
             return False
-        self._said = False
+        self._was_reported = False
         return True
 
 
 class TensorBoardSink:
-    """Scalars, texts and hyper-parameters through tensorboard's own event writer, so that the controller needs no
+    """Writes scalars, texts and hyper-parameters by tensorboard's own event writer, so that the controller needs no
     torch."""
 
     def __init__(self, directory: Path, config: Mapping[str, Any] | None = None):
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as fault:
+        except ImportError as error:
             raise ConfigError(
-                f"logger.tensorboard is on, but its package is missing ({fault})."
+                f"logger.tensorboard is on, but its package is missing ({error})."
                 " Run 'pip install tensorboard' or set logger.tensorboard = false."
-            ) from fault
-        self._event, self._summary = event_pb2, summary_pb2
+            ) from error
+        self._event = event_pb2
+        self._summary = summary_pb2
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(directory), flush_secs=10)
         if config:
             self._hyper_parameters(hyper_parameters(config), directory.resolve().parent.name)
 
     def _hyper_parameters(self, values: Mapping[str, bool | float | str], name: str) -> None:
-        """The event that TensorBoard's HParams tab reads: one session, which is this run."""
+        """Write the event that TensorBoard's HParams tab reads: one session, which is this run."""
         from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
         start = plugin_data_pb2.SessionStartInfo(group_name=name, start_time_secs=time.time())
@@ -124,11 +139,11 @@ class TensorBoardSink:
             hparam_infos=[api_pb2.HParamInfo(name=key, type=_hparam_type(value)) for key, value in values.items()],
             metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=shown)) for shown in SHOWN_BESIDE],
         )
-        for tag_, data in (
+        for event_tag, data in (
             (metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment)),
             (metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start)),
         ):
-            value = self._summary.Summary.Value(tag=tag_, metadata=metadata.create_summary_metadata(data))
+            value = self._summary.Summary.Value(tag=event_tag, metadata=metadata.create_summary_metadata(data))
             value.tensor.CopyFrom(metadata.NULL_TENSOR)
             self._add([value], 0)
 
@@ -138,7 +153,7 @@ class TensorBoardSink:
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._add([self._summary.Summary.Value(tag=name, simple_value=v) for name, v in values.items()], step)
+        self._add([self._summary.Summary.Value(tag=name, simple_value=value) for name, value in values.items()], step)
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
@@ -146,9 +161,9 @@ class TensorBoardSink:
 
         values = []
         for name, text in texts.items():
-            about = metadata.create_summary_metadata(display_name=name, description="")
+            text_metadata = metadata.create_summary_metadata(display_name=name, description="")
             tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()])
-            values.append(self._summary.Summary.Value(tag=name, metadata=about, tensor=tensor))
+            values.append(self._summary.Summary.Value(tag=name, metadata=text_metadata, tensor=tensor))
         self._add(values, step)
 
     def rollback(self, step: int) -> None:
@@ -161,36 +176,37 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """One wandb run per run directory: its id is kept in `wandb_id`, so a resume goes on in the same run."""
+    """One wandb run per run directory. Its id is kept in the file `wandb_id`, so a resume continues the same run."""
 
-    def __init__(self, run_dir: Path, cfg: LoggerWandb, config: Mapping[str, Any]):
+    def __init__(self, run_dir: Path, settings: LoggerWandb, config: Mapping[str, Any]):
         try:
             import wandb
-        except ImportError as fault:
+        except ImportError as error:
             raise ConfigError(
-                f"logger.wandb.key or logger.wandb.mode is set, but wandb is missing ({fault})."
+                f"logger.wandb.key or logger.wandb.mode is set, but wandb is missing ({error})."
                 " Run 'pip install wandb', or leave both unset."
-            ) from fault
-        offline = cfg.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
-        if cfg.key == "env" and not offline and not os.environ.get("WANDB_API_KEY"):
+            ) from error
+        offline = settings.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+        if settings.key == "env" and not offline and not os.environ.get("WANDB_API_KEY"):
             raise ConfigError(
                 "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, leave logger.wandb.key unset, or"
                 " set logger.wandb.mode = 'offline', which needs no key."
             )
-        if cfg.key not in (None, "env") and not offline:
-            wandb.login(key=cfg.key)
+        if settings.key not in (None, "env") and not offline:
+            wandb.login(key=settings.key)
         self._run = wandb.init(
             dir=str(run_dir),
-            project=cfg.project,
-            entity=cfg.org,
-            group=cfg.group,
-            name=cfg.run_name or run_dir.name,
+            project=settings.project,
+            entity=settings.org,
+            group=settings.group,
+            name=settings.run_name or run_dir.name,
             id=_run_id(run_dir),
             resume="allow",
-            mode="offline" if cfg.mode == "offline" else None,  # None: WANDB_MODE decides, as everywhere
+            mode="offline" if settings.mode == "offline" else None,  # With None wandb reads WANDB_MODE.
             config=hyper_parameters(config),
         )
-        # wandb's own step can never go back, a resumed run does: our step is a column that the charts use as x.
+        # wandb's own step can never decrease, but a resumed run takes steps back. So our step is a column, and the
+        # charts use it as their x axis.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         self._wandb = wandb
@@ -216,7 +232,7 @@ SHOWN_BESIDE = ("eval/accuracy", "reward/reward_mean", "rollout/accuracy")
 
 
 def hyper_parameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
-    """The configuration as the trackers' tables hold it: dotted names; what is no number is text."""
+    """Return the configuration as the trackers show it: dotted names; values that are not numbers are texts."""
     flat: dict[str, bool | float | str] = {}
 
     def add(tree: Mapping[str, Any], prefix: str) -> None:

@@ -1,5 +1,7 @@
-"""Tags: the name of a metric in metrics.jsonl -> its tag in TensorBoard and wandb, which group charts by what stands
-before the first slash. A dozen groups, each a question that somebody has about a run."""
+"""The tag of a metric in TensorBoard and wandb, which group charts by the part before the first slash.
+
+There are a dozen groups, one for each question that people have about a run.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,13 @@ GROUPS: dict[str, str] = {
     "time": r".*_s",
     "learner": r".*",
 }
-"""Group -> the metrics in it, a regular expression of the whole name; the first group that fits has it. What a learner
-of one's own reports is the learner's."""
+"""Group -> a regular expression of the names of the metrics in it. The first group that fits gets the metric. Metrics
+that
+a user's learner adds belong to the learner."""
 
 
 def tag(name: str) -> str:
-    """`drops/too_long` -> `groups/drops/too_long`; a name that begins with its group stays."""
+    """Return `groups/drops/too_long` for `drops/too_long`. A name that already begins with its group is returned as
+    it is."""
     group = next(group for group, names in GROUPS.items() if re.fullmatch(names, name))
     return name if name.startswith(f"{group}/") else f"{group}/{name}"

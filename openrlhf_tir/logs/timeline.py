@@ -1,8 +1,9 @@
-"""Timeline: spans of wall-clock time on named tracks -> trace.jsonl -> Perfetto, the timeline plot, the overlap ratio.
+"""The trace of a run: spans of wall-clock time on named tracks, in trace.jsonl.
 
-A track is something that does one kind of work: "learner" (spans "step 7"), "engine/0" (one span "decode" per request,
-so they overlap), "weights" (pushes), "ckpt", "eval", "env/NAME" (spans "start" and "evaluate" of its sessions, where
-they take time). Times are seconds since the epoch, so that spans of several processes line up.
+It feeds Perfetto, the plot of the timeline and the overlap ratio. A track does one kind of work: "learner" (spans
+"step 7"), "engine/0" (one span "decode" per request, so they overlap), "weights" (pushes), "ckpt", "eval", "env/NAME"
+(spans "start" and "evaluate" of its sessions, where they take time). Times are seconds since the epoch, so that spans
+of several processes can be compared.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from .intervals import Interval, intersection, lanes, length, union
 from .jsonl import PatientWriter, read_rows
 
 FILE = "trace.jsonl"
+"""Name of the file in the run directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work on a track, from `start` to `end` (epoch seconds)."""
+    """One piece of work on a track, from `start` to `end` in seconds since the epoch."""
 
     track: str
     name: str
@@ -34,14 +36,14 @@ class Span:
 
     @property
     def interval(self) -> Interval:
+        """Start and end."""
         return self.start, self.end
 
 
 class Timeline:
-    """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its
-    body raises.
+    """Appends spans to a file; threads and tasks may share it.
 
-    A disk that refuses is said once and never ends the run.
+    A span is written when it ends, also if its body raises. A disk that refuses is logged once and never ends the run.
     """
 
     def __init__(self, path: Path):
@@ -50,26 +52,28 @@ class Timeline:
 
     @contextmanager
     def span(self, track: str, name: str, **args: Any) -> Iterator[None]:
+        """Record the body as a span. If it raises, the span has the name of the error."""
         start = time.time()
         try:
             yield
-        except BaseException as fault:
-            args["error"] = type(fault).__name__
+        except BaseException as error:
+            args["error"] = type(error).__name__
             raise
         finally:
             self.add(track, name, start, time.time(), **args)
 
     def add(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        """A span measured elsewhere, e.g. by a rollout actor. `end` before `start` (a clock set back) is no time."""
+        """Record a span that was measured elsewhere. If `end` is before `start` (a clock was set), it has no length."""
         with self._lock:
             self._writer.write(asdict(Span(track, name, start, max(start, end), args)))
 
     def close(self) -> None:
+        """Close the file."""
         self._writer.close()
 
 
 def read(run_dir: Path) -> list[Span]:
-    """The spans of a run in order of start; [] without a trace."""
+    """Return the spans of a run in order of their start; [] without a trace."""
     return sorted(
         (Span(**row) for row in read_rows(Path(run_dir) / FILE, _is_span)), key=lambda span: (span.start, span.end)
     )
@@ -81,37 +85,50 @@ def _is_span(row: dict[str, Any]) -> bool:
     known = row.keys() <= {"track", "name", "start", "end", "args"}
     return (
         known
-        and all(type(t) in (int, float) for t in times)
-        and all(isinstance(t, str) for t in texts)
+        and all(type(value) in (int, float) for value in times)
+        and all(isinstance(value, str) for value in texts)
         and isinstance(row.get("args", {}), dict)
     )
 
 
 def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", step_track: str = "learner") -> float:
-    """Share (0..1) of learner-step time during which at least one engine request was decoding; 0.0 without a step.
+    """Return the share (0..1) of learner-step time during which at least one engine request was decoding; 0.0 without a
+    step.
 
-    |union(steps) & union(decodes)| / |union(steps)|. Steps are the spans "step ..." and "accumulate ..." of
-    `step_track`; decodes are the spans "decode..." of the tracks that start with `busy_track_prefix`, so canary
-    requests and pauses do not count.
+    |union(steps) & union(decodes)| / |union(steps)|. Canary requests and pauses are not spans "decode...", so they do
+    not
+    count.
+
+    Args:
+        spans: The trace.
+        busy_track_prefix: Spans "decode..." of tracks that start with it are decodes.
+        step_track: Its spans "step ..." and "accumulate ..." are steps.
     """
     spans = list(spans)
-    steps = union(s.interval for s in spans if s.track == step_track and s.name.startswith(("step", "accumulate")))
-    busy = union(s.interval for s in spans if s.track.startswith(busy_track_prefix) and s.name.startswith("decode"))
+    steps = union(
+        span.interval for span in spans if span.track == step_track and span.name.startswith(("step", "accumulate"))
+    )
+    busy = union(
+        span.interval for span in spans if span.track.startswith(busy_track_prefix) and span.name.startswith("decode")
+    )
     return length(intersection(steps, busy)) / length(steps) if length(steps) > 0 else 0.0
 
 
 def to_perfetto(run_dir: Path) -> Path:
-    """Write trace.json in the Chrome trace format, which ui.perfetto.dev opens; returns its path.
+    """Write trace.json in the Chrome trace format, which ui.perfetto.dev opens, and return its path.
 
-    A track becomes a process. The format wants spans of one thread to nest, so overlapping requests have threads."""
+    A track becomes a process. The format requires spans of one thread to nest, so overlapping requests get several
+    threads.
+    """
     spans = read(run_dir)
     origin = spans[0].start if spans else 0.0
     events: list[dict[str, Any]] = []
-    for pid, track in enumerate(sorted({s.track for s in spans}), 1):
-        mine = [s for s in spans if s.track == track]
+    for pid, track in enumerate(sorted({span.track for span in spans}), 1):
+        track_spans = [span for span in spans if span.track == track]
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": track}})
-        for span, tid in zip(mine, lanes([s.interval for s in mine]), strict=True):
-            start_us, duration_us = (span.start - origin) * 1e6, (span.end - span.start) * 1e6
+        for span, tid in zip(track_spans, lanes([span.interval for span in track_spans]), strict=True):
+            start_us = (span.start - origin) * 1e6
+            duration_us = (span.end - span.start) * 1e6
             events.append(
                 {
                     "ph": "X",

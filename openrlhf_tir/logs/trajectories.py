@@ -1,19 +1,21 @@
-"""Trajectories: what was sampled, as text, one line of JSON each -> run_dir/trajectories/ACTOR.jsonl. Written by the
-actor that rolled them. run_dir/dropped/ACTOR.jsonl holds the same of some groups that were dropped or failed and are
-not in the share that is kept (`logger.dropped`).
+"""Sampled trajectories as text: one JSON line each in run_dir/trajectories/ACTOR.jsonl, written by the rollout actor.
+
+run_dir/dropped/ACTOR.jsonl holds the same of a few groups that were dropped or failed and are not in the share that is
+kept (`logger.dropped`). The columns are:
 
     key row index env prompt label reward parts verdict failed why masked versions update
-    advantage what the estimator gives the trajectory, a mean over its tokens, before a whitening over the batch; null
-             where only the learner knows it (a critic)
+    advantage what the estimator gives the trajectory: the mean over its tokens, before a whitening over the batch;
+             null where only the learner knows it (a critic)
     runs     [{source, text, tokens, versions}]
              who produced each run of tokens: "model" is what a learner trains, "env" never is
-             {end} of a model's: text of the special token that it ended with, "" where it was stopped
-             {rendered: true} of an environment's: it holds special tokens, which a chat template wrote
+             {end} of a model's run: text of the special token that it ended with, "" if it was stopped
+             {rendered: true} of an environment's run: it holds special tokens, which a chat template wrote
     branches [runs]    other chains of an agent's session, trained with the same reward
     calls    [{action, observation, outcome, reward, done, truncated, signals, seconds}]
 
 `versions` is [oldest, newest] of the policy that sampled the tokens. The ledger says at which step a group was trained,
-or why it was not."""
+or why it was not.
+"""
 
 from __future__ import annotations
 
@@ -29,25 +31,27 @@ from ..types import Group, GroupKey, GroupMeta, Segment, Trajectory
 from .jsonl import PatientWriter, read_rows
 
 DIRECTORY = "trajectories"
+"""Directory of the kept share."""
 DROPPED_DIRECTORY = "dropped"
+"""Directory of the groups that were dropped or failed."""
 Special = Callable[[int], str]
-"""The text of a special token's id, "" of an ordinary one's."""
-
-
+"""Returns the text of a special token's id; "" for an ordinary token."""
 Advantages = Callable[[GroupMeta, Group], Sequence[float] | None]
-"""The advantage of each valid trajectory of a group, in order; None where only the learner knows."""
+"""Returns the advantage of each valid trajectory of a group, in order; None if only the learner knows them."""
 MAX_OF_SAMPLE = 4
-"""Trajectories of a group that is kept as a sample only."""
+"""Trajectories that are kept of a dropped or failed group."""
 
 
 class TrajectoryLog:
-    """Keeps a share of groups, the same in every run (the key decides), and a few of those that are never trained.
+    """Keeps a share of the groups, the same in every run (the key decides), and a few of those that are never trained.
 
     Args:
+        run_dir: The run directory.
+        name: Name of the rollout actor.
         share: Share of the groups that are kept, 0 to 1.
-        special: Tells what texts leave out.
-        dropped: Groups of each reason that are kept when they were dropped or failed, whatever the share.
-        advantages: Gives the advantages that are written beside the rewards.
+        special: Returns the text of special tokens, which texts leave out.
+        dropped: Groups of each reason that are kept if they were dropped or failed, whatever the share.
+        advantages: Returns the advantages that are written beside the rewards.
     """
 
     def __init__(
@@ -66,31 +70,37 @@ class TrajectoryLog:
         self._untrained: Counter[str] = Counter()
         """Reason -> groups that were dropped or failed."""
         self._writer = PatientWriter(run_dir / DIRECTORY / f"{name}.jsonl") if share > 0 else None
-        self._of_dropped = PatientWriter(run_dir / DROPPED_DIRECTORY / f"{name}.jsonl") if dropped > 0 else None
+        self._dropped_writer = PatientWriter(run_dir / DROPPED_DIRECTORY / f"{name}.jsonl") if dropped > 0 else None
 
     def keeps(self, key: GroupKey) -> bool:
         """Return True if the group is one of the share."""
         return zlib.crc32(str(key).encode()) < self.share * 2**32
 
     def write(self, meta: GroupMeta, group: Group) -> None:
-        """Every trajectory of a group that is kept, those that failed too; the first ones of a sample of the dropped.
-        Does nothing when the group is neither."""
-        is_sample = self._is_sample(meta)  # counts every group, the share's too
+        """Write the trajectories of a group, if it is kept.
+
+        Of a group in the share every trajectory is written, including those that failed; of a sampled dropped group the
+        first
+        MAX_OF_SAMPLE.
+        """
+        is_sample = self._is_sample(meta)  # called for every group, because it counts them
         if self._writer is not None and self.keeps(group.key):
             self._write(self._writer, meta, group, group.trajectories)
-        elif self._of_dropped is not None and is_sample:
-            self._write(self._of_dropped, meta, group, group.trajectories[:MAX_OF_SAMPLE])
+        elif self._dropped_writer is not None and is_sample:
+            self._write(self._dropped_writer, meta, group, group.trajectories[:MAX_OF_SAMPLE])
 
     def _write(self, writer: PatientWriter, meta: GroupMeta, group: Group, chosen: Sequence[Trajectory]) -> None:
-        given = self.advantages(meta, group)
-        advantages = {} if given is None else dict(zip(meta.index, given, strict=False))
+        values = self.advantages(meta, group)
+        advantages = {} if values is None else dict(zip(meta.index, values, strict=False))
         for trajectory in chosen:
-            facts = row(meta, group, trajectory, self.special)
-            writer.write({**facts, "advantage": _plain(advantages.get(trajectory.index))})
+            columns = row(meta, group, trajectory, self.special)
+            writer.write({**columns, "advantage": _as_json(advantages.get(trajectory.index))})
 
     def _is_sample(self, meta: GroupMeta) -> bool:
-        """Whether a group that was dropped or failed is kept: the first `dropped` of its reason, and of the later ones
-        as many each time that the count has doubled."""
+        """Return True if a group that was dropped or failed is kept as a sample.
+
+        The first `dropped` groups of a reason are kept, and as many again each time that the count has doubled.
+        """
         reason = meta.failed or ("" if meta.verdict.keep else meta.verdict.reason)
         if not reason or not self.dropped:
             return False
@@ -102,66 +112,70 @@ class TrajectoryLog:
         return count % stride == 0
 
     def close(self) -> None:
-        for writer in (self._writer, self._of_dropped):
+        """Close the files."""
+        for writer in (self._writer, self._dropped_writer):
             if writer is not None:
                 writer.close()
 
 
-def row(meta: GroupMeta, group: Group, t: Trajectory, special: Special = lambda token: "") -> dict[str, Any]:
+def row(meta: GroupMeta, group: Group, trajectory: Trajectory, special: Special = lambda token: "") -> dict[str, Any]:
+    """Return the columns of a trajectory, except its advantage."""
     return {
         "key": list(group.key),
         "row": group.task.row,
-        "index": t.index,
+        "index": trajectory.index,
         "prompt": group.task.prompt,
         "label": group.task.label,
         "env": group.task.env,
         "update": group.task.run.update,
-        "reward": t.reward,
-        "parts": _plain(t.parts),
+        "reward": trajectory.reward,
+        "parts": _as_json(trajectory.parts),
         "verdict": meta.verdict.reason,
-        "failed": t.failed or meta.failed,
-        "why": t.why or meta.why.get(meta.failed or "", ""),
-        "masked": t.masked,
-        "finish_reason": t.finish_reason,
-        "stop_reason": t.stop_reason,
-        "versions": _versions(t.segments),
-        "runs": _runs(t, special),
-        "branches": [_runs(b, special) for b in t.branches],
-        "calls": [_plain(asdict(c)) for c in t.calls],
+        "failed": trajectory.failed or meta.failed,
+        "why": trajectory.why or meta.why.get(meta.failed or "", ""),
+        "masked": trajectory.masked,
+        "finish_reason": trajectory.finish_reason,
+        "stop_reason": trajectory.stop_reason,
+        "versions": _versions(trajectory.segments),
+        "runs": _runs(trajectory, special),
+        "branches": [_runs(branch, special) for branch in trajectory.branches],
+        "calls": [_as_json(asdict(call)) for call in trajectory.calls],
     }
 
 
-def _runs(t: Trajectory, special: Special) -> list[dict[str, Any]]:
+def _runs(trajectory: Trajectory, special: Special) -> list[dict[str, Any]]:
     return [
         {
-            "source": s.source,
-            "text": s.text,
-            "tokens": len(s.token_ids),
-            "versions": _versions([s]),
-            **_specials(s, special),
+            "source": segment.source,
+            "text": segment.text,
+            "tokens": len(segment.token_ids),
+            "versions": _versions([segment]),
+            **_specials(segment, special),
         }
-        for s in t.segments
+        for segment in trajectory.segments
     ]
 
 
-def _specials(s: Segment, special: Special) -> dict[str, Any]:
-    if s.source == "model":
-        return {"end": special(int(s.token_ids[-1])) if len(s.token_ids) else ""}
-    return {"rendered": True} if any(special(int(i)) for i in s.token_ids) else {}
+def _specials(segment: Segment, special: Special) -> dict[str, Any]:
+    if segment.source == "model":
+        return {"end": special(int(segment.token_ids[-1])) if len(segment.token_ids) else ""}
+    return {"rendered": True} if any(special(int(token)) for token in segment.token_ids) else {}
 
 
 def _versions(segments: list[Segment]) -> list[int] | None:
-    """[oldest, newest] of the sampled tokens; None without any."""
-    sampled = [s.versions for s in segments if s.source == "model" and len(s.versions)]
-    return [int(min(v.min() for v in sampled)), int(max(v.max() for v in sampled))] if sampled else None
+    """Return [oldest, newest] version of the sampled tokens; None if there are none."""
+    sampled = [segment.versions for segment in segments if segment.source == "model" and len(segment.versions)]
+    if not sampled:
+        return None
+    return [int(min(versions.min() for versions in sampled)), int(max(versions.max() for versions in sampled))]
 
 
-def _plain(value: Any) -> Any:
-    """As JSON can hold it: an environment's signals may be anything that it said."""
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON can hold it. An environment's signals may be anything."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_as_json(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -170,6 +184,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(run_dir: Path, directory: str = DIRECTORY) -> Iterator[dict[str, Any]]:
-    """Every row that the run has kept in `directory`, actor by actor. A line that is none is left out and said."""
+    """Yield every row that the run kept in `directory`, actor by actor. Lines that are not rows are left out, with a
+    warning."""
     for path in sorted((Path(run_dir) / directory).glob("*.jsonl")):
         yield from read_rows(path)

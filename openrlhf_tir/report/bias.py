@@ -1,4 +1,5 @@
-"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how off-policy is it?"""
+"""Two figures of bias: whether the trained groups are a fair sample of the dispatched ones, and how off-policy they
+are."""
 
 from __future__ import annotations
 
@@ -14,18 +15,25 @@ PANELS = {
     "difficulty": ("Difficulty", "correct samples in %, up to"),
     "env": ("Environment", ""),
 }
+"""What groups are counted by -> (title of the panel, label of its axis)."""
 STAGES = {"rolled": "rolled", "kept": "kept by the filters", "trained": "trained"}
+"""Stage of a group -> its label."""
 
 
 def selection(columns: Columns, theme: Theme) -> Figure | None:
-    counts = {by: _counts(columns, by) for by in PANELS}
-    counts = {by: table for by, table in counts.items() if any(sum(row.values()) for row in table.values())}
+    """Draw the share of groups in each bin of length, difficulty and environment, at each stage."""
+    counts = {property_name: _counts(columns, property_name) for property_name in PANELS}
+    counts = {
+        property_name: table
+        for property_name, table in counts.items()
+        if any(sum(row.values()) for row in table.values())
+    }
     if not counts:
         return None
     figure, axes = new_figure(3.1, columns=len(counts))
-    for ax, (by, table) in zip(axes, counts.items(), strict=True):
+    for ax, (property_name, table) in zip(axes, counts.items(), strict=True):
         _bars(ax, table, theme)
-        title, unit = PANELS[by]
+        title, unit = PANELS[property_name]
         ax.set(title=title, xlabel=unit, ylim=(0, None))
         ax.set_xticks(range(len(table)), list(table))
     axes[0].set_ylabel("share of groups")
@@ -33,31 +41,32 @@ def selection(columns: Columns, theme: Theme) -> Figure | None:
     return figure
 
 
-def _counts(columns: Columns, by: str) -> dict[str, dict[str, float]]:
-    """bin -> stage -> groups of the whole run; numbers in order, names after them."""
+def _counts(columns: Columns, property_name: str) -> dict[str, dict[str, float]]:
+    """Return bin -> stage -> groups of the whole run. Numeric bins come first, in order, then names."""
     table: dict[str, dict[str, float]] = {}
     for name, values in columns.items():
         parts = name.split("/")
-        if len(parts) == 4 and parts[:2] == ["selection", by]:
-            table.setdefault(parts[2], dict.fromkeys(STAGES, 0.0))[parts[3]] = sum(v or 0 for v in values)
+        if len(parts) == 4 and parts[:2] == ["selection", property_name]:
+            table.setdefault(parts[2], dict.fromkeys(STAGES, 0.0))[parts[3]] = sum(value or 0 for value in values)
     return dict(
         sorted(table.items(), key=lambda row: (not row[0].isdigit(), int(row[0]) if row[0].isdigit() else 0, row[0]))
     )
 
 
 def _bars(ax: Axes, table: dict[str, dict[str, float]], theme: Theme) -> None:
-    for k, (stage, label) in enumerate(STAGES.items()):
+    for position, (stage, label) in enumerate(STAGES.items()):
         values = np.array([row[stage] for row in table.values()])
         ax.bar(
-            np.arange(len(table)) + 0.27 * (k - 1),
+            np.arange(len(table)) + 0.27 * (position - 1),
             values / max(values.sum(), 1.0),
             width=0.25,
-            color=theme.series[k],
+            color=theme.series[position],
             label=label,
         )
 
 
 def off_policy(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw how far the learner's log-probs are from those that the engines sampled with."""
     figure, (left, middle, right) = new_figure(2.9, columns=3)
     drawn = [
         line(left, columns, "mismatch_mean_abs", "mean", theme.series[0]),
@@ -68,9 +77,10 @@ def off_policy(columns: Columns, theme: Theme) -> Figure | None:
     ]
     if not any(drawn):
         return None
-    found = [v[v > 0] for v in (series(columns, "mismatch_mean_abs"), series(columns, "mismatch_max")) if v is not None]
-    values = np.concatenate([*found, np.zeros(0)])
+    measured = [series(columns, name) for name in ("mismatch_mean_abs", "mismatch_max")]
+    values = np.concatenate([np.zeros(0), *(values[values > 0] for values in measured if values is not None)])
     if len(values):
+        # A logarithmic axis from the power of ten below the smallest positive value to the one above the largest.
         left.set_yscale("log")
         left.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
         left.minorticks_off()

@@ -1,8 +1,8 @@
-"""Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
+"""Build the report of a run from what the run has written so far: report.html and plots/*.png.
 
-Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a
-remark); also writes trace.json for ui.perfetto.dev, and samples.html where the run kept trajectories. Every figure is
-drawn for light and for dark pages; plots/ holds the light ones.
+Reads metrics.jsonl, trace.jsonl, summary.json and config.toml. Each may be missing: its part is then left out, and the
+report says so. Also writes trace.json for ui.perfetto.dev, and samples.html if the run kept trajectories. Every figure
+is drawn for light and for dark pages; plots/ holds the light ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from .timeline import middle, timeline
 
 
 class Plot(NamedTuple):
-    """A figure of the report, not drawn yet; `draw` returns None where the run has no data for it."""
+    """A figure of the report that is not drawn yet.
+
+    Attributes:
+        file: Name of the figure's file, without its suffix.
+        title: Heading of the figure.
+        caption: How to read it.
+        draw: Returns the figure in a theme, or None if the run has no data for it.
+    """
 
     file: str
     title: str
@@ -40,36 +47,45 @@ class Plot(NamedTuple):
 
 
 def build_report(run_dir: Path) -> Path:
-    """Write report.html and plots/*.png of a run, finished or not; returns the path of report.html.
+    """Write report.html and plots/*.png of a run, which may still be running.
 
-    Raises DataError when the directory does not exist, holds nothing of a run, or holds a damaged file.
+    Args:
+        run_dir: The run directory.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        DataError: The directory does not exist, holds nothing of a run, or holds a damaged file.
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         raise DataError(
-            f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir)."
+            f"{run_dir} is not a directory. Give the run directory of a training run (the value of --run_dir)."
         )
-    columns, spans, ends = metrics.read(run_dir), timelines.read(run_dir), summary.read(run_dir)
-    if not columns and ends is None:
+    columns = metrics.read(run_dir)
+    spans = timelines.read(run_dir)
+    result = summary.read(run_dir)
+    if not columns and result is None:
         raise DataError(
             f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty."
             " Give the directory of a run that finished a step."
         )
 
-    remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
+    remarks = [] if result else [f"{summary.FILE} is missing: the run has not ended, or it was killed."]
     remarks += [f"Lost process: {line}." for line in lost_processes(run_dir)]
     pictures = []
     for plot in plots_of(columns, spans):
         picture = _draw(plot, run_dir / "plots")
-        if picture:
-            pictures.append(picture)
-        else:
+        if picture is None:
             remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
+        else:
+            pictures.append(picture)
     try:
         config = config_of(run_dir)
-    except ConfigError as e:
+    except ConfigError as error:
         config = {}
-        remarks.append(f"config.toml cannot be read, so the configuration is not shown: {e}")
+        remarks.append(f"config.toml cannot be read, so the configuration is not shown: {error}")
     if config is None:
         remarks.append("config.toml is missing: the configuration is not shown.")
     if spans:
@@ -80,7 +96,7 @@ def build_report(run_dir: Path) -> Path:
         Run(
             run_dir.name,
             time.strftime("%Y-%m-%d %H:%M"),
-            ends,
+            result,
             columns,
             config or {},
             pictures,
@@ -94,23 +110,30 @@ def build_report(run_dir: Path) -> Path:
     return path
 
 
-def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Callable[[Theme], Figure | None]:
+def _bind(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Callable[[Theme], Figure | None]:
     return lambda theme: draw(columns, theme) if columns else None
 
 
 def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
-    """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    of_some = (HELD_OUT_CURVES if ks_of(columns) else ()) + (ENV_CURVES if names_of(columns) else ())
-    curves = [Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *of_some, *BIAS_CURVES)]
+    """Return the figures in the order of the page: first what the model learned, then the overlap, then the rest."""
+    held_out_curves = HELD_OUT_CURVES if ks_of(columns) else ()
+    env_curves = ENV_CURVES if names_of(columns) else ()
+    curves = [
+        Plot(curve.file, curve.title, curve.caption, _bind(columns, curve.draw))
+        for curve in (*CURVES, *held_out_curves, *env_curves, *BIAS_CURVES)
+    ]
     window = middle(spans)
-    whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
-    close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."
     overlap = [
-        Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
+        Plot(
+            "timeline",
+            "Timeline",
+            "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next.",
+            lambda theme: timeline(spans, theme),
+        ),
         Plot(
             "timeline_zoom",
             "Timeline, close up",
-            close,
+            "Shaded: a learner step. Blue inside the shade is rollout and training at the same time.",
             lambda theme: timeline(spans, theme, window) if window else None,
         ),
     ]
@@ -118,7 +141,7 @@ def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
 
 
 def _draw(plot: Plot, directory: Path) -> Picture | None:
-    """Both themes of one figure; the light one is also saved. An earlier report's plot without data is removed."""
+    """Draw a figure in both themes and save the light one. Without data, remove the plot of an earlier report."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
     encoded: list[str] = []
@@ -136,5 +159,10 @@ def _draw(plot: Plot, directory: Path) -> Picture | None:
 
 
 def config_of(run_dir: Path) -> dict[str, Any] | None:
+    """Return the configuration of a run as JSON values; None if it has no config.toml.
+
+    Raises:
+        ConfigError: The file cannot be read, or is of another version.
+    """
     path = run_dir / "config.toml"
     return load(str(path)).model_dump(mode="json") if path.exists() else None

@@ -1,7 +1,8 @@
-"""Compare: several run directories -> one page of curves, and rows for a table in the terminal.
+"""Compare several run directories: one page of curves, and the rows of a table for the terminal.
 
-Runs whose configurations differ in nothing but the seed and the directory are repetitions: they are one colour, a line
-through their mean, and a band from the lowest to the highest. What differs between the others names them.
+Runs whose configurations differ only in the seed and the directory are repetitions of one configuration. They share a
+colour, a line through their mean, and a band from the lowest to the highest. Other configurations are named by the
+settings in which they differ.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from .style import DARK, LIGHT, Theme, new_figure, png, themed
 NOT_COMPARED = ("run_dir", "train.seed", "train.resume", "train.overwrite", "train.max_restarts")
 """Settings in which repetitions of one configuration may differ."""
 NOT_COMPARED_SECTIONS = ("logger.", "ckpt.", "timeouts.")
+"""Sections in which repetitions may differ."""
 TAIL = 0.1
-"""Share of the updates at the end over which a table's figure is the mean."""
+"""Share of the updates, at the end of a run, over which a figure of the table is the mean."""
 NAMED = 3
-"""Settings that name a configuration; where more differ, its first run does."""
+"""A configuration is named by at most this many settings. Where more differ, its first run names it."""
 CURVES = (
     ("reward_mean", "Reward", "mean over responses"),
     ("accuracy", "Accuracy of the training responses", "share of responses"),
@@ -47,17 +49,23 @@ CURVES = (
     ("tokens_per_s", "Throughput", "trained tokens per second"),
     ("wall_s", "Wall clock of an update", "seconds"),
 )
-"""(metric, title, unit) of the figures; pass@k and the environments' own come after."""
+"""(metric, title, unit) of the figures. pass@k and the metrics of environments follow them."""
 
 
 class ComparedRun(NamedTuple):
-    """One run, as far as it has come."""
+    """One run, as far as it has come.
+
+    Attributes:
+        directory: The run directory.
+        name: Its name, unique among the compared runs.
+        columns: Metric -> values.
+        config: Settings by dotted name, with defaults; {} if the run's config.toml cannot be read.
+    """
 
     directory: Path
     name: str
     columns: dict[str, list]
     config: dict[str, Any]
-    """Settings by dotted name, defaults among them; {} where the run's config.toml cannot be read."""
 
 
 class Arm(NamedTuple):
@@ -73,7 +81,6 @@ class Best(NamedTuple):
     value: float
     step: int
     checkpoint: str
-    """Path of the checkpoint of that update; "" where none is kept."""
 
 
 def read_runs(directories: Sequence[Path]) -> list[ComparedRun]:
@@ -85,11 +92,11 @@ def read_runs(directories: Sequence[Path]) -> list[ComparedRun]:
             continue
         columns = metrics.read(directory)
         if not any(step > 0 for step in columns.get("step", ())):
-            faults.append(f"{directory} has no learner step in {metrics.FILE}: it is no run, or has not come so far.")
+            faults.append(f"{directory} has no learner step in {metrics.FILE}: it is no run, or has no step yet.")
             continue
         try:
             config = flatten(config_of(directory) or {})
-        except ConfigError:  # of another version; the curves can be compared all the same
+        except ConfigError:  # The file is of another version. The curves can be compared all the same.
             config = {}
         runs.append(ComparedRun(directory, _name(directory, directories), columns, config))
     if faults:
@@ -98,51 +105,56 @@ def read_runs(directories: Sequence[Path]) -> list[ComparedRun]:
 
 
 def arms_of(runs: Sequence[ComparedRun]) -> list[Arm]:
-    """Repetitions together, in the order of the first of each."""
+    """Return the configurations with their repetitions, in the order of the first run of each."""
     groups: dict[tuple, list[ComparedRun]] = {}
     for run in runs:
-        key = tuple(sorted((k, str(v)) for k, v in _compared(run).items())) or (run.name,)
+        key = tuple(sorted((name, str(value)) for name, value in _compared(run).items())) or (run.name,)
         groups.setdefault(key, []).append(run)
-    together = list(groups.values())
-    differing = _differing([of_arm[0] for of_arm in together])
-    return [Arm(_label(of_arm, differing), of_arm) for of_arm in together]
+    repetitions = list(groups.values())
+    differing = _differing([arm_runs[0] for arm_runs in repetitions])
+    return [Arm(_label(arm_runs, differing), arm_runs) for arm_runs in repetitions]
 
 
 def _compared(run: ComparedRun) -> dict[str, Any]:
-    """Settings that make a configuration; what lies in the run's own directory counts by its place in it."""
-    own = str(run.config.get("run_dir", ""))
+    """Return the settings that make a configuration. A path in the run's own directory counts by its place in there."""
+    run_dir = str(run.config.get("run_dir", ""))
     return {
-        name: str(value).replace(own, "RUN") if own else value
+        name: str(value).replace(run_dir, "RUN") if run_dir else value
         for name, value in run.config.items()
         if name not in NOT_COMPARED and not name.startswith(NOT_COMPARED_SECTIONS)
     }
 
 
 def _differing(firsts: Sequence[ComparedRun]) -> list[str]:
-    """Names of the settings that are not the same in all configurations."""
+    """Return the names of the settings that are not the same in all configurations."""
     compared = [_compared(run) for run in firsts]
     names = {name for settings in compared for name in settings}
     return sorted(name for name in names if len({str(settings.get(name)) for settings in compared}) > 1)
 
 
-def _label(of_arm: Sequence[ComparedRun], differing: Sequence[str]) -> str:
-    times = f" (x{len(of_arm)})" if len(of_arm) > 1 else ""
-    settings = _compared(of_arm[0])
+def _label(arm_runs: Sequence[ComparedRun], differing: Sequence[str]) -> str:
+    suffix = f" (x{len(arm_runs)})" if len(arm_runs) > 1 else ""
+    settings = _compared(arm_runs[0])
     if settings and 0 < len(differing) <= NAMED:
-        return ", ".join(f"{name.rpartition('.')[2]} {settings.get(name)}" for name in differing) + times
-    return of_arm[0].name + times
+        return ", ".join(f"{name.rpartition('.')[2]} {settings.get(name)}" for name in differing) + suffix
+    return arm_runs[0].name + suffix
 
 
-def _name(directory: Path, among: Sequence[Path]) -> str:
-    """The directory's name, with its parent's where another has the same."""
-    same = [other for other in among if other.resolve().name == directory.resolve().name]
+def _name(directory: Path, directories: Sequence[Path]) -> str:
+    """Return the name of a directory, with that of its parent if another run has the same name."""
+    namesakes = [other for other in directories if other.resolve().name == directory.resolve().name]
     resolved = directory.resolve()
-    return resolved.name if len(same) == 1 else f"{resolved.parent.name}/{resolved.name}"
+    return resolved.name if len(namesakes) == 1 else f"{resolved.parent.name}/{resolved.name}"
 
 
 def metrics_of(runs: Sequence[ComparedRun], wanted: Sequence[str] = ()) -> list[tuple[str, str, str]]:
-    """(metric, title, unit) of every figure that some run has data for: the usual ones, pass@k of the largest k, each
-    environment's accuracy and pass@k, and `wanted`. Raises ConfigError for a wanted metric that no run has."""
+    """Return (metric, title, unit) of every figure that at least one run has data for.
+
+    These are CURVES, pass@k of the largest k, the accuracy and pass@k of each environment, and `wanted`.
+
+    Raises:
+        ConfigError: No run has a wanted metric.
+    """
     names = {name for run in runs for name in run.columns if series(run.columns, name) is not None}
     for name in wanted:
         if name not in names:
@@ -159,8 +171,8 @@ def metrics_of(runs: Sequence[ComparedRun], wanted: Sequence[str] = ()) -> list[
         (f"{prefix}pass_at_{k}", f"pass@{k}" + _of_env(prefix.removeprefix("eval/")), "share of problems")
         for prefix, k in sorted(largest.items())
     ]
-    of_envs = [name for name in sorted(names) if name.startswith("env/") and name.endswith("/accuracy")]
-    known += [(name, f"Accuracy in {name.split('/')[1]}", "share of responses") for name in of_envs]
+    env_names = [name for name in sorted(names) if name.startswith("env/") and name.endswith("/accuracy")]
+    known += [(name, f"Accuracy in {name.split('/')[1]}", "share of responses") for name in env_names]
     listed = {curve[0] for curve in known}
     return known + [(name, name, "") for name in wanted if name not in listed]
 
@@ -170,21 +182,21 @@ def _of_env(prefix: str) -> str:
 
 
 def draw(arms: Sequence[Arm], metric: str, title: str, unit: str, theme: Theme) -> Figure | None:
-    """One metric of all arms over the learner steps; None where no run has it."""
+    """Draw one metric of all configurations over the learner steps; return None if no run has it."""
     figure, (axes,) = new_figure(3.0)
     drawn = False
-    for i, arm in enumerate(arms):
-        colour = theme.series[i % len(theme.series)]
-        steps, values = _values(arm, metric)  # [S], [R, S]
+    for number, arm in enumerate(arms):
+        color = theme.series[number % len(theme.series)]
+        steps, values = _values(arm, metric)  # [steps], [runs, steps]
         if not len(steps):
             continue
         drawn = True
         mean = np.nanmean(values, axis=0)
         sparse = "o" if len(steps) < 30 else None
-        axes.plot(steps, smooth(mean), color=colour, lw=2.0, label=arm.label, marker=sparse, markersize=3.5)
+        axes.plot(steps, smooth(mean), color=color, lw=2.0, label=arm.label, marker=sparse, markersize=3.5)
         if len(arm.runs) > 1:
             low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-            axes.fill_between(steps, smooth(low), smooth(high), color=colour, alpha=0.16, linewidth=0)
+            axes.fill_between(steps, smooth(low), smooth(high), color=color, alpha=0.16, linewidth=0)
     if not drawn:
         return None
     axes.set(title=title, ylabel=unit)
@@ -192,30 +204,36 @@ def draw(arms: Sequence[Arm], metric: str, title: str, unit: str, theme: Theme) 
 
 
 def _values(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """([S] steps, [R, S] values of each run): the steps at which some run has the metric, NaN where one has not."""
-    of_runs = []
+    """Return the values of a metric in the runs of a configuration.
+
+    Returns:
+        ([steps], [runs, steps] float64): the steps at which at least one run has the metric; NaN where a run lacks it.
+    """
+    values_by_step = []
     for run in arm.runs:
         columns = run.columns if metric.startswith("eval/") else trained(run.columns)
-        found = series(columns, metric)
-        known = {} if found is None else dict(zip(columns["step"], found, strict=True))
-        of_runs.append({step: value for step, value in known.items() if not np.isnan(value)})
-    steps = sorted({step for known in of_runs for step in known})
-    return np.array(steps, float), np.array([[known.get(step, np.nan) for step in steps] for known in of_runs])
+        values = series(columns, metric)
+        measured = {} if values is None else dict(zip(columns["step"], values, strict=True))
+        values_by_step.append({step: value for step, value in measured.items() if not np.isnan(value)})
+    steps = sorted({step for measured in values_by_step for step in measured})
+    table = [[measured.get(step, np.nan) for step in steps] for measured in values_by_step]
+    return np.array(steps, float), np.array(table)
 
 
 def best_of(run: ComparedRun, metric: str, lowest: bool = False) -> Best | None:
-    """The best value of the metric over the run; None where the run does not have it."""
+    """Return the best (or lowest) value of the metric over the run; None if the run does not have it."""
     values = series(run.columns, metric)
     if values is None:
         return None
-    at = int(np.nanargmin(values) if lowest else np.nanargmax(values))
-    step = run.columns["step"][at]
-    kept = run.directory / str(run.config.get("ckpt.path", "ckpt")) / f"step_{step:06d}"
-    return Best(float(values[at]), step, str(kept) if kept.is_dir() else "")
+    index = int(np.nanargmin(values) if lowest else np.nanargmax(values))
+    step = run.columns["step"][index]
+    checkpoint = run.directory / str(run.config.get("ckpt.path", "ckpt")) / f"step_{step:06d}"
+    return Best(float(values[index]), step, str(checkpoint) if checkpoint.is_dir() else "")
 
 
 def tail_mean(run: ComparedRun, metric: str) -> float | None:
-    """Mean of the metric over the last updates (a tenth of them, one at least); of an evaluation's the last value."""
+    """Return the mean of a metric over the last TAIL of the updates, at least one. Of an evaluation, return the last
+    value."""
     values = series(run.columns, metric)
     if values is None:
         return None
@@ -233,32 +251,32 @@ TABLE = (
     ("grad", "grad_norm", "{:.3g}"),
     ("update s", "wall_s", "{:.1f}"),
 )
-"""(head, metric, form) of the table's columns between the number of updates and the best value."""
+"""(head, metric, format) of the table's columns between the number of updates and the best value."""
 
 
 def table_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table: one row a run, in the order of the arms."""
+    """Return head and rows of the table: one row per run, in the order of the configurations."""
     head = ["run", "configuration", f"{'lowest' if lowest else 'best'} {best}", "updates"]
     head += [label for label, _, _ in TABLE]
     rows = []
     for arm in arms:
         for run in arm.runs:
-            figures = [(form, tail_mean(run, name)) for _, name, form in TABLE]
-            found = best_of(run, best, lowest)
+            figures = [(value_format, tail_mean(run, name)) for _, name, value_format in TABLE]
+            best_value = best_of(run, best, lowest)
             rows.append(
                 [
                     run.name,
                     arm.label,
-                    "–" if found is None else f"{found.value:.4g} at {found.step}",
+                    "–" if best_value is None else f"{best_value.value:.4g} at {best_value.step}",
                     str(max(run.columns["step"])),
-                    *("–" if value is None else form.format(value) for form, value in figures),
+                    *("–" if value is None else value_format.format(value) for value_format, value in figures),
                 ]
             )
     return head, rows
 
 
 def write_page(path: Path, arms: Sequence[Arm], best: str, lowest: bool = False, wanted: Sequence[str] = ()) -> Path:
-    """Write the page of curves and the table; returns its path."""
+    """Write the page of curves and the table, and return its path."""
     runs = [run for arm in arms for run in arm.runs]
     pictures = []
     for name, title, unit in metrics_of(runs, wanted):

@@ -1,7 +1,7 @@
-"""Curves: columns of metrics.jsonl -> one figure per question a reader has about a run.
+"""Curves over the learner steps: one figure for each question that a reader has about a run.
 
-Every function takes `(columns, theme)` and returns a Figure, or None when the run has none of its metrics. `CURVES`
-lists them in the order of the report, each with its file name, title and the sentence that says how to read it.
+Every function takes `(columns, theme)` and returns a figure, or None if the run has none of its metrics. `CURVES`
+lists them in the order of the report, with the file, the title and the sentence that says how to read it.
 """
 
 from __future__ import annotations
@@ -17,42 +17,62 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from .style import Theme, legend_above, new_figure, ticks_at_steps
 
 MAX_BARS = 90
+"""Bars of a figure. In a longer run a bar stands for several steps."""
 Columns = dict[str, list]
+"""Metric -> its value at each step; None where a step lacks it."""
 
 
 def series(columns: Columns, name: str) -> np.ndarray | None:
-    """[steps] float64, NaN where a step lacks the metric; None when no step has it."""
+    """Return a metric as [steps] float64, NaN where a step lacks it; None if no step has it."""
     if name not in columns:
         return None
-    values = np.array([np.nan if v is None else v for v in columns[name]], float)
+    values = np.array([np.nan if value is None else value for value in columns[name]], float)
     return None if np.isnan(values).all() else values
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Centred moving mean over 1/20 of the run (the raw values for a run of fewer than 30 steps), NaN-aware."""
+    """Return the centred moving mean over 1/20 of the run, ignoring NaN; the raw values if there are fewer than 30.
+
+    Args:
+        values: [steps] float64.
+
+    Returns:
+        [steps] float64, NaN where the value is.
+    """
     half = len(values) // 40 if len(values) >= 30 else 0
     if half == 0:
         return values
-    kernel, known = np.ones(2 * half + 1), ~np.isnan(values)
-    total, count = np.convolve(np.where(known, values, 0.0), kernel, "same"), np.convolve(known, kernel, "same")
+    kernel = np.ones(2 * half + 1)
+    known = ~np.isnan(values)
+    total = np.convolve(np.where(known, values, 0.0), kernel, "same")
+    count = np.convolve(known, kernel, "same")
     return np.where(known, total / np.maximum(count, 1), np.nan)
 
 
 def binned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """At most MAX_BARS bars: (centres [bars], mean per step [bars], steps per bar). A missing value counts as 0."""
+    """Return at most MAX_BARS bars. A missing value counts as 0.
+
+    Args:
+        steps: [steps] float64.
+        values: [steps] float64.
+
+    Returns:
+        (centres [bins], mean per step [bins], steps per bar).
+    """
     width = -(-len(steps) // MAX_BARS)
-    cuts = np.arange(0, len(steps), width)
-    counts = np.diff(np.append(cuts, len(steps)))
-    return np.add.reduceat(steps, cuts) / counts, np.add.reduceat(np.nan_to_num(values), cuts) / counts, width
+    starts = np.arange(0, len(steps), width)
+    counts = np.diff(np.append(starts, len(steps)))
+    return np.add.reduceat(steps, starts) / counts, np.add.reduceat(np.nan_to_num(values), starts) / counts, width
 
 
 def trained(columns: Columns) -> Columns:
-    """Only the rows of learner steps: an evaluation of the base model before step 1 has a row, but no bars."""
-    keep = [i for i, step in enumerate(columns["step"]) if step > 0]
-    return {name: [values[i] for i in keep] for name, values in columns.items()}
+    """Return only the rows of learner steps: an evaluation of the base model before step 1 has a row, but no bar."""
+    keep = [index for index, step in enumerate(columns["step"]) if step > 0]
+    return {name: [values[index] for index in keep] for name, values in columns.items()}
 
 
 def accuracy(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw accuracy and use of code, of training responses as lines and of held-out problems as markers."""
     figure, (axes,) = new_figure(3.4)
     blue, orange, green, yellow = theme.series[:4]
     drawn = [
@@ -65,7 +85,7 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
     ]
     if not any(drawn):
         return None
-    if drawn[3] or drawn[4]:  # one entry for what the colours already tell apart
+    if drawn[3] or drawn[4]:  # One legend entry: the colours already distinguish the two.
         axes.plot([], [], "o", ms=6.5, mfc=theme.surface, mec=theme.muted, mew=1.8, label="held-out")
     if drawn[5]:
         axes.plot([], [], "D", ms=5.5, mfc=theme.surface, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
@@ -76,6 +96,7 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def reward(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the mean reward."""
     figure, (axes,) = new_figure(2.6)
     if not line(axes, columns, "reward_mean", "mean reward", theme.series[0]):
         return None
@@ -84,6 +105,7 @@ def reward(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def response(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the length of responses and their number of tool calls."""
     figure, (left, right) = new_figure(2.9, columns=2, width_ratios=(3, 2))
     drawn = [
         line(left, columns, "response_tokens_mean", "mean", theme.series[0]),
@@ -98,6 +120,7 @@ def response(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def n_calls(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the share of responses by number of tool calls. None unless at least two numbers occur."""
     columns = trained(columns)
     shares = {
         name: name.partition("/")[2].replace("_up", " and more").replace("_", " to ")
@@ -114,27 +137,33 @@ def n_calls(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def drops(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the groups that were dropped or failed, by reason, the most frequent first."""
     columns = trained(columns)
     counts = {
-        name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))
+        name: sum(value or 0 for value in values)
+        for name, values in columns.items()
+        if name.startswith(("drops/", "failed/"))
     }
     reasons = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
     if not reasons:
         return None
     figure, (axes,) = new_figure(3.0)
-    per = _stack(
+    steps_per_bar = _stack(
         axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme
     )
-    axes.set(title="Groups dropped, by reason", ylabel="groups per step" + (f" (mean of {per})" if per > 1 else ""))
+    axes.set(
+        title="Groups dropped, by reason",
+        ylabel="groups per step" + (f" (mean of {steps_per_bar})" if steps_per_bar > 1 else ""),
+    )
     return finish(figure, [axes])
 
 
 MAX_PARTS = 12
-"""Small figures at most; a reward may record dozens of facts."""
+"""Panels of `parts_of_rewards`: a reward may record dozens of parts."""
 
 
 def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
-    """One small figure per part that is not constant."""
+    """Draw a panel for each part of the reward that is not constant."""
     measured = {name: series(columns, name) for name in sorted(columns) if name.startswith("reward/")}
     moving = [
         name
@@ -144,9 +173,9 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
     if not moving:
         return None
     moving = moving[:MAX_PARTS]
-    across = min(3, len(moving))
-    rows = -(-len(moving) // across)
-    figure, axes = new_figure(2.0 * rows, columns=across, rows=rows, panels=len(moving))
+    panels_per_row = min(3, len(moving))
+    rows = -(-len(moving) // panels_per_row)
+    figure, axes = new_figure(2.0 * rows, columns=panels_per_row, rows=rows, panels=len(moving))
     for ax, name in zip(axes, moving, strict=False):
         line(ax, columns, name, name, theme.series[0], width=1.6)
         ax.set(title=name.removeprefix("reward/"))
@@ -156,6 +185,7 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def staleness(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the mean staleness of trained tokens and that of the oldest token of each batch."""
     figure, (axes,) = new_figure(2.6)
     mean, largest = series(columns, "staleness_mean"), series(columns, "staleness_max")
     shown = mean if largest is None else largest
@@ -173,6 +203,7 @@ def staleness(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def health(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw a panel for each of the learner's health metrics that the run has."""
     panels = {
         "Entropy": (("entropy",), "nats per token", False),
         "KL to the rollout policy": (("kl_rollout",), "nats per token", False),
@@ -187,15 +218,21 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
     }
     if not present:
         return None
-    across = min(3, len(present))
-    rows = -(-len(present) // across)
-    figure, axes = new_figure(2.3 * rows, columns=across, rows=rows, panels=len(present))
-    for ax, (title, (names, unit, log)) in zip(axes, present.items(), strict=False):
+    panels_per_row = min(3, len(present))
+    rows = -(-len(present) // panels_per_row)
+    figure, axes = new_figure(2.3 * rows, columns=panels_per_row, rows=rows, panels=len(present))
+    for ax, (title, (names, unit, is_logarithmic)) in zip(axes, present.items(), strict=False):
         for name, color in zip(names, theme.series[:2], strict=False):
             line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
         ax.set(title=title, ylabel=unit)
-        values = np.concatenate([v[~np.isnan(v)] for v in (series(columns, name) for name in names) if v is not None])
-        if log and values.min() > 0:
+        values = np.concatenate(
+            [
+                measured[~np.isnan(measured)]
+                for measured in (series(columns, name) for name in names)
+                if measured is not None
+            ]
+        )
+        if is_logarithmic and values.min() > 0:
             ax.set_yscale("log")
             ax.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
             ax.minorticks_off()
@@ -207,6 +244,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
 
 
 def step_time(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw the seconds of each step by phase."""
     columns = trained(columns)
     phases = {
         "replay_wait_s": ("wait for groups", theme.series[3]),
@@ -226,13 +264,16 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
     if not phases:
         return None
     figure, (axes,) = new_figure(3.0)
-    labels, colors = ({name: phase[i] for name, phase in phases.items()} for i in (0, 1))
-    per = _stack(axes, columns, labels, theme, colors)
-    axes.set(title="Where a step's time goes", ylabel="seconds per step" + (f" (mean of {per})" if per > 1 else ""))
+    labels = {name: label for name, (label, _) in phases.items()}
+    colors = {name: color for name, (_, color) in phases.items()}
+    steps_per_bar = _stack(axes, columns, labels, theme, colors)
+    mean_note = f" (mean of {steps_per_bar})" if steps_per_bar > 1 else ""
+    axes.set(title="Where a step's time goes", ylabel="seconds per step" + mean_note)
     return finish(figure, [axes])
 
 
 def throughput(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw trained tokens per second, and the groups that roll or wait to be trained."""
     figure, (left, right) = new_figure(2.9, columns=2)
     drawn = [
         line(left, columns, "tokens_per_s", "tokens", theme.series[2]),
@@ -247,6 +288,15 @@ def throughput(columns: Columns, theme: Theme) -> Figure | None:
 
 
 class Curve(NamedTuple):
+    """A figure over the learner steps.
+
+    Attributes:
+        file: Name of the figure's file, without its suffix.
+        title: Heading of the figure.
+        caption: How to read it.
+        draw: Returns the figure in a theme, or None if the run has no data for it.
+    """
+
     file: str
     title: str
     caption: str
@@ -320,7 +370,7 @@ CURVES = (
 
 
 def line(axes: Axes, columns: Columns, name: str, label: str, color: str, width: float = 2.0) -> bool:
-    """One metric over the steps, smoothed, the raw values faint behind it; whether the run has it."""
+    """Draw one metric over the steps, smoothed, with the raw values faint behind it. Return True if the run has it."""
     values = series(columns, name)
     if values is None:
         return False
@@ -355,22 +405,25 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
 def _stack(
     axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None
 ) -> int:
-    """Stacked bars, one colour per metric; returns the steps of a bar. From the ninth on they share a grey."""
-    steps, per = np.array(columns["step"], float), 1
+    """Draw stacked bars, one colour per metric, and return the steps per bar. From the ninth metric on they share a
+    grey."""
+    steps = np.array(columns["step"], float)
+    steps_per_bar = 1
     bottom: np.ndarray | float = 0.0
-    for i, (name, label) in enumerate(labels.items()):
-        if (values := series(columns, name)) is None:
+    for number, (name, label) in enumerate(labels.items()):
+        values = series(columns, name)
+        if values is None:
             continue
-        centres, heights, per = binned(steps, values)
-        color = colors[name] if colors else (*theme.series, theme.muted)[min(i, len(theme.series))]
-        axes.bar(centres, heights, width=0.86 * per, bottom=bottom, color=color, label=label)
+        centres, heights, steps_per_bar = binned(steps, values)
+        color = colors[name] if colors else (*theme.series, theme.muted)[min(number, len(theme.series))]
+        axes.bar(centres, heights, width=0.86 * steps_per_bar, bottom=bottom, color=color, label=label)
         bottom = bottom + heights
     axes.set_ylim(0, 1.05 * float(np.max(bottom)) or 1.0)
-    return per
+    return steps_per_bar
 
 
 def finish(figure: Figure, axes: list[Axes]) -> Figure:
-    """What all figures over learner steps have in common."""
+    """Apply what all figures over learner steps have in common, and return the figure."""
     for ax in axes:
         ax.set_xlabel("learner step")
         ax.margins(x=0.015)

@@ -1,5 +1,4 @@
-"""Environments: columns of metrics.jsonl -> a table and a figure that show the environments of a run apart. Nothing
-where there is one only."""
+"""A table and a figure that show each environment of a run by itself. Both are empty for a run with one environment."""
 
 from __future__ import annotations
 
@@ -13,56 +12,63 @@ HEAD = (
     "environment", "groups kept", "dropped", "failed", "trained", "accuracy, first and last step", "calls",
     "s per call", "bias: length", "difficulty",
 )  # fmt: skip
+"""Column heads of the table."""
 
 
 def names_of(columns: Columns) -> list[str]:
+    """Return the names of the environments that have metrics of their own."""
     return sorted({name.split("/")[1] for name in columns if name.startswith("env/")})
 
 
 def rows_of(columns: Columns) -> list[tuple[str, ...]]:
-    """One row of HEAD's cells per environment: sums over the run, the last step's figures."""
+    """Return one row of cells per environment, in the order of HEAD.
+
+    Counts are sums over the run; the other figures are those of the last step that has them.
+    """
     trained = {env: _sum(columns, f"selection/env/{env}/trained") for env in names_of(columns)}
     rows: list[tuple[str, ...]] = []
-    for env, n in trained.items():
-        of = f"env/{env}"
-        dropped, failed = (
-            sum(_sum(columns, name) for name in columns if name.startswith(f"{of}/{what}/"))
-            for what in ("drops", "failed")
-        )
-        accuracy = [v for v in columns.get(f"{of}/accuracy", ()) if v is not None]
+    for env, trained_groups in trained.items():
+        prefix = f"env/{env}"
+        accuracy = [value for value in columns.get(f"{prefix}/accuracy", ()) if value is not None]
+        share = trained_groups / (sum(trained.values()) or 1)
         rows.append(
             (
                 env,
-                f"{_sum(columns, f'{of}/kept'):,.0f}",
-                f"{dropped:,.0f}",
-                f"{failed:,.0f}",
-                f"{n:,.0f} ({n / (sum(trained.values()) or 1):.0%})",
+                f"{_sum(columns, f'{prefix}/kept'):,.0f}",
+                f"{_sum_over_reasons(columns, f'{prefix}/drops/'):,.0f}",
+                f"{_sum_over_reasons(columns, f'{prefix}/failed/'):,.0f}",
+                f"{trained_groups:,.0f} ({share:.0%})",
                 f"{accuracy[0]:.1%} → {accuracy[-1]:.1%}" if accuracy else "–",
-                _last(columns, f"{of}/calls_mean"),
-                _last(columns, f"{of}/call_seconds_mean"),
-                _last(columns, f"{of}/selection_bias/length"),
-                _last(columns, f"{of}/selection_bias/difficulty"),
+                _last(columns, f"{prefix}/calls_mean"),
+                _last(columns, f"{prefix}/call_seconds_mean"),
+                _last(columns, f"{prefix}/selection_bias/length"),
+                _last(columns, f"{prefix}/selection_bias/difficulty"),
             )
         )
     return rows
 
 
 def _sum(columns: Columns, name: str) -> float:
-    return sum(v or 0 for v in columns.get(name, ()))
+    return sum(value or 0 for value in columns.get(name, ()))
+
+
+def _sum_over_reasons(columns: Columns, prefix: str) -> float:
+    return sum(_sum(columns, name) for name in columns if name.startswith(prefix))
 
 
 def _last(columns: Columns, name: str) -> str:
-    found = next((v for v in reversed(columns.get(name, [])) if v is not None), None)
-    return "–" if found is None else f"{found:.3g}"
+    value = next((value for value in reversed(columns.get(name, [])) if value is not None), None)
+    return "–" if value is None else f"{value:.3g}"
 
 
 def environments(columns: Columns, theme: Theme) -> Figure | None:
+    """Draw accuracy, calls per response and seconds per call, with a line per environment."""
     figure, (left, middle, right) = new_figure(2.9, columns=3)
     drawn = False
     for i, env in enumerate(names_of(columns)):
-        colour = theme.series[i % len(theme.series)]
+        color = theme.series[i % len(theme.series)]
         for ax, metric in ((left, "accuracy"), (middle, "calls_mean"), (right, "call_seconds_mean")):
-            drawn = line(ax, columns, f"env/{env}/{metric}", env, colour) or drawn
+            drawn = line(ax, columns, f"env/{env}/{metric}", env, color) or drawn
     if not drawn:
         return None
     left.set(title="Accuracy", ylabel="share of responses", ylim=(0, 1.02))

@@ -1,4 +1,4 @@
-"""Held-out: what evaluations during a run found beyond their accuracy -> one figure."""
+"""A figure of what evaluations during a run measured beyond their accuracy."""
 
 from __future__ import annotations
 
@@ -8,47 +8,52 @@ from matplotlib.ticker import PercentFormatter
 from .curves import Columns, Curve, finish, line
 from .style import Theme, new_figure
 
-PASS, KIND, OF_KIND = "eval/pass_at_", "eval/kind/", "/accuracy"
-MOST = 5
-"""Lines of a panel; more kinds of problems have none, the table of `openrlhf-tir eval` does."""
+PASS_AT = "eval/pass_at_"
+KIND_PREFIX = "eval/kind/"
+KIND_SUFFIX = "/accuracy"
+MAX_LINES = 5
+"""Lines of a panel. If there are more kinds of problems, only the table of `openrlhf-tir eval` shows them."""
 
 
 def ks_of(columns: Columns) -> list[int]:
-    """The k > 1 of pass@k that the run has; none where it was not evaluated, or by one sample a problem."""
-    return sorted(int(name.removeprefix(PASS)) for name in columns if name.startswith(PASS))
+    """Return the k > 1 for which the run has pass@k; [] if it was not evaluated, or with one sample a problem."""
+    return sorted(int(name.removeprefix(PASS_AT)) for name in columns if name.startswith(PASS_AT))
 
 
 def names_of_evaluated(columns: Columns, k: int) -> list[str]:
-    """Environments that have pass@k of their own: those of a run with several."""
-    end = f"/pass_at_{k}"
-    return sorted(name.removeprefix("eval/").removesuffix(end) for name in columns if name.endswith(end))
+    """Return the environments that have a pass@k of their own, as they do in a run with several environments."""
+    suffix = f"/pass_at_{k}"
+    return sorted(name.removeprefix("eval/").removesuffix(suffix) for name in columns if name.endswith(suffix))
 
 
 def held_out(columns: Columns, theme: Theme) -> Figure | None:
-    """Above: one, some of k and all of n responses right. Below: each kind of problem, where there are a few."""
+    """Draw the shares of correct responses: at least one of k, a single one, and all n.
+
+    Below follow a panel by kind of problem (for 2 to MAX_LINES kinds) and one by environment, if the run has several.
+    """
     ks = ks_of(columns)
     kinds = sorted(
-        name.removeprefix(KIND).removesuffix(OF_KIND)
+        name.removeprefix(KIND_PREFIX).removesuffix(KIND_SUFFIX)
         for name in columns
-        if name.startswith(KIND) and name.endswith(OF_KIND)
+        if name.startswith(KIND_PREFIX) and name.endswith(KIND_SUFFIX)
     )
     if not ks:
         return None
-    few = 2 <= len(kinds) <= MOST
-    envs = [env for env in names_of_evaluated(columns, ks[-1]) if env]
-    rows = 1 + few + bool(envs)
+    has_kinds = 2 <= len(kinds) <= MAX_LINES
+    env_names = [env for env in names_of_evaluated(columns, ks[-1]) if env]
+    rows = 1 + has_kinds + bool(env_names)
     figure, axes = new_figure(2.9 * rows, rows=rows)
     shown = ks if len(ks) <= 3 else [ks[0], ks[len(ks) // 2], ks[-1]]
     line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"all of {ks[-1]}", theme.series[4])
     line(axes[0], columns, "eval/accuracy", "one", theme.series[0])
-    for k, colour in zip(shown, theme.series[1:4], strict=False):
-        line(axes[0], columns, f"{PASS}{k}", f"some of {k}", colour)
-    for kind, colour in zip(kinds if few else (), theme.series, strict=False):
-        line(axes[1], columns, f"{KIND}{kind}{OF_KIND}", kind, colour)
-    for env, colour in zip(envs[:MOST], theme.series, strict=False):
-        line(axes[-1], columns, f"eval/{env}/pass_at_{ks[-1]}", env, colour)
-    titles = ["Right responses", *(["One response, by kind of problem"] if few else [])]
-    titles += [f"pass@{ks[-1]}, by environment"] if envs else []
+    for k, color in zip(shown, theme.series[1:4], strict=False):
+        line(axes[0], columns, f"{PASS_AT}{k}", f"some of {k}", color)
+    for kind, color in zip(kinds if has_kinds else (), theme.series, strict=False):
+        line(axes[1], columns, f"{KIND_PREFIX}{kind}{KIND_SUFFIX}", kind, color)
+    for env, color in zip(env_names[:MAX_LINES], theme.series, strict=False):
+        line(axes[-1], columns, f"eval/{env}/pass_at_{ks[-1]}", env, color)
+    titles = ["Right responses", *(["One response, by kind of problem"] if has_kinds else [])]
+    titles += [f"pass@{ks[-1]}, by environment"] if env_names else []
     for ax, title in zip(axes, titles, strict=True):
         ax.set(title=title, ylim=(0, 1.02), ylabel="held-out problems")
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, 0))

@@ -1,4 +1,4 @@
-"""HTML: the templates of this folder, rendered. All that is put in is escaped; a missing name is an error."""
+"""Render the HTML templates of this folder. Values are escaped, and a missing value is an error."""
 
 from __future__ import annotations
 
@@ -15,5 +15,10 @@ def _environment() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """`template`: a file's name in report/templates."""
+    """Return the template filled with the values.
+
+    Args:
+        template: Name of a file in report/templates.
+        values: What the template shows, by name.
+    """
     return _environment().get_template(template).render(values)

@@ -1,10 +1,10 @@
-"""Live page: a run directory, at any moment of the run -> the parts of the page that `openrlhf-tir watch` serves.
+"""The live page: the parts of the page that `openrlhf-tir watch` serves, at any moment of a run.
 
-Reads files only, the same as the report does: status.json (logs/heartbeat.py), metrics.jsonl, trace.jsonl, the ledger,
-kept trajectories. So it works on a run that is running, finished, or not yet past its first update, on this machine or
-on another one that sees the directory.
+Like the report it only reads files: status.json (logs/heartbeat.py), metrics.jsonl, trace.jsonl, the ledger and kept
+trajectories. So it works for a run that is running, finished, or not yet past its first update, on this machine or on
+another one that sees the directory.
 
-Figures are drawn when a browser asks for one, and again when the run has written more, at most every `REDRAW_S`: the
+A figure is drawn when a browser asks for it, and again when the run has written more, at most every `REDRAW_S`: the
 page must not take the learner's CPU.
 """
 
@@ -23,18 +23,20 @@ from ..logs.heartbeat import STALE_S, clock_text
 from . import html, summary
 from .build import Plot, config_of, plots_of
 from .page import Picture, Run, render_body
-from .samples import LEDGER, Sample, facts_of, last_step_of, samples_of, spread_over_groups, title_of, untrained_of
+from .samples import LEDGER, Sample, last_step_of, samples_of, spread_over_groups, untrained_of
+from .samples_page import sample_view
 from .style import DARK, LIGHT, narrowed, png, themed
 
 REDRAW_S = 15.0
+"""Seconds between two readings of the run's files."""
 SAMPLES = 4
-"""Samples under each heading."""
+"""Samples that are shown under each heading."""
 FILES = (heartbeat.FILE, metrics.FILE, LEDGER, summary.FILE)
-"""A directory with one of these is a run's."""
+"""A directory with one of these files is a run directory."""
 
 
 class Tile(NamedTuple):
-    """A figure with its label and a note."""
+    """A headline figure with its label and a note."""
 
     label: str
     value: str
@@ -42,27 +44,36 @@ class Tile(NamedTuple):
 
 
 def check_is_run(run_dir: Path) -> None:
-    """Raises ConfigError when the directory holds nothing of a run."""
+    """Check that the directory holds something of a run.
+
+    Raises:
+        ConfigError: It does not exist, or holds nothing of a run.
+    """
     if not run_dir.is_dir():
         raise ConfigError(f"There is no directory {run_dir}. Give the run directory of a training run (--run-dir).")
     if not any((run_dir / name).exists() for name in FILES):
         raise ConfigError(
-            f"{run_dir} is no run: it holds none of {', '.join(FILES)}. Give the directory that train or quickstart"
-            " was given as --run-dir; it is there a few seconds after the command started."
+            f"{run_dir} is not a run directory: it holds none of {', '.join(FILES)}. Give the directory that train or"
+            " quickstart got as --run-dir; it exists a few seconds after the command started."
         )
 
 
 class LivePage:
-    """The parts of the page, each as HTML or PNG. Threads may share one."""
+    """The parts of the page, each as HTML or PNG. Threads may share an instance."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since the epoch."""
+        """Create the page without reading anything.
+
+        Args:
+            run_dir: The run directory.
+            clock: Returns seconds since the epoch.
+        """
         self.run_dir = run_dir
         self._clock = clock
         self._lock = RLock()
-        """matplotlib's settings belong to the process, so one thread draws at a time."""
+        """matplotlib's settings belong to the process, so only one thread draws at a time."""
         self._version = ""
-        self._looked_at = 0.0
+        self._read_at = 0.0
         self._plots: dict[str, Plot] = {}
         self._columns: dict[str, list] = {}
         self._traced = False
@@ -70,11 +81,11 @@ class LivePage:
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Name of the run."""
         return self.run_dir.resolve().name
 
     def page(self) -> str:
-        """The whole page, with everything in it: it can be read without scripts."""
+        """Return the whole page with all of its parts, so that it can be read without scripts."""
         return html.render(
             "watch.html",
             title=self.name,
@@ -87,8 +98,7 @@ class LivePage:
         )
 
     def state(self) -> dict[str, str]:
-        """What the page asks for every few seconds: the part that changes all the time, and the versions of the
-        others."""
+        """Return what the page asks for every few seconds: the part that changes often, and versions of the others."""
         condition, _, step = self._condition()
         return {
             "title": f"{step} {self.name} · {condition}".strip(),
@@ -98,13 +108,13 @@ class LivePage:
         }
 
     def now(self) -> str:
-        """Progress, what is waited for, counts, latest figures."""
+        """Return the progress, what the run waits for, counts and latest figures."""
         facts = heartbeat.read(self.run_dir) or {}
         status = facts.get("status") or {}
         with self._lock:
-            self._look()
+            self._refresh()
             columns = self._columns
-        done = max((s for s in columns.get("step", ()) if s is not None), default=0)
+        done = max((recorded_step for recorded_step in columns.get("step", ()) if recorded_step is not None), default=0)
         condition, detail, _ = self._condition()
         running = condition == "running"
         step, total = status.get("step", done), status.get("max_steps", 0)
@@ -128,37 +138,39 @@ class LivePage:
         )
 
     def figures(self) -> str:
-        """Curves, timeline and tables."""
+        """Return curves, timeline and tables."""
         with self._lock:
-            self._look()
-            end, config, remarks = None, {}, []
+            self._refresh()
+            result = None
+            config: dict[str, Any] = {}
+            remarks = []
             try:
-                end = summary.read(self.run_dir)
+                result = summary.read(self.run_dir)
                 config = config_of(self.run_dir) or {}
             except (ConfigError, DataError) as error:
                 remarks.append(str(error))
             pictures = [self._picture_of(plot) for plot in self._plots.values() if self._has_data(plot)]
             if not pictures:
                 remarks.append("No learner step has ended yet: curves come with the first one.")
-            run = Run(self.name, "", end, self._columns, config, pictures, remarks, self._traced)
+            run = Run(self.name, "", result, self._columns, config, pictures, remarks, self._traced)
         return html.render("watch_figures.html", body=render_body(run), remarks=remarks)
 
     def samples(self) -> str:
-        """Some of what was trained last and of what was dropped last."""
+        """Return some samples of what was trained last and of what was dropped last."""
         parts = []
-        for title, found in (("Trained last", self._trained_last), ("Dropped or failed last", self._dropped_last)):
+        for title, read in (("Trained last", self._trained_last), ("Dropped or failed last", self._dropped_last)):
             try:
-                samples = found()
-            except DataError:
+                samples = read()
+            except DataError:  # none yet
                 continue
             if samples:
-                parts.append({"title": title, "samples": [_shown(s) for s in samples]})
+                parts.append({"title": title, "samples": [_sample_view(sample) for sample in samples]})
         return html.render("watch_samples.html", parts=parts)
 
     def picture(self, file: str, *, dark: bool, narrow: bool) -> bytes | None:
-        """A figure as PNG; None when there is none of that name, or no data for it."""
+        """Return a figure as PNG; None if there is none of that name, or no data for it."""
         with self._lock:
-            self._look()
+            self._refresh()
             key = (file, dark, narrow)
             if key not in self._pictures:
                 plot = self._plots.get(file)
@@ -166,23 +178,24 @@ class LivePage:
             return self._pictures[key]
 
     def figures_version(self) -> str:
-        """Changes when the figures do."""
+        """Return a text that changes when the figures do."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._version
 
     def samples_version(self) -> str:
-        """Changes when a group came to an end, at most every REDRAW_S."""
+        """Return a text that changes when a group came to an end, at most every REDRAW_S."""
         stamp = _stamp(self.run_dir / LEDGER)
         return f"{stamp}-{int(self._clock() // REDRAW_S)}" if self._condition()[0] == "running" else stamp
 
-    def _look(self) -> None:
-        """Read what the run has written since the last look, at most every REDRAW_S."""
+    def _refresh(self) -> None:
+        """Read what the run has written since the last reading, at most every REDRAW_S."""
         version = "-".join(_stamp(self.run_dir / name) for name in (metrics.FILE, summary.FILE))
         now = self._clock()
-        if version == self._version or (self._version and now - self._looked_at < REDRAW_S):
+        if version == self._version or (self._version and now - self._read_at < REDRAW_S):
             return
-        self._version, self._looked_at = version, now
+        self._version = version
+        self._read_at = now
         self._columns = metrics.read(self.run_dir)
         spans = timelines.read(self.run_dir)
         self._traced = False  # trace.json is written by the report
@@ -202,7 +215,7 @@ class LivePage:
         )
 
     def _condition(self) -> tuple[str, str, str]:
-        """How the run is, in a few words; the error that ended it, if one did; and "7/24" where the step is known."""
+        """Return the state of the run in a few words, the error that ended it ("" if none), and the step as "7/24"."""
         facts = heartbeat.read(self.run_dir)
         if facts is None:
             finished = (self.run_dir / summary.FILE).exists()
@@ -214,8 +227,8 @@ class LivePage:
             return (ended, "", step) if ended in ("finished", "stopped") else ("failed", ended, step)
         silent = self._clock() - facts["time"]
         if silent > STALE_S:
-            what = "It was killed or suspended, or its disk refuses what it writes."
-            return f"no sign of life for {clock_text(silent)}", what, step
+            cause = "It was killed or suspended, or its disk refuses writes."
+            return f"no sign of life for {clock_text(silent)}", cause, step
         return "running", "", step
 
     def _trained_last(self) -> list[Sample]:
@@ -227,7 +240,7 @@ class LivePage:
 
 
 def _stamp(path: Path) -> str:
-    """Changes with every write to the file; "0" when there is none."""
+    """Return a text that changes with every write to the file; "0" if there is no file."""
     try:
         stat = path.stat()
     except OSError:
@@ -243,20 +256,23 @@ def _drawn(plot: Plot, dark: bool, narrow: bool) -> bytes | None:
 
 
 def _doing(facts: dict[str, Any], status: dict[str, Any]) -> str:
-    """What the run does or waits for right now."""
+    """Return what the run does or waits for right now."""
     if facts.get("stage"):
         return ": ".join(part for part in (facts["stage"], facts.get("stage_note", "")) if part)
     return status.get("waits_for", "")
 
 
 def _counts(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """(what, how many) of the groups that came to an end, the reasons among them."""
+    """Return (label, count) of the groups that ended: rolled, accepted, then dropped and failed by reason."""
     if not status:
         return []
     rows = [("rolled", status["rolled"]), ("accepted", status["accepted"])]
-    for what in ("dropped", "failed"):
-        rows += [(f"{what}: {reason}", n) for reason, n in sorted(status[what].items(), key=lambda item: -item[1])]
-    return [(name, f"{n:,}") for name, n in rows]
+    for outcome in ("dropped", "failed"):
+        rows += [
+            (f"{outcome}: {reason}", count)
+            for reason, count in sorted(status[outcome].items(), key=lambda item: -item[1])
+        ]
+    return [(name, f"{count:,}") for name, count in rows]
 
 
 TILES = (
@@ -272,45 +288,48 @@ TILES = (
     ("staleness", "staleness_mean", "{:.1f}"),
     ("update", "wall_s", "{:.0f} s"),
 )
-"""(label, metric, form) of the latest figures."""
+"""(label, metric, format) of the latest figures."""
 
 
 def _tiles(columns: dict[str, list], status: dict[str, Any]) -> list[Tile]:
-    """The latest value of each figure that the run has, and at which update that was where it is an evaluation's."""
+    """Return the latest value of each figure that the run has. An evaluation's says at which update it was measured."""
     tiles = []
     steps = columns.get("step", [])
-    for label, name, form in TILES:
-        known = [(step, v) for step, v in zip(steps, columns.get(name, ()), strict=False) if v is not None]
-        if known:
-            step, value = known[-1]
-            tiles.append(Tile(label, form.format(value), f"update {step}" if name.startswith("eval/") else ""))
+    for label, name, value_format in TILES:
+        latest = _latest(steps, columns.get(name, []))
+        if latest is not None:
+            step, value = latest
+            tiles.append(Tile(label, value_format.format(value), f"update {step}" if name.startswith("eval/") else ""))
     for name in sorted(columns):
         env, _, k = name.removeprefix("eval/").rpartition("pass_at_")
-        if name.startswith("eval/") and k.isdigit() and _is_largest(columns, name, int(k)):
-            step, value = [(s, v) for s, v in zip(steps, columns[name], strict=False) if v is not None][-1]
+        latest = _latest(steps, columns[name])
+        if latest is not None and name.startswith("eval/") and k.isdigit() and _is_largest(columns, name, int(k)):
+            step, value = latest
             tiles.append(Tile(f"pass@{k}" + (f", {env.rstrip('/')}" if env else ""), f"{value:.1%}", f"update {step}"))
     if status.get("tokens_per_s") is not None:
         tiles.append(Tile("sampled", f"{status['tokens_per_s']:,.0f}", "tokens per second"))
     return tiles
 
 
+def _latest(steps: list, values: list) -> tuple[int, float] | None:
+    """Return the last (step, value) of a column; None if it has no value."""
+    known = [(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
+    return known[-1] if known else None
+
+
 def _is_largest(columns: dict[str, list], name: str, k: int) -> bool:
-    """Whether the column has values and no other of its environment has a larger k."""
+    """Return True if no pass@k of the same environment has a larger k."""
     prefix = name.removesuffix(str(k))
-    others = [other.removeprefix(prefix) for other in columns if other.startswith(prefix)]
-    return k == max(int(o) for o in others if o.isdigit()) and any(v is not None for v in columns[name])
+    endings = [other.removeprefix(prefix) for other in columns if other.startswith(prefix)]
+    return k == max(int(ending) for ending in endings if ending.isdigit())
 
 
-def _shown(sample: Sample) -> dict[str, Any]:
-    kind = "trained" if sample.trained else "untrained"
-    runs = [{"text": run["text"], "kind": "env" if run["source"] == "env" else kind} for run in sample.row["runs"]]
-    facts = facts_of(sample)
+def _sample_view(sample: Sample) -> dict[str, Any]:
+    """Return what the template shows of a sample: as on the page of samples, with a short form for the list."""
+    view = sample_view(sample)
     return {
+        **view,
         "id": "sample-" + "-".join(map(str, [*sample.row["key"], sample.row["index"]])),
-        "title": title_of(sample),
-        "verdict": facts[0].partition(";")[0],
+        "verdict": view["facts"][0].partition(";")[0],
         "reward": "–" if sample.row["reward"] is None else f"{sample.row['reward']:g}",
-        "prompt": sample.row["prompt"],
-        "runs": runs,
-        "facts": facts,
     }

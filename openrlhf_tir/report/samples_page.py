@@ -1,8 +1,8 @@
-"""Page of samples: kept trajectories -> samples.html, which shows some that were trained and some that were dropped,
-over the run.
+"""The page of samples: samples.html shows some trajectories that were trained and some that were dropped.
 
-Of the first, the middle and the last step that have any; of several groups rather than of one. `openrlhf-tir play RUN
---step K` shows the rest."""
+They are of the first, the middle and the last step that kept any, and of several groups rather than of one.
+`openrlhf-tir play RUN --step K` shows the others.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from . import html
 from .samples import LEDGER, Sample, ends_by_step, facts_of, title_of
 
 FILE = "samples.html"
+"""Name of the page in the run directory."""
 PER_GROUP = 2
+"""Trajectories of one group that are shown."""
 PER_PART = 8
-"""Trajectories: of one group, and under one heading."""
+"""Trajectories under one heading that are shown."""
 
 
 class Part(NamedTuple):
-    """What stands under one heading."""
+    """The samples under one heading."""
 
     title: str
     samples: list[dict[str, Any]]
 
 
 def write(run_dir: Path) -> Path | None:
-    """Writes samples.html and returns its path; removes an earlier one and returns None when the run kept no
-    trajectories of its steps.
+    """Write samples.html and return its path.
 
-    Raises DataError for a damaged file.
+    If the run kept no trajectories of its steps, remove an earlier page and return None.
+
+    Raises:
+        DataError: A file is damaged.
     """
     path = run_dir / FILE
     parts = parts_of(run_dir)
@@ -44,7 +48,7 @@ def write(run_dir: Path) -> Path | None:
 
 
 def parts_of(run_dir: Path) -> list[Part]:
-    """Trained and dropped samples of the steps that are shown; a part without any is left out. Read once."""
+    """Return the trained and the dropped samples of the steps that are shown. Each file is read once."""
     if not (run_dir / trajectories.DIRECTORY).is_dir() or not (run_dir / LEDGER).exists():
         return []
     ends = ends_by_step(run_dir)
@@ -57,31 +61,31 @@ def parts_of(run_dir: Path) -> list[Part]:
             groups = kept.setdefault((step_of[key], not reason), {})
             if key in groups or len(groups) < PER_PART // PER_GROUP:
                 groups.setdefault(key, []).append(Sample(reason, row))
-    return [
-        Part(
-            f"{'Trained by' if trained else 'Dropped before'} step {step}",
-            [_shown(s) for group in found.values() for s in _some(group)],
-        )
-        for step in spread_over({step for step, _ in kept})
-        for trained in (True, False)
-        if (found := kept.get((step, trained)))
-    ]
+    parts = []
+    for step in spread_over({step for step, _ in kept}):
+        for trained in (True, False):
+            groups = kept.get((step, trained), {})
+            if groups:
+                samples = [sample_view(sample) for group in groups.values() for sample in _best_and_worst(group)]
+                parts.append(Part(f"{'Trained by' if trained else 'Dropped before'} step {step}", samples))
+    return parts
 
 
 def spread_over(steps: set[int]) -> list[int]:
-    """The first, the middle and the last."""
+    """Return the first, the middle and the last step."""
     ordered = sorted(steps)
     return sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]}) if ordered else []
 
 
-def _some(group: list[Sample]) -> list[Sample]:
-    """The best and the worst by reward, in order of their index; a sample without a reward counts as the worst."""
-    by_reward = sorted(group, key=lambda s: (s.row["reward"] is not None, s.row["reward"] or 0.0))
+def _best_and_worst(group: list[Sample]) -> list[Sample]:
+    """Return the best and the worst sample by reward, in order of their index. No reward counts as the worst."""
+    by_reward = sorted(group, key=lambda sample: (sample.row["reward"] is not None, sample.row["reward"] or 0.0))
     chosen = [by_reward[-1], by_reward[0]][: min(PER_GROUP, len(group))]
-    return sorted(chosen, key=lambda s: s.row["index"])
+    return sorted(chosen, key=lambda sample: sample.row["index"])
 
 
-def _shown(sample: Sample) -> dict[str, Any]:
+def sample_view(sample: Sample) -> dict[str, Any]:
+    """Return what a template shows of a sample: title, prompt, its text by source, and facts."""
     kind = "trained" if sample.trained else "untrained"
     runs = [{"text": run["text"], "kind": "env" if run["source"] == "env" else kind} for run in sample.row["runs"]]
     return {"title": title_of(sample), "prompt": sample.row["prompt"], "runs": runs, "facts": facts_of(sample)}

@@ -1,5 +1,7 @@
-"""The look of every plot: themes for light and dark pages, and the one way to make a figure. matplotlib without pyplot,
-so no global state."""
+"""The look of every plot: themes for light and dark pages, and the one way to make a figure.
+
+matplotlib is used without pyplot, so figures leave no global state behind.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,23 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 WIDTH_IN = 9.0
+"""Width of a figure in inches."""
 NARROW_IN = 4.4
-"""Width of a figure for a phone. Its panels stand below one another, and its text is as large as the page's."""
+"""Width of a figure for a phone, in inches. Its panels stand below each other, and its text is as large as the page's.
+"""
 DPI = 160
 NARROW_TITLE = 42
-"""Characters of a title that fit on a line of a narrow figure."""
+"""Characters of a title that fit on one line of a narrow figure."""
 LEGEND_LINE = 15.0
-"""Points of a legend's line."""
+"""Height of a legend's line in points."""
 _narrow: ContextVar[bool] = ContextVar("narrow", default=False)
 TITLE_OVER_LEGEND = 24.0
-"""Points between a panel and its title where the legend lies between them."""
+"""Points between a panel and its title if the legend lies between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours by role. `series` is ordered: neighbours stay apart for colour-blind readers."""
+    """Colours by role. Neighbours in `series` can be told apart by colour-blind readers."""
 
     name: str
     surface: str
@@ -45,6 +49,7 @@ class Theme:
 
     @property
     def rc(self) -> dict[str, object]:
+        """matplotlib's settings for this theme."""
         return {
             "figure.facecolor": self.surface,
             "axes.facecolor": self.surface,
@@ -103,14 +108,14 @@ DARK = Theme(
 
 @contextmanager
 def themed(theme: Theme) -> Iterator[None]:
-    """Figures made inside look like `theme`."""
+    """Give figures that are made inside the block the look of `theme`."""
     with matplotlib.rc_context(theme.rc):
         yield
 
 
 @contextmanager
 def narrowed(narrow: bool = True) -> Iterator[None]:
-    """Figures made inside are of a phone's width."""
+    """Give figures that are made inside the block the width of a phone."""
     token = _narrow.set(narrow)
     try:
         yield
@@ -119,22 +124,26 @@ def narrowed(narrow: bool = True) -> Iterator[None]:
 
 
 def fitted(title: str) -> str:
-    """A long title on as many lines as a phone's width asks for."""
+    """Return a title, broken into lines if figures are narrow."""
     return "\n".join(textwrap.wrap(title, NARROW_TITLE)) if _narrow.get() else title
 
 
 def is_narrow() -> bool:
-    """Whether figures made now are of a phone's width."""
+    """Return True if figures that are made now have the width of a phone."""
     return _narrow.get()
 
 
 def new_figure(
     height_in: float, columns: int = 1, rows: int = 1, panels: int | None = None, **subplots
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of the common width and its axes, row by row.
+    """Return a figure of the common width and its axes, row by row.
 
     Args:
-        panels: Axes that are used, if not all: a narrow figure has no others.
+        height_in: Height in inches.
+        columns: Columns of panels.
+        rows: Rows of panels.
+        panels: Number of panels that are used, if not all. A narrow figure has only these.
+        **subplots: Further arguments of matplotlib's `Figure.subplots`.
     """
     width_in = WIDTH_IN
     if _narrow.get():
@@ -148,13 +157,18 @@ def new_figure(
 
 
 def ticks_at_steps(axes: Axes) -> None:
-    """There is no update 2.5."""
+    """Put ticks at whole steps only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
 
 def legend_above(axes: Axes, *, own_line: bool = False, **options) -> None:
-    """A one-row legend that never covers data: on the title's line at the right, or, where long titles and names do not
-    fit on one, on a line of its own below the title."""
+    """Add a legend that never covers data: at the right of the title's line, or below the title where it does not fit.
+
+    Args:
+        axes: The panel.
+        own_line: Put the legend on a line of its own below the title, for long titles and names.
+        **options: Further arguments of matplotlib's `Axes.legend`.
+    """
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1 and _narrow.get():
         per_line = 2 if max(map(len, labels)) > 12 or len(labels) == 2 else 3
@@ -187,7 +201,7 @@ def legend_above(axes: Axes, *, own_line: bool = False, **options) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file. Draws once, where `savefig` lays out and draws twice."""
+    """Return the figure as a PNG file. It is drawn once, where matplotlib's `savefig` draws twice."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg), "made by new_figure"
     canvas.draw()

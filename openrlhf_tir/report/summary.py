@@ -1,4 +1,4 @@
-"""summary.json: what a run came to, for machines; and its table, for people."""
+"""summary.json, the result of a run for programs to read, and the same result as a table for people."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FILE = "summary.json"
+"""Name of the file in the run directory."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -23,38 +24,49 @@ class _Strict(BaseModel):
 
 
 class EnvScores(_Strict):
-    """Held-out evaluation of one model on the problems of one environment."""
+    """Held-out scores of one model on the problems of one environment.
+
+    Attributes:
+        accuracy: Share of sampled responses that are correct.
+        code_ratio: Share of sampled responses that called the tool; None where no call can be made.
+        calls: Calls per sampled response.
+        greedy_accuracy: Share of problems whose greedy response is correct.
+    """
 
     accuracy: Fraction
     code_ratio: Fraction | None = None
-    calls: float = Field(ge=0, description="calls per sampled response")
+    calls: float = Field(ge=0)
     greedy_accuracy: Fraction
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_absent_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 class Scores(_Strict):
-    """Held-out evaluation of one model; fractions 0..1."""
+    """Held-out scores of one model.
+
+    Attributes:
+        accuracy: Share of sampled responses (at temperature eval.temperature) that are correct.
+        code_ratio: Share of sampled responses that called the tool; left out of the file where no call can be made.
+        greedy_accuracy: Share of problems whose greedy response is correct.
+        envs: Scores by environment; left out of the file if the run has one environment.
+    """
 
     accuracy: Fraction
-    """Share of sampled responses (temperature eval.temperature) that are correct."""
-    code_ratio: Fraction | None = None
-    """Share of sampled responses that called the tool; not written where no call can be made."""
-    greedy_accuracy: Fraction
-    """Share of problems whose greedy response is correct."""
 
+    code_ratio: Fraction | None = None
+
+    greedy_accuracy: Fraction
     envs: dict[str, EnvScores] = Field(default_factory=dict)
-    """Environment -> its own scores, where there are several; not written where there is one only."""
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_absent_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in serialize(self).items() if value is not None and value != {}}
 
 
 class Durations(_Strict):
-    """Wall-clock seconds. A phase that did not run took 0."""
+    """Wall-clock durations in seconds. A phase that did not run took 0."""
 
     setup: Seconds = 0.0
     cold_start: Seconds = 0.0
@@ -63,23 +75,33 @@ class Durations(_Strict):
 
 
 class Summary(_Strict):
-    """`base` and `trained` are null when no evaluation set is configured."""
+    """The result of a run.
+
+    Attributes:
+        base: Scores of the base model; None if no evaluation set is configured.
+        trained: Scores of the trained model; None if no evaluation set is configured.
+        steps: Number of learner steps.
+        seconds: Durations of the phases.
+        peak_pss_gib: Peak of the proportional memory (PSS), summed over all processes of the run.
+        overlap_ratio: Share of learner-step time during which at least one engine request was decoding.
+        trained_tokens_per_s: Trained completion tokens per second of training.
+        seed: Seed of the run.
+        model: Path of the Hugging Face export.
+    """
 
     base: Scores | None
     trained: Scores | None
     steps: int = Field(ge=0)
     seconds: Durations
-    peak_pss_gib: float = Field(ge=0, description="peak of the sum of PSS over all processes of the run")
-    overlap_ratio: Fraction = Field(
-        description="share of learner-step time during which at least one engine request was decoding"
-    )
-    trained_tokens_per_s: float = Field(ge=0, description="trained completion tokens / seconds of training")
+    peak_pss_gib: float = Field(ge=0)
+    overlap_ratio: Fraction
+    trained_tokens_per_s: float = Field(ge=0)
     seed: int
-    model: str = Field(description="path of the HF export")
+    model: str
 
 
 def write(run_dir: Path, summary: Summary) -> Path:
-    """Write summary.json by an atomic rename; returns its path."""
+    """Write summary.json by an atomic rename and return its path."""
     path = Path(run_dir) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(FILE + ".tmp")
@@ -89,25 +111,30 @@ def write(run_dir: Path, summary: Summary) -> Path:
 
 
 def read(run_dir: Path) -> Summary | None:
-    """The summary of a finished run; None when there is none yet. DataError when the file does not have the schema."""
+    """Return the summary of a finished run; None if there is none yet.
+
+    Raises:
+        DataError: The file does not have the schema.
+    """
     path = Path(run_dir) / FILE
     if not path.exists():
         return None
     try:
         return Summary.model_validate_json(path.read_text())
-    except ValidationError as fault:
-        first = fault.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
         raise DataError(
-            f"{path}: {where}: {first['msg']}. Delete the file; the end of a run writes it again."
-        ) from fault
+            f"{path}: {place}: {first['msg']}. Delete the file; the end of a run writes it again."
+        ) from error
 
 
 ROWS = (("accuracy", "accuracy"), ("code_ratio", "code ratio"), ("greedy_accuracy", "greedy accuracy"))
+"""(attribute of the scores, label) of the table's rows."""
 
 
 def table(summary: Summary) -> Table:
-    """Base vs trained with deltas in percentage points, for a terminal."""
+    """Return the scores of base and trained model with their change in percentage points, for a terminal."""
     from rich.table import Table
 
     out = Table(title=f"Held-out evaluation after {summary.steps} steps, seed {summary.seed}", title_justify="left")
@@ -120,28 +147,32 @@ def table(summary: Summary) -> Table:
 
 
 def rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
-    """(what, base, trained) of the whole and of each environment of several; without a code ratio where no call can be
-    made."""
-    of = (summary.base, summary.trained)
-    envs = [scores.envs if scores else {} for scores in of]
-    found = [_figures("", *of)] + [
-        _figures(f"{env}: ", *(e.get(env) for e in envs)) for env in sorted({*envs[0], *envs[1]})
-    ]
-    return [row for some in found for row in some]
+    """Return (label, base, trained) of the whole evaluation, then of each environment if there are several.
+
+    The code ratio is left out where no call can be made.
+    """
+    base_envs = summary.base.envs if summary.base else {}
+    trained_envs = summary.trained.envs if summary.trained else {}
+    table_rows = _score_rows("", summary.base, summary.trained)
+    for env in sorted(base_envs.keys() | trained_envs.keys()):
+        table_rows += _score_rows(f"{env}: ", base_envs.get(env), trained_envs.get(env))
+    return table_rows
 
 
-def _figures(
-    of: str, base: Scores | EnvScores | None, trained: Scores | EnvScores | None
+def _score_rows(
+    prefix: str, base: Scores | EnvScores | None, trained: Scores | EnvScores | None
 ) -> list[tuple[str, float | None, float | None]]:
-    found = [(of + label, getattr(base, name, None), getattr(trained, name, None)) for name, label in ROWS]
-    known = [row for row in found if row[1:] != (None, None)]
-    return known or found
+    score_rows = [(prefix + label, getattr(base, name, None), getattr(trained, name, None)) for name, label in ROWS]
+    measured = [row for row in score_rows if row[1:] != (None, None)]
+    # Without any measurement the table keeps its rows, which then show dashes.
+    return measured or score_rows
 
 
 def percent(fraction: float | None) -> str:
+    """Return a fraction as a percentage, "-" for None."""
     return "-" if fraction is None else f"{100 * fraction:.1f} %"
 
 
 def points(base: float | None, trained: float | None) -> str:
-    """The difference in percentage points, with its sign."""
+    """Return the difference of two fractions in percentage points with its sign; "-" if one is None."""
     return "-" if base is None or trained is None else f"{100 * (trained - base):+.1f} pp"

@@ -1,4 +1,4 @@
-"""Sweep: one set under several settings -> a plot: accuracy with its interval, and what the tools did meanwhile."""
+"""A plot of one evaluation set under several values of a setting: accuracy with its interval, and use of the tools."""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ from matplotlib.ticker import PercentFormatter
 from .style import LIGHT, Theme, legend_above, new_figure, png, themed
 
 Swept = Sequence[tuple[float, Mapping[str, Any]]]
-"""(value of what is swept, figures), in ascending order."""
+"""(value of the setting, figures of the evaluation), in ascending order of the value."""
 
 
 def sweep_png(name: str, key: str, swept: Swept, theme: Theme = LIGHT) -> bytes:
+    """Return the figure of `sweep_figure` as a PNG file."""
     with themed(theme):
         return png(sweep_figure(name, key, swept, theme))
 
 
 def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
-    """Above avg@n, pass@n and maj@n; below code ratio, and calls on an axis of their own. Values stand at equal
-    distances: 0, 2, 4, 20 are no scale."""
+    """Draw avg@n, pass@n and maj@n above; below the code ratio, and the calls on an axis of their own.
+
+    Values stand at equal distances, because values such as 0, 2, 4, 20 form no scale.
+
+    Args:
+        name: Name of the evaluation set.
+        key: The setting whose values are compared.
+        swept: The values and their figures.
+        theme: Colours of the figure.
+    """
     figure, (scores, tools) = new_figure(6.0, rows=2)
-    places = np.arange(len(swept))
-    found = [f for _, f in swept]
+    positions = np.arange(len(swept))
+    figures = [values for _, values in swept]
     blue, orange, green, yellow = theme.series[:4]
-    for label, colour, of in (
-        ("avg@n", blue, lambda f: f[f"avg@{f['n']}"]),
-        ("pass@n", orange, lambda f: f["pass@k"][str(f["n"])]),
-        ("maj@n", green, lambda f: f["maj@k"][str(f["n"])]),
+    for label, color, read in (
+        ("avg@n", blue, lambda values: values[f"avg@{values['n']}"]),
+        ("pass@n", orange, lambda values: values["pass@k"][str(values["n"])]),
+        ("maj@n", green, lambda values: values["maj@k"][str(values["n"])]),
     ):
-        _line(scores, places, [of(f) for f in found], label, colour)
-    _line(tools, places, [f["tools"]["code_ratio"] for f in found], "code ratio", yellow)
-    _line(tools, places, [f["tools"]["code_in_correct"] for f in found], "code in correct", green)
+        _line(scores, positions, [read(values) for values in figures], label, color)
+    _line(tools, positions, [values["tools"]["code_ratio"] for values in figures], "code ratio", yellow)
+    _line(tools, positions, [values["tools"]["code_in_correct"] for values in figures], "code in correct", green)
     tools.plot([], [], color=theme.muted, linestyle=":", marker="o", markersize=4, label="calls (right)")
     for axes, title in ((scores, f"{name}: accuracy"), (tools, f"{name}: tool use")):
         axes.set_title(title)
-        axes.set_xticks(places, [f"{value:g}" for value, _ in swept])
+        axes.set_xticks(positions, [f"{value:g}" for value, _ in swept])
         axes.set_xlabel(key)
         axes.set_ylim(-0.02, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -48,8 +57,8 @@ def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
     calls.grid(False)
     calls.set_ylabel("calls per response")
     calls.plot(
-        places,
-        _column([f["tools"]["calls"] for f in found], 0),
+        positions,
+        _column([values["tools"]["calls"] for values in figures], 0),
         color=theme.muted,
         linestyle=":",
         marker="o",
@@ -59,12 +68,12 @@ def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
     return figure
 
 
-def _line(axes: Axes, places: np.ndarray, values: Sequence[Sequence[float | None]], label: str, colour: str) -> None:
-    """A line with its interval; a gap where there is no figure."""
-    axes.plot(places, _column(values, 0), color=colour, marker="o", markersize=4, label=label)
-    axes.fill_between(places, _column(values, 1), _column(values, 2), color=colour, alpha=0.15, linewidth=0)
+def _line(axes: Axes, positions: np.ndarray, values: Sequence[Sequence[float | None]], label: str, color: str) -> None:
+    """Draw a line with its interval, with a gap where there is no value."""
+    axes.plot(positions, _column(values, 0), color=color, marker="o", markersize=4, label=label)
+    axes.fill_between(positions, _column(values, 1), _column(values, 2), color=color, alpha=0.15, linewidth=0)
 
 
-def _column(values: Sequence[Sequence[float | None]], i: int) -> np.ndarray:
-    """[settings] float64, NaN for None."""
-    return np.array([np.nan if v[i] is None else v[i] for v in values], float)
+def _column(values: Sequence[Sequence[float | None]], index: int) -> np.ndarray:
+    """Return one element of each (value, low, high): [settings] float64, NaN for None."""
+    return np.array([np.nan if value[index] is None else value[index] for value in values], float)

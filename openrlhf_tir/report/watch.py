@@ -1,14 +1,15 @@
-"""Watch: the live page of a run as a web server. Reads the run directory, changes nothing in it.
+"""A web server for the live page of a run. It reads the run directory and changes nothing in it.
 
     GET /              the page
-    GET /state.json    what changes all the time, and the versions of the rest
+    GET /state.json    the part that changes all the time, and the versions of the others
     GET /figures       curves and tables
-    GET /samples       what was sampled
+    GET /samples       sampled trajectories
     GET /picture/NAME.png?dark=1&narrow=1
 
-On a loopback address everyone on the machine may read it, but only under a loopback name: a web page from elsewhere
-whose host name was turned to 127.0.0.1 may not. On any other address a token is asked for, once as `?token=...`, then
-by a cookie. The samples of a run may be confidential, and a model wrote them: no script of a fragment runs.
+On a loopback address everyone on the machine may read the page, but only under a loopback name: this keeps out a web
+page from elsewhere whose host name was made to resolve to 127.0.0.1. On any other address a token is required, once as
+`?token=...` and then by a cookie, because samples may be confidential. A model wrote them, so no script in a fragment
+may run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ HEADERS = {
 
 
 def watch_app(page: LivePage, token: str | None = None) -> Starlette:
-    """The ASGI application. `token` None: the caller binds a loopback address."""
+    """Return the ASGI application.
+
+    Args:
+        page: The live page that it serves.
+        token: The token that a client must present; None if the caller binds a loopback address.
+    """
 
     def index(request: Request) -> Response:
         return HTMLResponse(page.page())
@@ -55,8 +61,8 @@ def watch_app(page: LivePage, token: str | None = None) -> Starlette:
         return HTMLResponse(page.samples())
 
     def picture(request: Request) -> Response:
-        asked = request.query_params
-        image = page.picture(request.path_params["name"], dark="dark" in asked, narrow="narrow" in asked)
+        query = request.query_params
+        image = page.picture(request.path_params["name"], dark="dark" in query, narrow="narrow" in query)
         if image is None:
             return PlainTextResponse("There is no such figure.", status_code=404)
         return Response(image, media_type="image/png")
@@ -66,7 +72,7 @@ def watch_app(page: LivePage, token: str | None = None) -> Starlette:
         return Response(source, media_type="text/javascript")
 
     async def guarded(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        if token is not None and not _knows(request, token):
+        if token is not None and not _carries_token(request, token):
             response: Response = PlainTextResponse(
                 "This page needs the token that `openrlhf-tir watch` printed: open the whole address, with ?token=...",
                 status_code=401,
@@ -94,12 +100,12 @@ def watch_app(page: LivePage, token: str | None = None) -> Starlette:
     return Starlette(routes=routes, middleware=middleware)
 
 
-def _knows(request: Request, token: str) -> bool:
-    """Whether the request carries the token, in its address, cookie or header."""
+def _carries_token(request: Request, token: str) -> bool:
+    """Return True if the request carries the token, in its address, its cookie or its header."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = (
+    candidates = (
         request.query_params.get("token", ""),
         request.cookies.get(COOKIE, ""),
         bearer if scheme.lower() == "bearer" else "",
     )
-    return any(hmac.compare_digest(g.encode(), token.encode()) for g in given if g)
+    return any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in candidates if candidate)

@@ -12,9 +12,9 @@ from openrlhf_tir.logs.clock import Clock
 def test_what_a_node_an_hour_ahead_measured_is_put_on_our_clock_and_said_once(caplog):
     clock = Clock("node 10.0.0.2")
     with caplog.at_level(logging.WARNING):
-        clock.heard(100.0, 3700.5, 101.0)
-        clock.heard(200.0, 3800.1, 200.2)
-    assert clock.ours(3900.0) == pytest.approx(300.0)
+        clock.record_answer(100.0, 3700.5, 101.0)
+        clock.record_answer(200.0, 3800.1, 200.2)
+    assert clock.to_local(3900.0) == pytest.approx(300.0)
     assert [r.message for r in caplog.records] == [
         "the clock of node 10.0.0.2 is 3600 s ahead of the controller's, give or take 0. What its engines measure is"
         " put on the controller's clock; its own logs are not: let all nodes keep time (chrony, NTP)."
@@ -23,33 +23,33 @@ def test_what_a_node_an_hour_ahead_measured_is_put_on_our_clock_and_said_once(ca
 
 def test_a_slow_answer_does_not_replace_a_quick_one():
     clock = Clock("a node")
-    clock.heard(0.0, -50.0, 0.1)
-    clock.heard(10.0, -35.0, 20.0)
+    clock.record_answer(0.0, -50.0, 0.1)
+    clock.record_answer(10.0, -35.0, 20.0)
     assert clock.ahead_s == pytest.approx(-50.05)
 
 
 def test_a_clock_that_is_set_while_the_run_runs_is_believed_though_its_answer_is_slow():
     clock = Clock("a node")
-    clock.heard(100.0, 3700.05, 100.1)
-    clock.heard(200.0, 3801.0, 202.0)
+    clock.record_answer(100.0, 3700.05, 100.1)
+    clock.record_answer(200.0, 3801.0, 202.0)
     assert clock.ahead_s == pytest.approx(3600.0), "no more than its way there and back"
-    clock.heard(300.0, 300.9, 302.0)
-    assert clock.ours(310.0) == 310.0
+    clock.record_answer(300.0, 300.9, 302.0)
+    assert clock.to_local(310.0) == 310.0
 
 
 def test_a_clock_that_is_off_by_no_more_than_the_way_there_and_back_is_not_touched(caplog):
     clock = Clock("a node")
-    clock.heard(10.0, 10.0, 18.0)
-    assert clock.ours(12.0) == 12.0 and not caplog.records
+    clock.record_answer(10.0, 10.0, 18.0)
+    assert clock.to_local(12.0) == 12.0 and not caplog.records
 
 
 def test_a_node_that_is_behind_is_said_to_be(caplog):
-    Clock("a node").heard(1000.0, 900.0, 1004.0)
+    Clock("a node").record_answer(1000.0, 900.0, 1004.0)
     assert "a node is 102 s behind the controller's, give or take 2." in caplog.text
 
 
 def test_our_own_clock_set_back_meanwhile_gives_no_negative_uncertainty():
     clock = Clock("a node")
-    clock.heard(100.0, 100.0, 90.0)
-    clock.heard(200.0, 200.0, 200.0)
-    assert clock.ours(300.0) == 300.0
+    clock.record_answer(100.0, 100.0, 90.0)
+    clock.record_answer(200.0, 200.0, 200.0)
+    assert clock.to_local(300.0) == 300.0

@@ -63,7 +63,7 @@ def test_a_line_is_due_after_the_seconds_of_silence_and_not_before():
         assert beat.due() == "+0:20  starting engines (for 0:20)  2 of 3"
         clock.now = 2 * EVERY_S - 1
         assert beat.due() == "", "it has just been said"
-        beat.spoke()
+        beat.line_printed()
         clock.now = 3 * EVERY_S - 2
         assert beat.due() == "", "somebody else has said something"
         clock.now = 3 * EVERY_S - 1

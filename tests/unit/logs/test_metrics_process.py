@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from openrlhf_tir.logs import process
-from openrlhf_tir.logs.process import PssSampler, everybody
+from openrlhf_tir.logs.process import PssSampler, all_processes
 
 HOLD_64_MIB = "import sys; x = bytearray(b'x') * (64 << 20); print('ready', flush=True); sys.stdin.read()"
 LEAVE_AN_ORPHAN = """
@@ -102,7 +102,7 @@ def test_a_process_that_is_gone_before_it_is_looked_at_is_left_out(monkeypatch):
     end(child)
     pids = psutil.pids()
     monkeypatch.setattr(psutil, "pids", lambda: [child.pid, *pids])
-    seen = [s.process.pid for s in everybody()]
+    seen = [s.process.pid for s in all_processes()]
     assert os.getpid() in seen and child.pid not in seen
 
 

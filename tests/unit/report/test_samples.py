@@ -77,8 +77,8 @@ def test_a_step_shows_what_it_trained_and_what_was_dropped_before_it(run_dir):
 
 def test_a_row_says_who_produced_each_run_of_tokens_and_by_which_versions(run_dir):
     row = next(r for r in read(run_dir) if r["index"] == 1)
-    said = {"source": "model", "text": "p0b", "tokens": 3, "versions": [4, 4], "end": ""}
-    assert row["runs"] == [said, {"source": "env", "text": " 42", "tokens": 3, "versions": None}]
+    model_run = {"source": "model", "text": "p0b", "tokens": 3, "versions": [4, 4], "end": ""}
+    assert row["runs"] == [model_run, {"source": "env", "text": " 42", "tokens": 3, "versions": None}]
     assert (row["versions"], row["calls"][0]["reward"], row["calls"][0]["signals"]) == (
         [4, 4],
         0.5,
