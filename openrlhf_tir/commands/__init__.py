@@ -1,4 +1,5 @@
-"""Commands: parsed arguments -> the library. Each is thin, and imports what it runs only when it runs."""
+"""The commands: each turns parsed arguments into one call of the library, and imports what it runs only when it
+runs."""
 
 from __future__ import annotations
 
@@ -10,10 +11,14 @@ from ..config.problems import Problems
 
 
 def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
-    """The Config that --recipe and the flags add up to. Raises ConfigError, one line per mistake, for what no run could
-    use.
+    """Return the configuration of --recipe and the flags.
 
-    makes_data: the command makes model and data by itself.
+    Args:
+        args: The parsed arguments.
+        makes_data: Whether the command makes model and data by itself.
+
+    Raises:
+        ConfigError: The configuration has mistakes; one line each.
     """
     cfg, problems = config_and_problems(args, makes_data=makes_data)
     problems.raise_any()
@@ -21,7 +26,7 @@ def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
 
 
 def config_and_problems(args: argparse.Namespace, *, makes_data: bool = False) -> tuple[Config, Problems]:
-    """The same, for a command that looks for more mistakes before it tells them."""
+    """Return the configuration and its mistakes, for a command that looks for more mistakes before it raises them."""
     from .preflight import check_names
 
     problems = Problems()

@@ -1,4 +1,5 @@
-"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 if something is not."""
+"""The `check-env` command: test what an environment server promises, and print a table. Exit code 1 if a promise is
+broken."""
 
 from __future__ import annotations
 
@@ -16,29 +17,31 @@ ACTIONS = {
     "failing": ("ACTION", "an action that is wrong or breaks the environment"),
     "ending": ("ACTION", "an action that ends the episode of --ending-task"),
     "write": ("ACTION", "an action that leaves the text tir-secret-5f1c where another session could find it"),
-    "read": ("ACTION", "an action that looks for it and shows it"),
+    "read": ("ACTION", "an action that looks for that text and shows it"),
 }
+"""Kind of an action -> (placeholder, help text)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     add = parser.add_argument
     add("url", help="base URL, e.g. http://127.0.0.1:8000")
-    add("--timeout", type=real(), default=5.0, metavar="SECONDS", help="to answer the first request [5]")
+    add("--timeout", type=real(), default=5.0, metavar="SECONDS", help="deadline of the first answer [5]")
     add(
         "--token-env",
         default="TIR_ENV_TOKEN",
         metavar="NAME",
         help="environment variable that holds the bearer token [TIR_ENV_TOKEN]",
     )
-    add("--quick", action="store_true", help="only ask what the server says of itself")
+    add("--quick", action="store_true", help="only ask the server to describe itself")
     add("--steps", type=whole(at_least=1), default=1000, metavar="N", help="steps of the leak check [1000]")
-    add("--concurrency", type=whole(at_least=1), default=16, metavar="N", help="steps at once [16]")
+    add("--concurrency", type=whole(at_least=1), default=16, metavar="N", help="concurrent steps [16]")
     add(
         "--flood",
         type=whole(at_least=1),
         default=400,
         metavar="N",
-        help="slow steps at once; more than the server's queue takes [400]",
+        help="concurrent slow steps; more than the server's queue takes [400]",
     )
     add(
         "--max-growth-mib",
@@ -55,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..envs.probe import probe_env
 
     token = os.environ.get(args.token_env) or None
@@ -82,13 +86,15 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
 
     from ..envs.check import Options, actions_for, check_server
 
-    given: dict[str, Any] = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
+    own_actions: dict[str, Any] = {
+        name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None
+    }
     tasks: dict[str, Any] = {
         name: _task(f"--{name.replace('_', '-')}", text)
         for name in ("task", "slow_task", "ending_task")
         if (text := getattr(args, name)) is not None
     }
-    actions = dataclasses.replace(actions_for(env), **given, **tasks)
+    actions = dataclasses.replace(actions_for(env), **own_actions, **tasks)
     options = Options(
         steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib
     )
@@ -96,19 +102,29 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
     with console.status("checking") as status:
         findings = asyncio.run(
             check_server(
-                args.url, actions, options, token=token, on_finding=lambda f: status.update(f"{f.check}: {f.verdict}")
+                args.url,
+                actions,
+                options,
+                token=token,
+                on_finding=lambda finding: status.update(f"{finding.check}: {finding.verdict}"),
             )
         )
     table = Table("promise", "", "fact", "s")
-    for f in findings:
-        table.add_row(f.check, Text(f.verdict, VERDICT_STYLES[f.verdict]), Text(printable(f.fact)), f"{f.seconds:.1f}")
+    for finding in findings:
+        table.add_row(
+            finding.check,
+            Text(finding.verdict, VERDICT_STYLES[finding.verdict]),
+            Text(printable(finding.fact)),
+            f"{finding.seconds:.1f}",
+        )
     console.print(table)
-    tally = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICT_STYLES}
+    tally = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICT_STYLES}
     console.print(f"{tally['pass']} kept, {tally['fail']} broken, {tally['skip']} not checked")
     return 1 if tally["fail"] else 0
 
 
 def _task(flag: str, text: str) -> dict:
+    """Return the task in a flag's JSON text. Raises ConfigError."""
     import json
 
     from ..errors import ConfigError

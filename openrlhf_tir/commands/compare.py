@@ -1,4 +1,5 @@
-"""compare: several runs -> their curves in one page, a table in the terminal, and the best checkpoint by a metric."""
+"""The `compare` command: curves of several runs in one page, a table in the terminal, and the best checkpoint by a
+metric."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs, finished or not")
     parser.add_argument(
         "--best",
@@ -16,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lowest", action="store_true", help="with --best: the lowest value is the best")
     parser.add_argument(
-        "--metric", action="append", default=[], metavar="METRIC", help="draw this one as well; may be repeated"
+        "--metric", action="append", default=[], metavar="METRIC", help="also draw this metric; may be repeated"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("compare.html"), metavar="FILE", help="the page of curves [compare.html]"
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -40,20 +43,20 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {args.out} cannot be written: {error.strerror or error}. Choose another.") from None
     head, rows = table_of(arms, args.best, args.lowest)
     table = Table()
-    for i, column in enumerate(head):
-        table.add_column(Text(printable(column)), justify="left" if i < 2 else "right", overflow="fold")
+    for number, column in enumerate(head):
+        table.add_column(Text(printable(column)), justify="left" if number < 2 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console()
-    # A table that is cut to a terminal's width is no use in a pipe.
+    # In a pipe the table must not be cut to the width of a terminal.
     (console if console.is_terminal else Console(width=max(160, console.width))).print(table)
-    found = [(run, best) for run in runs if (best := best_of(run, args.best, args.lowest)) is not None]
-    if found:
-        run_, best = (min if args.lowest else max)(found, key=lambda pair: pair[1].value)
-        kept = f"checkpoint: {best.checkpoint}" if best.checkpoint else "no checkpoint of that update is kept"
+    candidates = [(run, best) for run in runs if (best := best_of(run, args.best, args.lowest)) is not None]
+    if candidates:
+        best_run, best = (min if args.lowest else max)(candidates, key=lambda pair: pair[1].value)
+        checkpoint = f"checkpoint: {best.checkpoint}" if best.checkpoint else "no checkpoint of that update is kept"
         console.print(
-            f"{'lowest' if args.lowest else 'best'} {args.best}: {best.value:.4g}, {run_.name} at update {best.step};"
-            f" {kept}",
+            f"{'lowest' if args.lowest else 'best'} {args.best}: {best.value:.4g}, {best_run.name} at update"
+            f" {best.step}; {checkpoint}",
             soft_wrap=True,
             highlight=False,
             markup=False,

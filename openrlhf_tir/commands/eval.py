@@ -1,5 +1,7 @@
-"""eval: a model and a data set -> accuracy, code ratio and greedy accuracy; or named suites and sweeps -> items,
-figures with intervals, plots."""
+"""The `eval` command: measure a model on a data set, or on named suites and sweeps.
+
+A data set gives accuracy, code ratio and greedy accuracy; suites give items, figures with intervals, and plots.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     add = parser.add_argument
     add("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
     add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
@@ -22,15 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME[=FILE]",
-        help="published sets, from your files, or tasks of our own; see --list-suites and docs/evaluation.md",
+        help="published sets, from your files, or built-in tasks; see --list-suites and docs/evaluation.md",
     )
-    add(
-        "--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]"
-    )
+    add("--suites-dir", default="data/eval", metavar="DIR", help="directory of suites without =FILE [data/eval]")
     add(
         "--items",
         metavar="DIR",
-        help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]",
+        help="directory for one JSONL row per problem; problems that it has are not sampled again [RUN_DIR/eval]",
     )
     add(
         "--sweep",
@@ -40,12 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--list-suites",
         action="store_true",
-        help="what suites there are, where each is had and in which form; nothing else",
+        help="list the suites, where to get each and in which form, and stop",
     )
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from .preflight import check
 
     if args.list_suites:
@@ -70,10 +72,10 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
 
     if cfg.by_agent and (args.sweep or "").startswith("env.max_calls"):
         raise ConfigError(
-            "--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting."
+            "--sweep env.max_calls has no effect if an agent decides what it calls. Sweep another setting."
         )
     items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
-    with run_lock(items):  # two commands would sample, and append, the same problems
+    with run_lock(items):  # Two commands would sample and append the same problems.
         planned = plan(cfg, args.suite, args.suites_dir, items, args.sweep)
         check(planned.cfg, training=False, data=not args.suite)
         from ..cluster.jobs.main import evaluate_suites
@@ -83,6 +85,7 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
 
 
 def list_suites() -> int:
+    """Print every suite with its source, its form and its rewards."""
     from ..evaluation.suites import SUITES
 
     for suite in SUITES.values():

@@ -1,7 +1,7 @@
 """Exit codes of `openrlhf-tir`: they tell a launcher, a scheduler or a script what to do next.
 
 code  name          meaning                                                      who starts the run again
-0     DONE          the command succeeded                                        nobody
+0     DONE          the command succeeded                                        no one
 1     NO            check-env, audit: the answer is no. Python: an uncaught      `train.max_restarts` (a run)
                     exception
 2     MISTAKE       the user's input cannot work; the message says why           nobody: it would fail again

@@ -1,4 +1,4 @@
-"""Listed: names of a registry with one sentence each, for `recipes`, `rewards` and `envs`. No module is imported."""
+"""Print the names of a registry with one sentence each, for `recipes`, `rewards` and `envs`. No module is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def print_list(items: Iterable[tuple[str, str]], remedy: str) -> None:
-    """Print a name and a sentence a line, and below them what to do with a name."""
+    """Print one name and its sentence per line, and below them how to use a name."""
     rows = list(items)
     width = max(len(name) for name, _ in rows)
     room = max(40, shutil.get_terminal_size((110, 24)).columns - width - 3)

@@ -1,4 +1,4 @@
-"""Parent: a process that ends with the one that started it, however that went (Linux)."""
+"""End this process when the process that started it ends, in whatever way that happens (Linux)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """SIGTERM to this process once `parent` is no more. Raises ConfigError when it is not our parent (any more)."""
+    """Have the kernel send SIGTERM to this process when `parent` ends.
+
+    Raises:
+        ConfigError: `parent` is not the parent of this process, or no longer; or the kernel refuses.
+    """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         raise ConfigError(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
-    if os.getppid() != parent:  # it may have ended before the call above, or never was
+    if os.getppid() != parent:  # It ended before the call above, or never was our parent.
         raise ConfigError(
             f"--die-with-parent {parent}: the process that started this one is {os.getppid()}."
             " Was the launcher killed? Start it again."

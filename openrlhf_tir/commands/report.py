@@ -1,4 +1,4 @@
-"""report: a run's directory -> report.html and its curves, written again."""
+"""The `report` command: write report.html and the curves of a run again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument("run_dir", type=Path, help="directory of a run, finished or not")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..errors import ConfigError
 
     if not args.run_dir.is_dir():

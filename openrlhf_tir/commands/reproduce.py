@@ -1,4 +1,5 @@
-"""reproduce: a method's name -> every arm of its comparison in miniature, summary.json and a page with the verdict."""
+"""The `reproduce` command: run every arm of a method's comparison in miniature, and write summary.json and a
+verdict."""
 
 from __future__ import annotations
 
@@ -10,26 +11,28 @@ from ..config.numbers import real, whole
 
 EXAMPLES = """examples:
   openrlhf-tir reproduce --list
-  openrlhf-tir reproduce zerotir                      one seed; minutes on two cores, and the base model before it
-  openrlhf-tir reproduce otc --seeds 3                three seeds; the same command goes on where it was interrupted
-RUNS/NAME/summary.json has the figures, index.html the claim, the curves and the verdict; each arm is a run directory of
-its own. "Not seen" is an answer, and exit code 0; an arm that fails is an error that names its log."""
+  openrlhf-tir reproduce zerotir                      one seed; takes minutes on two cores, plus the base model
+  openrlhf-tir reproduce otc --seeds 3                three seeds; repeat the command to continue after a stop
+RUNS/NAME/summary.json has the figures; index.html has the claim, the curves and the verdict. Each arm has its own run
+directory. "Not seen" is a result with exit code 0; an arm that fails is an error that names its log."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
+    """Add the command's arguments to `parser`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="which method; --list names all")
-    add("--list", action="store_true", help="the miniatures and their claims; nothing else")
-    add("--seeds", type=whole(at_least=1, at_most=8), default=1, metavar="N", help="how many: 42, 7, 11, ... [1]")
+    add("name", nargs="?", metavar="NAME", help="name of the method; --list shows all")
+    add("--list", action="store_true", help="list the miniatures and their claims, and stop")
+    add("--seeds", type=whole(at_least=1, at_most=8), default=1, metavar="N", help="number of seeds: 42, 7, ... [1]")
     add(
         "--first-seed",
         type=whole(at_least=0),
         default=42,
         metavar="S",
-        help="the seed to begin with, where one gives no base; the others follow it [42]",
+        help="first seed, if the usual one gives no base; the others follow it [42]",
     )
-    add("--out", type=Path, metavar="DIR", help="where it is run and written [runs/reproduce/NAME]")
+    add("--out", type=Path, metavar="DIR", help="directory for runs and results [runs/reproduce/NAME]")
     add(
         "--bases",
         type=Path,
@@ -47,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..errors import ConfigError
     from ..reproduce import methods
 
@@ -56,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:20} {miniature.claim}\n{'':20} arms: {', '.join(miniature.arms)}")
         return 0
     if not args.name:
-        raise ConfigError(f"Which miniature? Known: {', '.join(methods.NAMES)}. See `openrlhf-tir reproduce --list`.")
+        raise ConfigError(
+            f"Name a miniature: {', '.join(methods.NAMES)}. `openrlhf-tir reproduce --list` describes them."
+        )
     miniature = methods.named(args.name)
     out = (args.out or Path("runs/reproduce") / miniature.name).absolute()
     from ..cluster.run_lock import run_lock
@@ -69,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         lock=lambda directory: run_lock(directory, args.arm_timeout),
     )
     with run_lock(out):
-        # so that the running arm is told, and ends in good order
+        # SIGTERM raises KeyboardInterrupt, so that the running arm is stopped in good order.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         reproduce(miniature, seeds_from(args.first_seed, args.seeds), out, args.bases.absolute(), how)
     return 0

@@ -1,14 +1,15 @@
-"""Restarts: a training process that died is started again from its last checkpoint, with a growing pause, for as long
-as it gets on.
+"""Start a training process that died again from its last checkpoint, with a growing pause, as long as it makes
+progress.
 
     run ──> exit code final (exit_codes.FINAL), or asked to stop ─────────────────────────> that code
         `─> else: a checkpoint since the last start? yes: failures = 0
                   failures < train.max_restarts: pause, run with --train.resume, failures + 1 ──> again
 
-The controller runs in a child process, so that whatever takes it down (kill -9, out of memory, a dead learner rank)
-leaves someone to go on. The child dies with this process (`parent.die_with`): nobody trains on unseen. A restart waits
-`train.restart_wait_s` for what may be coming back just like itself: environment servers, room in the cluster, the lock
-of the run directory."""
+The controller runs in a child process, so that this process survives whatever ends it (kill -9, out of memory, a dead
+learner rank). The child dies with this process (`parent.die_with`), so that no run trains on unseen. A restart waits
+`train.restart_wait_s` for what may be coming back too: environment servers, room in the cluster, the lock of the run
+directory.
+"""
 
 from __future__ import annotations
 
@@ -26,34 +27,44 @@ from ..waiting.backoff import backoff_s, jittered
 from .exit_codes import FINAL
 
 NEWEST_WHOLE = "newest_whole"
-"""A train.resume_from that means the same after every restart; a checkpoint chosen by name counts once, as later ones
-come after it."""
+"""The value of train.resume_from that is right after every restart. A checkpoint chosen by name counts only once,
+because
+later ones follow it."""
 
 
 class Ended(NamedTuple):
-    """How a run ended. `asked`: somebody told us to stop it, so whatever its code, it is not started again."""
+    """How a run ended.
+
+    Attributes:
+        code: Its exit code.
+        asked: Whether it was asked to stop. If so, it is not started again, whatever its code.
+    """
 
     code: int
     asked: bool = False
 
 
 def launch(command: Sequence[str]) -> Ended:
-    """Run to the end. SIGTERM or SIGINT to us is the child's: passed on, unless it came from the terminal, which sends
-    it to both."""
+    """Run the command to its end.
+
+    SIGTERM and SIGINT are passed on to the child, unless they came from the terminal, which sends them to both
+    processes.
+    """
     child = subprocess.Popen([*command, "--die-with-parent", str(os.getpid())])
-    ours = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)  # only now: the child would inherit it
+    waited_signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+    # Blocked only after the child has started, because the child would inherit the mask.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_signals)
     asked = False
     try:
         while child.poll() is None:
-            got = signal.sigwaitinfo(ours)
-            if got.si_signo == signal.SIGCHLD:
+            received = signal.sigwaitinfo(waited_signals)
+            if received.si_signo == signal.SIGCHLD:
                 continue
             asked = True
-            if got.si_code <= 0:  # SI_USER and the like: a process sent it. The kernel's own are positive
-                child.send_signal(got.si_signo)
+            if received.si_code <= 0:  # A process sent it (SI_USER and the like); the kernel's own are positive.
+                child.send_signal(received.si_signo)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return Ended(child.returncode, asked)
 
 
@@ -64,10 +75,20 @@ def run_with_restarts(
     launch: Callable[[Sequence[str]], Ended] = launch,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the
-    last exit code."""
+    """Run the command, and start it again as long as restarts are left.
+
+    Args:
+        argv: The command line behind `openrlhf-tir`.
+        train: The [train] section.
+        latest: The file that names the newest checkpoint.
+        launch: Runs a command to its end.
+        pause: Sleeps for a number of seconds.
+
+    Returns:
+        The last exit code.
+    """
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
-    # A checkpoint chosen by name counts once, later ones came after it; so does a new ledger.
+    # A checkpoint chosen by name and a new ledger count only for the first start.
     resume = ["--train.resume", "true", "--train.new_ledger", "false"]
     if train.resume_from != NEWEST_WHOLE:
         resume += ["--train.resume_from", "latest"]
@@ -77,7 +98,8 @@ def run_with_restarts(
     while not ended.asked and ended.code not in FINAL:
         now = _stamp(latest)
         if now not in (None, seen):
-            failures, seen = 0, now
+            failures = 0
+            seen = now
         if failures == train.max_restarts:
             _say(
                 f"The run ended with exit code {ended.code}, {failures + 1} times without a new checkpoint."
@@ -86,22 +108,24 @@ def run_with_restarts(
             break
         failures += 1
         pause_s = jittered(backoff_s(failures - 1, cap_s=train.max_backoff_s))
-        ours = now not in (None, begun)  # an older one may be of a run that this one was told to overwrite
+        # A checkpoint that was there at the start may be of a run that this one was told to overwrite.
+        has_checkpoint = now not in (None, begun)
         _say(
             f"The run ended with exit code {ended.code}."
-            f" {'Resuming from its last checkpoint' if ours else 'Starting it again'} in {pause_s:.0f} s, restart"
-            f" {failures} of {train.max_restarts} without a new checkpoint."
+            f" {'Resuming from its last checkpoint' if has_checkpoint else 'Starting it again'} in {pause_s:.0f} s,"
+            f" restart {failures} of {train.max_restarts} without a new checkpoint."
         )
         pause(pause_s)
-        ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(resume if ours else [])])
+        wait = ["--train.start_wait_s", str(train.restart_wait_s)]
+        ended = launch([*command, *wait, *(resume if has_checkpoint else [])])
     return ended.code
 
 
 def _stamp(latest: Path) -> tuple[int, str] | None:
-    """Changes with every checkpoint that is committed. None: there is none."""
+    """Return a value that changes with every checkpoint that is committed; None if there is none."""
     try:
         return latest.stat().st_mtime_ns, latest.read_text()
-    except (OSError, ValueError):  # not there, or no text
+    except (OSError, ValueError):  # The file is missing, or is not text.
         return None
 
 

@@ -1,5 +1,7 @@
-"""serve: a model -> the rollout actors' endpoints, until it is stopped. For whoever asks a model by OpenAI's API and
-trains nothing: an agent that is tried out, another benchmark's own driver."""
+"""The `serve` command: serve a model by the rollout actors' endpoints until it is stopped.
+
+It is for clients of OpenAI's API without training: to try an agent, or for the driver of another benchmark.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from .preflight import check
 
     if args.model:

@@ -1,4 +1,5 @@
-"""sft: recipe + flags -> checks, rows as tokens -> cluster.jobs.sft.fine_tune."""
+"""The `sft` command: fine-tune a model on rows (recipe and flags, checks, rows as tokens,
+cluster.jobs.sft.fine_tune)."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from ..config.fine_tuning import add_flags, config_of
 from ..config.problems import Problems
 
 EXAMPLES = """what is learned
-  Rows are told by their columns (docs/sft.md):
-    messages, tools?    every message of the assistant, in the model's chat template; the words of users and tools are
+  The columns of a row decide (docs/sft.md):
+    messages, tools?    every message of the assistant, in the model's chat template; users' and tools' messages are
                         read, not learned
     prompt, segments    kept trajectories (openrlhf-tir distill): what the model wrote, not what a tool wrote
     prompt, response    the response and an end of text
     text                all of it
-  Inside of a message what a tool wrote is masked too: --sft.mask_blocks '<interpreter>...</interpreter>' (the default:
+  Inside a message, what a tool wrote is masked too: --sft.mask_blocks '<interpreter>...</interpreter>' (the default,
   ReTool's).
 
 examples
@@ -24,7 +25,7 @@ examples
       ReTool's cold start on GPUs
   openrlhf-tir sft --recipe sft_cpu --sft.dataset correct.jsonl --actor.model_name_or_path runs/quickstart/base
   openrlhf-tir sft ... --run-dir runs/mine --resume
-      go on from the last checkpoint
+      continue from the last checkpoint
   openrlhf-tir sft --model.model_name_or_path MODEL --data.dataset rows.jsonl --adam.lr 5e-6
       OpenRLHF's train_sft names
 The run directory holds metrics.jsonl, ckpt/, sft.json and model/, which `openrlhf-tir train --actor.model_name_or_path`
@@ -32,6 +33,7 @@ starts from."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES.replace("%", "%%")
     parser.add_argument(
         "--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded"
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from .checks.sft import check_sft
 
     problems = Problems()
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        from ..cluster.jobs.sft import fine_tune  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.sft import fine_tune  # This import takes seconds, so a directory in use is refused first.
 
         fine_tune(cfg, inputs, resume)
     return 0

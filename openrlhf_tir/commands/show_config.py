@@ -1,4 +1,5 @@
-"""show-config: recipe + flags -> the whole configuration as TOML, itself a recipe; or a generated page of docs."""
+"""The `show-config` command: print the whole configuration as TOML, which is itself a recipe, or a generated page of
+docs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument("--changes", action="store_true", help="only what differs from the defaults")
     parser.add_argument(
         "--reference",
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     if args.reference:
         print(reference.markdown(), end="")
         return 0

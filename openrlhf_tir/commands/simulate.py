@@ -1,5 +1,7 @@
-"""simulate: a workload and a configuration -> throughput, idle shares and staleness on a virtual clock; with --gpus:
-the best split."""
+"""The `simulate` command: throughput, idle shares and staleness of a workload and configuration, on a virtual clock.
+
+With --gpus it looks for the best split between rollout and training.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ MODES = {
     "pipeline_drain": {"mode": "pipeline_drain"},
     "pipeline": {"mode": "pipeline"},
 }
-"""What is compared when no --pipeline option says otherwise."""
+"""What is compared if no --pipeline option says otherwise."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     group = parser.add_argument_group("simulation")
     add = group.add_argument
     add(
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..simulation.faults import read_faults
     from ..simulation.run import learner_seconds, simulate
     from ..simulation.workload import Workload
@@ -70,14 +74,17 @@ def run(args: argparse.Namespace) -> int:
     if args.gpus:
         return _plan(args, workload, learner_s, cfg.updates_per_batch)
     results = {}
-    for name, pipeline in compared(args).items():
-        each = (
-            cfg.model_copy(update={"pipeline": cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **pipeline})})
-            if pipeline
-            else cfg
-        )
+    for name, changes in compared(args).items():
+        config = cfg
+        if changes:
+            pipeline = cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **changes})
+            config = cfg.model_copy(update={"pipeline": pipeline})
         results[name] = simulate(
-            workload, each, acceptance=stretched(scenario, cfg), learner_s=learner_s, faults=read_faults(args.workload)
+            workload,
+            config,
+            acceptance=stretched(scenario, cfg),
+            learner_s=learner_s,
+            faults=read_faults(args.workload),
         )
     if args.plot:
         name, last = list(results.items())[-1]
@@ -87,48 +94,51 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workload]:
-    """A recipe or flag says how large the run is; what neither says is the workload's."""
+    """Return configuration and workload. Recipe or flags say how large the run is; otherwise the workload does."""
     from dataclasses import replace
 
     from ..config.settings import load
 
-    given = overrides_of(args)
-    own = {
+    overrides = overrides_of(args)
+    workload_size = {
         "rollout.batch_size": workload.prompts,
         "rollout.n_samples_per_prompt": workload.samples_per_prompt,
         "vllm.num_engines": workload.engine.count,
         "train.max_steps": workload.late.steps if args.scenario != "main" else workload.steps,
     }
-    cfg = load(args.recipe, {**({} if args.recipe else own), **given, "ckpt.save_steps": -1, "eval.steps": -1})
-    seed = cfg.train.seed if "train.seed" in given else workload.seed
+    cfg = load(
+        args.recipe, {**({} if args.recipe else workload_size), **overrides, "ckpt.save_steps": -1, "eval.steps": -1}
+    )
+    seed = cfg.train.seed if "train.seed" in overrides else workload.seed
     engine = replace(workload.engine, count=cfg.vllm.num_engines)
-    r = cfg.rollout
+    rollout = cfg.rollout
     return cfg, replace(
         workload,
         engine=engine,
         seed=seed,
-        prompts=r.batch_size,
-        samples_per_prompt=r.n_samples_per_prompt,
+        prompts=rollout.batch_size,
+        samples_per_prompt=rollout.n_samples_per_prompt,
         steps=cfg.train.max_steps,
     )
 
 
 def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:
-    """The scenario over the steps of this run."""
+    """Return the acceptance scenario over the steps of this run."""
     from dataclasses import replace
 
     return replace(acceptance, steps=cfg.train.max_steps)
 
 
 def compared(args: argparse.Namespace) -> dict[str, dict]:
-    said = {
+    """Return the configurations to compare: name -> changes of the [pipeline] section."""
+    changes = {
         name.removeprefix("pipeline."): value
         for name, value in overrides_of(args).items()
         if name.startswith("pipeline.")
     }
-    if not said and not args.recipe:
+    if not changes and not args.recipe:
         return MODES
-    return {", ".join(f"{name} {value}" for name, value in said.items()) or args.recipe: {}}
+    return {", ".join(f"{name} {value}" for name, value in changes.items()) or args.recipe: {}}
 
 
 def _show(args: argparse.Namespace, workload: Workload, results: dict, learner_s: float) -> None:
@@ -151,22 +161,22 @@ def _show(args: argparse.Namespace, workload: Workload, results: dict, learner_s
     )
 
 
-def figures(r) -> dict[str, float]:
-    """What scripts want of a Result."""
+def figures(result) -> dict[str, float]:
+    """Return the figures of a simulation that scripts want."""
     return {
-        "step_s": r.step_s,
-        "bound_s": r.bound_s,
-        "efficiency": r.efficiency,
-        "trained_tokens_per_s": r.trained_tokens / r.seconds,
-        "engine_idle": r.engine_idle,
-        "engine_use": r.engine_use,
-        "learner_idle": r.learner_idle,
-        "gate_wait_s_per_step": r.phases_s["wait for gate"] / r.steps,
-        "surplus_share": r.surplus_share,
-        "staleness_mean": r.staleness_mean,
-        "staleness_max": r.staleness_max,
-        "staleness": r.staleness,
-        "wall_s": r.wall_s,
+        "step_s": result.step_s,
+        "bound_s": result.bound_s,
+        "efficiency": result.efficiency,
+        "trained_tokens_per_s": result.trained_tokens / result.seconds,
+        "engine_idle": result.engine_idle,
+        "engine_use": result.engine_use,
+        "learner_idle": result.learner_idle,
+        "gate_wait_s_per_step": result.phases_s["wait for gate"] / result.steps,
+        "surplus_share": result.surplus_share,
+        "staleness_mean": result.staleness_mean,
+        "staleness_max": result.staleness_max,
+        "staleness": result.staleness,
+        "wall_s": result.wall_s,
     }
 
 
@@ -179,7 +189,14 @@ def _plot(path: Path, result, name: str, workload: Workload) -> None:
 
 
 def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, updates: int) -> int:
-    """`updates`: of a batch; candidates are simulated in batches, and what is recommended counts updates."""
+    """Simulate splits of the GPUs and print the recommended one.
+
+    Args:
+        args: The parsed arguments.
+        workload: The workload.
+        learner_s: Seconds of a learner step.
+        updates: Updates per batch. Candidates are simulated in batches; the recommendation counts updates.
+    """
     import json
 
     from rich.console import Console
@@ -202,9 +219,9 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, update
             done.append(plan)
             status.update(f"{len(done)}/{len(candidates) * len(STALENESS)} plans")
 
-        found = plans(workload, candidates, tick=tick)
-    chosen = recommend(found)
-    facts = {
+        planned = plans(workload, candidates, tick=tick)
+    chosen = recommend(planned)
+    settings = {
         "vllm.num_engines": chosen.split.engines,
         "vllm.tensor_parallel_size": args.gpus_per_engine,
         "actor.num_gpus_per_node": chosen.split.learner_gpus,
@@ -213,11 +230,11 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, update
         "pipeline.depth": "auto",
     }
     if args.json:
-        print(json.dumps(facts | figures(chosen.result)))
+        print(json.dumps(settings | figures(chosen.result)))
         return 0
-    console.print(plan_table(found, chosen))
+    console.print(plan_table(planned, chosen))
     console.print(
-        "recommended: " + " ".join(f"--{name} {value}" for name, value in facts.items()),
+        "recommended: " + " ".join(f"--{name} {value}" for name, value in settings.items()),
         highlight=False,
         soft_wrap=True,
     )

@@ -1,4 +1,5 @@
-"""toy-model: nothing -> a tiny Qwen2 with a character tokenizer, cold-started by fine-tuning, and its problems."""
+"""The `toy-model` command: make a tiny Qwen2 with a character tokenizer, fine-tune it (cold start), and write its
+problems."""
 
 from __future__ import annotations
 
@@ -10,16 +11,18 @@ from .quickstart import RECIPE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument(
         "--lesson",
         default="quickstart",
         metavar="NAME",
-        help="what it is taught, a file of openrlhf_tir/toy/lessons [quickstart]",
+        help="what the model is taught: a file of openrlhf_tir/toy/lessons [quickstart]",
     )
     add_config_flags(parser, recipe=RECIPE)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..toy import lessons
     from .preflight import check
 
@@ -29,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        from ..cluster.jobs.main import toy_model  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import toy_model  # This import takes seconds, so a directory in use is refused first.
 
         toy_model(cfg, args.lesson)
     return 0

@@ -1,4 +1,4 @@
-"""train: recipe + flags -> preflight -> cluster.jobs.main.train."""
+"""The `train` command: recipe and flags, checks (preflight), then cluster.jobs.main.train."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from .restarts import run_with_restarts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument(
         "--check-only",
         action="store_true",
-        help="check everything, play scripted episodes through environments, rewards and filters, and stop",
+        help="check everything, play scripted episodes through environments, rewards and filters, then stop",
     )
     parser.add_argument(
         "--die-with-parent",
         type=int,
         metavar="PID",
-        help="stop when the process PID, which started this one, is gone (Linux)",
+        help="stop when the process PID, which started this one, ends (Linux)",
     )
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..pipeline.checkpoints.lineage import check_unused, checkpoints_of
     from .preflight import check
 
@@ -52,17 +54,22 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        # now: a process that dies before it has begun must not leave an earlier run to be resumed
+        # Cleared now: if this process dies before its first checkpoint, a restart must not resume an earlier run.
         if not cfg.train.resume:
             checkpoints_of(cfg).clear()
-        from ..cluster.jobs.main import train  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
 
         train(cfg)
     return 0
 
 
 def _rehearsed(cfg: Config) -> int:
-    """Play episodes without a model; say what was seen. Raises MethodBroken where user code failed."""
+    """Play episodes without a model and print what was seen.
+
+    Raises:
+        MethodBroken: User code failed.
+        Unavailable: An episode could not be played for another reason.
+    """
     from ..errors import MethodBroken, Unavailable
     from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
     from .rehearsal import rehearse
@@ -72,16 +79,17 @@ def _rehearsed(cfg: Config) -> int:
         from ..cluster.jobs.chat_tools import with_tools
         from ..cluster.jobs.inputs import load_inputs
 
-        resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)  # the data too are the same
-    found = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
-    for line in lines_of(found):
+        # Also checks that the data are those of the run that is resumed.
+        resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)
+    result = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
+    for line in lines_of(result):
         print(line, flush=True)
-    for line in fault_lines(found.faults):
+    for line in fault_lines(result.faults):
         print(line, flush=True)
-    bugs = [fault for fault in found.faults if fault.in_user_code]
+    bugs = [fault for fault in result.faults if fault.in_user_code]
     if bugs:
         raise MethodBroken(f"{len(bugs)} error(s) in your code; the first: {bugs[0].words}")
-    if found.faults:
-        raise Unavailable(f"Not all episodes could be played: {found.faults[0].words}")
-    print(f"all checks passed ({found.episodes} episodes played)" if found.episodes else "all checks passed")
+    if result.faults:
+        raise Unavailable(f"Not all episodes could be played: {result.faults[0].words}")
+    print(f"all checks passed ({result.episodes} episodes played)" if result.episodes else "all checks passed")
     return 0

@@ -1,4 +1,4 @@
-"""watch: a run's directory -> a live page in the browser: progress, what waits, curves, timeline, samples."""
+"""The `watch` command: serve a live page of a run with progress, what it waits for, curves, timeline and samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ TOKEN_ENV = "OPENRLHF_TIR_WATCH_TOKEN"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="directory of a run, running or finished")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
         help=(
-            "address to listen on [127.0.0.1]; any other than a loopback one asks for a token, which is"
+            "address to listen on [127.0.0.1]; any address but a loopback one requires a token, which is"
             f" {TOKEN_ENV} or a random one, and is printed"
         ),
     )
@@ -30,15 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ..cluster.run_lock import is_held
     from ..report.live_page import FILES, LivePage, check_is_run
 
-    def begins() -> bool:
+    def has_no_status_yet() -> bool:
         return not any((args.run_dir / name).exists() for name in FILES) and is_held(args.run_dir)
 
-    if begins():
+    if has_no_status_yet():
         print(f"{args.run_dir} has just begun: waiting for its first status (Ctrl-C ends it)", flush=True)
-    while begins():  # checks and imports come first, a minute on a busy machine
+    while has_no_status_yet():  # The run first checks and imports, which takes a minute on a busy machine.
         time.sleep(0.2)
     check_is_run(args.run_dir)
     import uvicorn

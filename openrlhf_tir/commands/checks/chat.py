@@ -1,4 +1,4 @@
-"""Chat checks: a messages protocol and the model's chat template go together. Part of preflight.py."""
+"""Checks that a messages protocol and the model's chat template work together. Part of preflight.py."""
 
 from __future__ import annotations
 
@@ -14,33 +14,43 @@ from ...errors import ConfigError
 
 
 def check_chat(cfg: Config, e: Environment) -> None:
-    """A messages protocol has prompts that a chat template rendered; what only it reads is not set for another."""
+    """Check that a messages protocol has prompts that a chat template rendered, and that no other protocol has its
+    settings.
+
+    Raises:
+        ConfigError: It is not so.
+    """
     if turns.of_messages(turns.load(e.env.protocol)):
         if not cfg.data.apply_chat_template:
             raise ConfigError(
-                f"{e.section}.protocol = {e.env.protocol!r} goes on with the model's chat template, and"
-                " data.apply_chat_template is not set: prompts would be raw text. Set --data.apply_chat_template;"
-                " data.input_template then stands in the user's message."
+                f"{e.section}.protocol = {e.env.protocol!r} continues a chat of the model's template, but"
+                " data.apply_chat_template is not set, so prompts would be raw text. Set --data.apply_chat_template;"
+                " data.input_template is then part of the user's message."
             )
         return
     if e.env.tools or e.env.template_rewrites != "keep":
         raise ConfigError(
-            f"{e.section}.tools and {e.section}.template_rewrites are a messages protocol's, and {e.section}.protocol ="
-            f" {e.env.protocol!r} is none. Leave them out, or set {e.section}.protocol = 'messages'."
+            f"{e.section}.tools and {e.section}.template_rewrites only apply to a messages protocol, and"
+            f" {e.section}.protocol = {e.env.protocol!r} is not one. Leave them out, or set {e.section}.protocol ="
+            " 'messages'."
         )
 
 
-def _speaks(e: Environment) -> bool:
-    """Whether its protocol is one of messages. One that cannot be loaded is not: its own check says why."""
+def _has_messages_protocol(e: Environment) -> bool:
+    """Return True for a messages protocol. False for one that cannot be loaded: its own check reports that."""
     with suppress(ConfigError):
         return turns.of_messages(turns.load(e.env.protocol))
     return False
 
 
 def check_template_of(cfg: Config, model: Path) -> list[str]:
-    """How messages protocols go together with the chat template in a model's directory, without its tokenizer."""
-    speaking = [e for e in cfg.environments.values() if _speaks(e)]
-    if cfg.rollout.agent == "external" or not speaking:
+    """Check how the messages protocols work with the chat template in a model's directory, without its tokenizer.
+
+    Returns:
+        Facts to print.
+    """
+    environments = [e for e in cfg.environments.values() if _has_messages_protocol(e)]
+    if cfg.rollout.agent == "external" or not environments:
         return []
     template = jinja_template.of_directory(model, cfg.data.chat_template_options)
     if template is None:
@@ -50,6 +60,6 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
         ]
     checked = [
         check_template(template, turns.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)
-        for e in speaking
+        for e in environments
     ]
-    return list(dict.fromkeys(fact for c in checked for fact in c.facts()))
+    return list(dict.fromkeys(fact for check in checked for fact in check.facts()))

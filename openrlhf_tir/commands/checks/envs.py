@@ -1,5 +1,6 @@
-"""Environment checks: every server that the run will use answers and is the right one, and every one that it will start
-can be started."""
+"""Checks of the environments: every server that the run will use answers and is the right one, and every server that
+the
+run will start can be started."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ from ...waiting.backoff import until_available
 from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)
-"""Servers of ours that cannot be started without server_options."""
+"""Our servers that cannot be started without server_options."""
 
 
 def environments_of(cfg: Config) -> list[Environment]:
-    """None where their settings contradict one another, which the rules have told."""
+    """Return the environments; [] if their settings contradict each other, which the rules of the configuration
+    report."""
     try:
         return list(cfg.environments.values())
     except ConfigError:
@@ -34,7 +36,8 @@ def environments_of(cfg: Config) -> list[Environment]:
 
 
 def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
-    """Every server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
+    """Check that every server answers and is the environment of the tasks, and that ours can be started. Return
+    facts."""
     if cfg.train.agent_func_path:
         return [
             f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor,"
@@ -45,11 +48,11 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     for e in environments:
         with problems.caught():
             facts += check_env(cfg, e, machine, wait_s)
-    of_url: dict[str, list[Environment]] = {}
+    by_url: dict[str, list[Environment]] = {}
     for e in environments:
         for url in e.urls:
-            of_url.setdefault(url, []).append(e)
-    for url, users in of_url.items():
+            by_url.setdefault(url, []).append(e)
+    for url, users in by_url.items():
         if len(users) > 1:
             facts.append(
                 f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}:"
@@ -59,13 +62,14 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
 
 
 def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0) -> list[str]:
+    """Check the servers of one environment and return facts."""
     if e.urls:
         return [_check_server(cfg, e, url, wait_s) for url in e.urls]
     server_module(e)
     flags = server_flags(e)
     if e.env.file:
         check_class(e, flags)
-        return [f"environment {e.name}: a server of {e.env.file} will be started, in a process of its own"]
+        return [f"environment {e.name}: a server of {e.env.file} will be started in its own process"]
     if e.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
@@ -75,11 +79,15 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
 
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
-    """A server of ours takes its flags, by its own parser; a corpus is there. Raises ConfigError."""
+    """Check that one of our servers accepts its flags, by its own parser, and that its corpus exists.
+
+    Raises:
+        ConfigError: It does not.
+    """
     if not e.env.server_options and e.serves not in NEED_OPTIONS:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()
-    with _words_of(e):
+    with _parser_errors(e):
         args = parser.parse_args(flags)
     corpus = getattr(args, "corpus", None)
     if corpus is not None and not Path(corpus).is_file():
@@ -90,28 +98,32 @@ def check_server_flags(e: Environment, flags: list[str]) -> None:
 
 
 def check_class(e: Environment, flags: list[str]) -> None:
-    """A class of the user's own takes the keywords that it would be made with. Raises ConfigError."""
+    """Check that a user's environment class accepts the keywords that it would be created with.
+
+    Raises:
+        ConfigError: It does not.
+    """
     try:
         cls = plugins.load(plugins.ENVIRONMENT, str(e.env.file))
     except ConfigError:
-        return  # told by `preflight.check_names_of_env`
-    own = import_module(f"{server_module(e)}.__main__")
-    with _words_of(e):
-        _, keywords = own.read(flags)
-    own.check(cls, keywords, f"{e.section}.server_options")
+        return  # reported by `preflight.check_names_of_env`
+    server = import_module(f"{server_module(e)}.__main__")
+    with _parser_errors(e):
+        _, keywords = server.read(flags)
+    server.check(cls, keywords, f"{e.section}.server_options")
 
 
 @contextmanager
-def _words_of(e: Environment) -> Iterator[None]:
-    """A parser that refuses flags of the environment's server becomes a ConfigError."""
-    said = io.StringIO()
+def _parser_errors(e: Environment) -> Iterator[None]:
+    """Raise ConfigError if the parser of the environment's server refuses its flags in the block."""
+    stderr = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(stderr):
             yield
     except SystemExit:
-        wrong = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        complaint = stderr.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(
-            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m"
+            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {complaint}. `python -m"
             f" {server_module(e)} --help` lists its flags."
         ) from None
 

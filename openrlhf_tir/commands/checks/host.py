@@ -1,8 +1,9 @@
-"""Host checks: what this machine must have for a Config, each asked without loading anything heavy. `preflight` calls
+"""Checks of what this machine must have for a configuration, none of which loads anything heavy. preflight.py calls
 them.
 
-GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for
-model-written code, loggers"""
+They cover GPUs and attention kernels, memory, room for weight pushes, the run's directory, the ports of the endpoints,
+isolation for model-written code, and loggers.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ from ...memory.memory_plan import memory_plan
 from ...memory.model_size import push_bytes
 
 KEPT_FREE = 0.05
-"""Share of a node's memory that must stay free: Ray's memory monitor ends processes beyond."""
+"""Share of a node's memory that must stay free: above it Ray's memory monitor ends processes."""
 BWRAP_TRIAL_S = 10
-"""Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
+"""Deadline of one `bwrap true` in seconds. It takes milliseconds, on a busy machine maybe seconds."""
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ABI = 6
 """The version of Linux 6.12, the first that also confines signals and abstract sockets
@@ -43,7 +44,7 @@ LANDLOCK_ABI = 6
 
 
 def isolation_fault() -> str | None:
-    """Why neither bubblewrap nor Landlock can confine code here; None: one can, so far as a second's trial tells."""
+    """Return why neither bubblewrap nor Landlock can confine code here; None if a short trial shows that one can."""
     bwrap = shutil.which("bwrap")
     fault = "bubblewrap is not installed"
     if bwrap:
@@ -57,15 +58,26 @@ def isolation_fault() -> str | None:
             if trial.returncode == 0:
                 return None
             fault = f"bubblewrap does not work ({(trial.stderr.strip().splitlines() or ['no message'])[-1][:200]})"
-        except (OSError, subprocess.TimeoutExpired) as e:
-            fault = f"bubblewrap does not work ({e})"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            fault = f"bubblewrap does not work ({error})"
     version = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     return None if version >= LANDLOCK_ABI else f"{fault}, and this kernel's Landlock is too old (it needs Linux 6.12)"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the checks need to know of this machine; tests pass their own."""
+    """What the checks need to know about this machine. Tests pass their own.
+
+    Attributes:
+        gpus: Number of GPUs.
+        cpus: Number of cores that this process may use.
+        shm_free: Free bytes in /dev/shm.
+        memory: Bytes in use and in total.
+        gpu_bytes: Memory of the smallest GPU; None if there is none, or it does not answer.
+        cards: What the driver says about the GPUs.
+        has_module: Returns True if a Python module is installed.
+        isolation_fault: Returns why code cannot be confined here, or None.
+    """
 
     gpus: int = field(default_factory=gpu_count)
     cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -73,22 +85,23 @@ class Machine:
         default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
     )
     memory: tuple[int, int] = field(default_factory=node_memory)
-    """Bytes in use and in all."""
     gpu_bytes: int | None = field(default_factory=gpu_memory)
-    """Memory of the smallest GPU; None where there is none, or it cannot be asked."""
     cards: Cards = field(default_factory=cards)
-    """What the driver says of the GPUs."""
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
     isolation_fault: Callable[[], str | None] = isolation_fault
 
 
 def runs_here(cfg: Config) -> bool:
-    """Whether the run is one of this machine alone. Else the GPUs are those of a cluster, whose head may have none."""
+    """Return True if the run uses this machine alone. Otherwise the GPUs are a cluster's, whose head may have none."""
     return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
 
 
 def check_backend(cfg: Config, machine: Machine) -> None:
-    """Raises ConfigError for pushes by NCCL between CPUs."""
+    """Check that weights are not pushed by NCCL between CPUs.
+
+    Raises:
+        ConfigError: They are.
+    """
     if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
         raise ConfigError(
             "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none."
@@ -97,37 +110,39 @@ def check_backend(cfg: Config, machine: Machine) -> None:
 
 
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
-"""What transformers knows by name."""
+"""Attention implementations that transformers knows by name."""
 
 
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
-    """Attention kernel and GPU count."""
-    if "/" not in (name := cfg.ds.attn_implementation) and name not in ATTENTION:  # a kernel of the hub has one
+    """Check attention kernel and number of GPUs, and return facts. Raises ConfigError."""
+    name = cfg.ds.attn_implementation
+    if "/" not in name and name not in ATTENTION:  # A name with a slash is a kernel on the hub.
         raise unknown("ds.attn_implementation", name, ATTENTION, "Use one of them: sdpa or eager on CPU.")
-    flash = "flash_attention" in cfg.ds.attn_implementation
-    here = runs_here(cfg)
-    if flash and machine.gpus == 0 and here:
+    is_flash = "flash_attention" in cfg.ds.attn_implementation
+    single_machine = runs_here(cfg)
+    if is_flash and machine.gpus == 0 and single_machine:
         packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
         raise ConfigError(
             f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a"
             " GPU, and this machine has none. Run it where GPUs are, start from --recipe quickstart_cpu, or set it to"
             f" 'sdpa' or 'eager'{packing}."
         )
-    if cfg.ds.packing_samples and not flash and cfg.ds.attn_implementation != "sdpa":
+    if cfg.ds.packing_samples and not is_flash and cfg.ds.attn_implementation != "sdpa":
         raise ConfigError(
             f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs"
             " the square of its length. Set ds.attn_implementation to sdpa, or turn packing off."
         )
-    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
-    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size  # else on the learner's
-    need = cfg.actor.num_gpus_per_node + engines + rewarding
-    if machine.gpus and here and need > machine.gpus:
+    reward_models = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
+    # Engines beside the ranks share the learner's GPUs.
+    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
+    needed_gpus = cfg.actor.num_gpus_per_node + engines + reward_models
+    if machine.gpus and single_machine and needed_gpus > machine.gpus:
         raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and"
+            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {reward_models} reward models' * (reward_models > 0)} and"
             f" {cfg.vllm.num_engines}"
             f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need"
-            f" {need} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
-            f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
+            f" {needed_gpus} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
+            f" vllm.num_engines{', reward.model_replicas' * (reward_models > 0)} or vllm.tensor_parallel_size."
         )
     ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]
@@ -176,8 +191,11 @@ def check_cards(cfg: Config, machine: Machine) -> list[str]:
 
 
 def check_colocation(cfg: Config, machine: Machine) -> list[str]:
-    """What train.colocate_all needs of this machine, and what it takes of a GPU's memory. Raises ConfigError where
-    there is none to share."""
+    """Check what train.colocate_all needs of this machine, and return what it takes of a GPU's memory.
+
+    Raises:
+        ConfigError: There is no GPU to share.
+    """
     if not cfg.train.colocate_all:
         return []
     if machine.gpus == 0 and runs_here(cfg) and cfg.rollout.engine != STAND_IN:
@@ -185,49 +203,55 @@ def check_colocation(cfg: Config, machine: Machine) -> list[str]:
     shared = (
         f"each of {cfg.actor.world_size} learner ranks, {cfg.vllm.num_engines} of them with an engine, which take turns"
     )
-    said = [f"train.colocate_all: a GPU for {shared}. It has never been run on GPUs: look at the first steps"]
+    facts = [f"train.colocate_all: a GPU for {shared}. It has never run on GPUs: watch the first steps"]
     if cfg.actor.num_gpus_per_node and (plan := memory_plan(cfg, 0)):
-        said.append(
+        facts.append(
             f"train.colocate_all: while engines sample a rank keeps {size(plan.kept)} of its GPU:"
             f" vllm.gpu_memory_utilization = {cfg.vllm.gpu_memory_utilization:g} must leave as much. While it trains it"
             f" needs {size(plan.learner_gpu)}, and the engine keeps about {size(plan.asleep)} (openrlhf-tir size"
             " --gpu-gib says whether they fit)"
         )
     if machine.gpus and not cfg.ds.adam_offload and not shutil.which("nvcc"):
-        said.append(
+        facts.append(
             "train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with the nvcc"
             " of a CUDA of torch's major version (13); there is none in PATH"
         )
-    return said
+    return facts
 
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
-    """A file push holds the weights that are served and the ones that arrive."""
+    """Return a fact if /dev/shm has no room for a file push: the weights that are served and those that arrive."""
     if cfg.vllm.sync_backend != "file":
         return []
-    one = push_bytes(cfg)
-    if one is None:
+    weights_bytes = push_bytes(cfg)
+    if weights_bytes is None:
         name = cfg.actor.model_name_or_path
         return [
-            f"weight pushes go through {cfg.run_dir}: how much they need is not known, as neither files nor config.json"
-            f" of {name} can be read here"
+            f"weight pushes go through {cfg.run_dir}: their size is not known, because neither files nor config.json of"
+            f" {name} can be read here"
         ]
-    need = 2 * one
-    if need <= machine.shm_free:
+    needed_bytes = 2 * weights_bytes
+    if needed_bytes <= machine.shm_free:
         return []
     return [
-        f"weight pushes go through {cfg.run_dir}: they need {size(need)}, /dev/shm has {size(machine.shm_free)} free "
+        f"weight pushes go through {cfg.run_dir}: they need {size(needed_bytes)}, /dev/shm has {size(machine.shm_free)}"
+        " free "
         "(docker run --shm-size makes it bigger, and pushes faster)"
     ]
 
 
 def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list[str]:
-    """Host memory and GPUs hold what the run plans for.
+    """Check that host memory and GPUs hold what the run plans for, and return facts.
 
-    Raises ConfigError where the machine is too small. Where others have the memory now, that is said.
+    If other processes use the memory now, that is a fact and no error.
 
     Args:
-        learner: Whether the run has one; without, only its engines count.
+        cfg: The configuration.
+        machine: The machine.
+        learner: Whether the run has a learner; without one only its engines count.
+
+    Raises:
+        ConfigError: The machine is too small.
     """
     if not runs_here(cfg) or (plan := host_plan(cfg, gpus=machine.gpus > 0)) is None:
         return []
@@ -236,26 +260,30 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     used, total = machine.memory
     limit = int(total * (1 - KEPT_FREE))
     faults = plan.faults(limit)
-    if machine.gpu_bytes and learner and (on_gpus := memory_plan(cfg, machine.gpu_bytes)):
-        faults += [f"on a GPU, {fault}" for fault in on_gpus.faults(machine.gpu_bytes)]
+    if machine.gpu_bytes and learner and (gpu_plan := memory_plan(cfg, machine.gpu_bytes)):
+        faults += [f"on a GPU, {fault}" for fault in gpu_plan.faults(machine.gpu_bytes)]
     if faults:
         raise ConfigError(
             f"This machine is too small for the run: {' '.join(faults)} `openrlhf-tir size` lists each part."
         )
-    said = [f"planned {plan.needs}; {size(total - used)} of {size(total)} are free"]
+    facts = [f"planned {plan.needs}; {size(total - used)} of {size(total)} are free"]
     if used + plan.total > limit:
-        said.append(
+        facts.append(
             f"memory: others hold {size(used)} of this machine's {size(total)} now; with what the run needs that is"
             f" more than the {1 - KEPT_FREE:.0%} above which Ray ends processes. End them, or: {REMEDY}"
         )
     processes = plan.ranks + plan.engines
     if machine.gpus == 0 and processes > machine.cpus:
-        said.append(f"{processes} learner ranks and engines share {machine.cpus} cores")
-    return said
+        facts.append(f"{processes} learner ranks and engines share {machine.cpus} cores")
+    return facts
 
 
 def check_loggers(cfg: Config, machine: Machine) -> None:
-    """What the configured loggers import is installed, and wandb has its key."""
+    """Check that the packages of the configured loggers are installed, and that wandb has its key.
+
+    Raises:
+        ConfigError: They are not, or it has not.
+    """
     key, mode = cfg.logger.wandb.key, cfg.logger.wandb.mode
     if (key or mode) and not machine.has_module("wandb"):
         raise ConfigError(
@@ -276,7 +304,11 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
 
 
 def check_writable(cfg: Config) -> None:
-    """The directories that the run makes can be made: the first above each that exists is one, and takes files."""
+    """Check that the directories of the run can be made: the first existing directory above each takes files.
+
+    Raises:
+        ConfigError: A directory cannot be made or written.
+    """
     for setting, path in (
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
@@ -284,8 +316,8 @@ def check_writable(cfg: Config) -> None:
         *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard else []),
     ):
         try:
-            above = next(p for p in (path, *path.parents) if os.path.lexists(p))
-            is_dir = above.is_dir()
+            existing = next(p for p in (path, *path.parents) if os.path.lexists(p))
+            is_dir = existing.is_dir()
             if any(len(os.fsencode(part)) > 255 for part in path.parts):
                 raise ConfigError(
                     f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it."
@@ -293,19 +325,26 @@ def check_writable(cfg: Config) -> None:
         except OSError as e:
             raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
         if not is_dir:
-            raise ConfigError(f"{setting} = {path} cannot be made: {above} is not a directory. Choose another path.")
+            raise ConfigError(f"{setting} = {path} cannot be made: {existing} is not a directory. Choose another path.")
         try:
-            # permission bits say nothing to root, nor of a read-only or full disk
-            tempfile.TemporaryFile(dir=above).close()
+            # Permission bits do not hold for root, and say nothing about a read-only or full disk.
+            tempfile.TemporaryFile(dir=existing).close()
         except OSError as e:
             raise ConfigError(
-                f"{setting} = {path} cannot be written: {above} takes no new files ({e.strerror}). Choose another path."
+                f"{setting} = {path} cannot be written: {existing} takes no new files ({e.strerror}). Choose another"
+                " path."
             ) from None
 
 
 def check_ports(cfg: Config) -> None:
-    """rollout.port and those that follow it, one per actor, are free. On a cluster the actors may be elsewhere: then
-    only their number counts."""
+    """Check that rollout.port and the ports after it, one per actor, are free.
+
+    On a cluster the actors may be on other nodes, so only the number of ports is checked.
+
+    Raises:
+        ConfigError: The ports cannot be used.
+        Unavailable: A port is in use, maybe only for now.
+    """
     first, count = cfg.rollout.port, cfg.vllm.num_engines
     if first == 0:
         return
@@ -316,26 +355,31 @@ def check_ports(cfg: Config) -> None:
         )
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return
-    # a token: other machines are served
+    # With a token the endpoints also serve other machines.
     host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"
     for port in range(first, first + count):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
-            # as the server does: a port of the last minute's run is free
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            # The server sets this too, so that a port that a run has just left is free.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                s.bind((host, port))
-                s.listen(1)
-            except OSError as e:
-                what = "" if port == first else f" (actor {port - first} takes port {port})"
-                # in use, maybe by the run that this one is the restart of
-                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError
-                raise kind(
-                    f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any."
+                listener.bind((host, port))
+                listener.listen(1)
+            except OSError as error:
+                actor_note = "" if port == first else f" (actor {port - first} takes port {port})"
+                # A port in use may be held by the run of which this one is the restart.
+                error_type = Unavailable if error.errno == errno.EADDRINUSE else ConfigError
+                raise error_type(
+                    f"rollout.port = {first}{actor_note} cannot be used: {error.strerror}. Choose a free one, or 0 for"
+                    " any."
                 ) from None
 
 
 def check_isolation(machine: Machine, server: str) -> None:
-    """The `server` of ours that runs model-written code can confine it here."""
+    """Check that our server that runs model-written code can confine it here.
+
+    Raises:
+        ConfigError: It cannot.
+    """
     if fault := machine.isolation_fault():
         raise ConfigError(
             f"The {server} server that the run would start cannot confine model-written code here: {fault}. Install"

@@ -1,5 +1,8 @@
-"""Checks of what the learner is asked to do: a whole sequence fits into a forward pass, and LoRA finds the layers that
-it is to train. Headers are read, nothing is loaded."""
+"""Checks of the learner's settings: a whole sequence fits into a forward pass, and LoRA finds the layers that it
+trains.
+
+Headers are read, nothing is loaded.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,18 @@ from ...config import Config
 from ...config.sections.learner import ALL_LINEAR, target_fault
 from ...errors import ConfigError
 
-EXPERTS, NOT_TRAINED = "experts", ("embed_tokens", "wte", "lm_head")
-"""transformers joins experts into other layers than those of the file, and LoRA is for what is in between."""
+EXPERTS = "experts"
+"""Part of a layer's name in a mixture of experts. transformers joins experts into other layers than the file's."""
+NOT_TRAINED = ("embed_tokens", "wte", "lm_head")
+"""Layers that LoRA does not train."""
 
 
 def check_budget(cfg: Config) -> None:
-    """Raises ConfigError where a response of full length would not fit: no part of the learner cuts a sequence."""
+    """Check that a response of full length fits into a forward pass, because no part of the learner cuts a sequence.
+
+    Raises:
+        ConfigError: It does not fit.
+    """
     ranks, longest = cfg.ds.ring_attn_size, cfg.data.max_len
     shared = f" * ds.ring_attn_size = {cfg.train.max_tokens_per_gpu} * {ranks}" if ranks > 1 else ""
     for setting, tokens in (
@@ -36,31 +45,46 @@ def check_budget(cfg: Config) -> None:
 
 
 def check_positions(cfg: Config, model: Mapping[str, Any]) -> None:
-    """Raises ConfigError where vLLM would refuse the length of a sequence: `model`, its config.json, says how many
-    positions it has. Left to vLLM where they are scaled, or its own arguments say something."""
-    longest, there = cfg.vllm.max_model_len or cfg.data.max_len, model.get("max_position_embeddings")
+    """Check that vLLM accepts the length of a sequence.
+
+    It is left to vLLM if positions are scaled, or if vLLM's own arguments decide.
+
+    Args:
+        cfg: The configuration.
+        model: The model's config.json.
+
+    Raises:
+        ConfigError: The model has fewer positions.
+    """
+    longest = cfg.vllm.max_model_len or cfg.data.max_len
+    positions = model.get("max_position_embeddings")
     rope = model.get("rope_parameters")
     scaled = model.get("rope_scaling") or (isinstance(rope, dict) and rope.get("rope_type") != "default")
     if cfg.rollout.engine != "vllm" or cfg.vllm.engine_args or scaled or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in os.environ:
         return
-    if isinstance(there, int) and longest > there:
+    if isinstance(positions, int) and longest > positions:
         name = "data.max_len" if cfg.vllm.max_model_len is None else "vllm.max_model_len"
         raise ConfigError(
-            f"{name} = {longest} tokens of prompt and response, and the model has {there} positions"
-            f" (max_position_embeddings). Lower it to {there}, or take a model for longer texts."
+            f"{name} = {longest} tokens of prompt and response, and the model has {positions} positions"
+            f" (max_position_embeddings). Lower it to {positions}, or take a model for longer texts."
         )
 
 
 def check_lora(cfg: Config, model: Path) -> None:
-    """Raises ConfigError for a target that is the name of no layer in the model's weight files. What cannot be known
-    from them (a mixture of experts, other files than safetensors) is left to the learner."""
+    """Check that every LoRA target is the name of a layer in the model's weight files.
+
+    What the files cannot tell (a mixture of experts, other formats than safetensors) is left to the learner.
+
+    Raises:
+        ConfigError: A target is the name of no layer.
+    """
     targets = cfg.ds.lora.target_modules
     if not cfg.ds.lora.rank or targets == [ALL_LINEAR]:
         return
     try:
         layers = {name.removesuffix(".weight") for name in _names(model) if name.endswith(".weight")}
-    except (OSError, ValueError, KeyError, SafetensorError) as e:
-        raise ConfigError(f"{model} holds weights that cannot be read ({e}). Download or save it again.") from e
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"{model} holds weights that cannot be read ({error}). Download or save it again.") from error
     if not layers or any(f".{EXPERTS}." in layer for layer in layers):
         return
     for target in targets:
@@ -70,7 +94,7 @@ def check_lora(cfg: Config, model: Path) -> None:
 
 
 def _names(model: Path) -> Iterator[str]:
-    """The names of the tensors in its safetensors files."""
+    """Yield the names of the tensors in a model's safetensors files."""
     index = model / "model.safetensors.index.json"
     if index.is_file():
         yield from json.loads(index.read_text())["weight_map"]

@@ -1,8 +1,8 @@
-"""Load a file of the user's in another process: it may import torch and vLLM, start threads, or hang. A mistake in it
-is a ConfigError here.
+"""Load a user's file in another process, because it may import torch and vLLM, start threads, or hang.
 
-python -m openrlhf_tir.commands.checks.load_elsewhere FD MODULE:PLACE NAME writes what is wrong to FD, nothing when it
-can be used."""
+`python -m openrlhf_tir.commands.checks.load_elsewhere FD MODULE:PLACE NAME` writes what is wrong to the descriptor FD,
+or nothing if the file can be used.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +15,58 @@ from ...errors import ConfigError
 from ...user_code import plugins
 
 LOAD_S = 300.0
-"""Importing torch and vLLM takes a minute on a starved host; one not loaded after five waits for something."""
-SAID_BYTES = 1 << 15
-"""Bytes that are shown of a complaint: fewer than a pipe holds."""
+"""Deadline in seconds. Importing torch and vLLM takes a minute on a busy machine."""
+MAX_MESSAGE_BYTES = 1 << 15
+"""Longest message in bytes, less than a pipe holds."""
 
 
 def load_elsewhere(place: str, name: str) -> None:
-    """`place`: "module:attribute" of a plugins.Place. ConfigError for what cannot be loaded, with file and line."""
-    ours, theirs = os.pipe()
-    command = [sys.executable, "-m", __name__, str(theirs), place, name]
+    """Load a user's function in another process.
+
+    Args:
+        place: "module:attribute" of a plugins.Place.
+        name: The function, file.py:function.
+
+    Raises:
+        ConfigError: It cannot be loaded; the message gives file and line.
+    """
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-m", __name__, str(write_end), place, name]
     try:
-        done = subprocess.run(
-            command, pass_fds=(theirs,), stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_S
+        finished = subprocess.run(
+            command, pass_fds=(write_end,), stdin=subprocess.DEVNULL, capture_output=True, timeout=LOAD_S
         )
-        os.close(theirs)
-        theirs = -1
-        said = os.read(ours, SAID_BYTES).decode()
+        os.close(write_end)
+        write_end = -1
+        message = os.read(read_end, MAX_MESSAGE_BYTES).decode()
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end."
             " Move that into a function."
         ) from None
     finally:
-        os.close(ours)
-        if theirs >= 0:
-            os.close(theirs)
-    if said:
-        raise ConfigError(said)
-    if done.returncode:
+        os.close(read_end)
+        if write_end >= 0:
+            os.close(write_end)
+    if message:
+        raise ConfigError(message)
+    if finished.returncode:
         raise ConfigError(
-            f"{name}: the process that loads it ended with code {done.returncode}:"
-            f" {done.stderr.decode(errors='replace')[-600:].strip()}"
+            f"{name}: the process that loads it ended with code {finished.returncode}:"
+            f" {finished.stderr.decode(errors='replace')[-600:].strip()}"
         )
 
 
 def main() -> None:
+    """Load the function that the command line names, and write what is wrong."""
     fd, place, name = sys.argv[1:]
     module, _, attribute = place.rpartition(":")
     try:
         plugins.load(getattr(importlib.import_module(module), attribute), name)
-    except ConfigError as e:
-        os.write(int(fd), str(e).encode()[:SAID_BYTES])
+    except ConfigError as error:
+        os.write(int(fd), str(error).encode()[:MAX_MESSAGE_BYTES])
     sys.stdout.flush()
-    os._exit(0)  # whatever threads the file has started
+    os._exit(0)  # The file may have started threads that do not end.
 
 
 if __name__ == "__main__":

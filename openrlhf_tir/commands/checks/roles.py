@@ -1,5 +1,7 @@
-"""Checks of the models beside the policy: they are there, and a reward model has a head of one number. Headers are
-read, nothing is loaded."""
+"""Checks of the auxiliary models (critic, reference, reward model): they exist, and a reward model has a scalar head.
+
+Headers are read, nothing is loaded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from .weights import check_weights
 
 
 def check_roles(cfg: Config) -> list[str]:
-    """Facts. Raises ConfigError."""
+    """Check the auxiliary models and return facts.
+
+    Raises:
+        ConfigError: A model is missing, damaged or of the wrong kind.
+    """
     facts = []
     if cfg.needs_reference:
         uses = [f"KL in the {_place(cfg)}"] if cfg.algo.kl.init_coef else []
@@ -33,11 +39,11 @@ def check_roles(cfg: Config) -> list[str]:
     if (reward := cfg.reward.model_name_or_path) and (path := _directory(reward, "reward.model_name_or_path")):
         try:
             shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
-        except (OSError, ValueError, KeyError, SafetensorError) as e:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ConfigError(
-                f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e})."
+                f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({error})."
                 " Download or save it again."
-            ) from e
+            ) from error
         if shapes and 1 not in shapes.values():
             raise ConfigError(
                 f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of"
@@ -61,7 +67,7 @@ def _place(cfg: Config) -> str:
 
 
 def _directory(name: str, setting: str) -> Path | None:
-    """A model's directory; None for a name that looks like one on the hub."""
+    """Return a model's directory; None for a name that looks like one on the hub."""
     path = local_path(name, setting)
     if not asked(path, Path.is_dir, setting):
         if name.startswith(("/", ".", "~")) or name.count("/") > 1:
@@ -74,14 +80,14 @@ def _directory(name: str, setting: str) -> Path | None:
 
 
 def _head_shapes(path: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    """(file, rows) of PREFIX.weight."""
-    index, key = path / "model.safetensors.index.json", f"{prefix}.weight"
-    files = (
-        {json.loads(index.read_text())["weight_map"].get(key)}
-        if index.is_file()
-        else {p.name for p in path.glob("*.safetensors")}
-    )
+    """Yield (file, rows) of the tensor PREFIX.weight."""
+    index = path / "model.safetensors.index.json"
+    key = f"{prefix}.weight"
+    if index.is_file():
+        files = {json.loads(index.read_text())["weight_map"].get(key)}
+    else:
+        files = {file.name for file in path.glob("*.safetensors")}
     for name in sorted(filter(None, files)):
         with safe_open(path / name, "np") as weights:
-            if key in weights.keys():  # noqa: SIM118  it is no mapping
+            if key in weights.keys():  # noqa: SIM118  it is not a mapping
                 yield name, weights.get_slice(key).get_shape()[0]

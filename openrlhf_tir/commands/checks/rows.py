@@ -1,13 +1,12 @@
-"""Labels: whether a row is of the kind that its environment's reward compares and its environment plays, before a model
-is loaded.
+"""Checks that each row fits its environment: its reward can compare the label, and the environment can play the row.
 
     answer      a number, a formula, a text                     mathematics; exact match takes it as the one gold answer
     answers     {"target": [text, ...]}                         exact match of Search-R1
     steps       <think>, <tool_call>, <response>                ToolRL
     calls       [{"name": ..., "arguments": {...}}, ...]        Tool-N1
-    tests       {"inputs": [...], "outputs": [...]}             programs of PRIME, APPS, TACO: a reward of one's own
+    tests       {"inputs": [...], "outputs": [...]}             programs of PRIME, APPS, TACO: a user's reward
 
-A reward of one's own takes any label.
+A user's reward takes any label.
 """
 
 from __future__ import annotations
@@ -27,45 +26,51 @@ COMPARES = {
     "toolrl": ("steps",),
     "tooln1": ("calls",),
 }
-SAID = {
+"""Reward -> the kinds of labels that it can compare."""
+DESCRIPTIONS = {
     "answer": "an answer as text",
     "answers": "Search-R1's list of gold answers (recipe search_r1_7b)",
     "steps": "ToolRL's steps (recipe toolrl_3b)",
     "calls": "Tool-N1's list of calls (recipe tool_n1_7b)",
-    "tests": "the tests of a program, which a reward of one's own can run (docs/rewards.md)",
+    "tests": "the tests of a program, which your own reward can run (docs/rewards.md)",
 }
+"""Kind of a label -> its description in messages."""
 TESTS = ({"inputs", "outputs"}, {"input", "output"}, {"test_list"}, {"fn_name"})
 """Keys of a label that holds the tests of a program."""
-READ = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
-"""By reward: the true calls of a label, which raises ValueError for what the reward cannot read."""
-PLAYED_FROM = {"functions": ("domains", "gold"), "swe": ("repo",)}
-"""What an environment needs of a row's meta."""
-HOLDS_REPOSITORIES = ("mirror", "docker", "runtime_api")
-"""Options of swe's server, by its flags, one of which rows of SWE-Gym need."""
+LABEL_READERS = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
+"""Reward -> a function that reads the true calls of a label and raises ValueError if it cannot."""
+META_NEEDED = {"functions": ("domains", "gold"), "swe": ("repo",)}
+"""Environment -> the keys that it needs in a row's meta."""
+REPOSITORY_OPTIONS = ("mirror", "docker", "runtime_api")
+"""Options of swe's server, by its flags. Rows of SWE-Gym need one of them."""
 
 
 def check_row(problem: Problem, e: Environment) -> None:
-    """Raises DataError for a row that is of another method: whose label its reward cannot compare, or that says nothing
-    our server could play."""
-    found = _kind(problem.label)
+    """Check that a row is of this method.
+
+    Raises:
+        DataError: The reward cannot compare the label, or our server cannot play the row.
+    """
+    kind = _kind(problem.label)
     for reward in _rewards(e):
         source = verl_default.source_of(problem.extra, problem.meta)
         if reward == "verl" and verl_default.kind_of(source) is None:
             raise DataError(f"{problem.where}: {verl_default.no_reward(source)}")
-        if found and found not in COMPARES.get(reward, (found,)):
-            wanted = " or ".join(SAID[kind] for kind in COMPARES[reward])
+        if kind and kind not in COMPARES.get(reward, (kind,)):
+            comparable = " or ".join(DESCRIPTIONS[name] for name in COMPARES[reward])
             raise DataError(
-                f"{problem.where}: the label {problem.label[:60]!r} is {SAID[found]}, and the reward {reward!r} of"
-                f" {e.section} compares with {wanted}. Give rows of this method, or use the recipe of these rows."
+                f"{problem.where}: the label {problem.label[:60]!r} is {DESCRIPTIONS[kind]}, and the reward {reward!r}"
+                f" of {e.section} compares with {comparable}. Give rows of this method, or use the recipe of these"
+                " rows."
             )
         try:
-            READ.get(reward, str)(problem.label)
-        except ValueError as fault:
+            LABEL_READERS.get(reward, str)(problem.label)
+        except ValueError as error:
             raise DataError(
-                f"{problem.where}: the label, which the reward {reward!r} reads: {fault}. Correct or remove the row."
+                f"{problem.where}: the label, which the reward {reward!r} reads: {error}. Correct or remove the row."
             ) from None
     if missing := [
-        key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file
+        key for key in META_NEEDED.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file
     ]:
         raise DataError(
             f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode."
@@ -77,16 +82,16 @@ def check_row(problem: Problem, e: Environment) -> None:
         and "/" in str(problem.meta.get("repo", ""))
         and not e.urls
         and not e.env.file
-        and not options & {*HOLDS_REPOSITORIES}
+        and not options & {*REPOSITORY_OPTIONS}
     ):
         raise DataError(
-            f"{problem.where}: repo = {problem.meta['repo']!r} is none of the server's own, and it is not told where it"
-            f" is. Give {e.section}.server_options mirror=DIR, or containers (docs/environments.md)."
+            f"{problem.where}: repo = {problem.meta['repo']!r} is not one of the server's own, and no option says where"
+            f" it is. Give {e.section}.server_options mirror=DIR, or containers (docs/environments.md)."
         )
 
 
 def _rewards(e: Environment) -> Iterator[str]:
-    """Those that look at the label, by name."""
+    """Yield the names of the rewards that look at the label."""
     for name in e.reward.used:
         options = e.reward.options_of(name)
         if name == "otc":
@@ -97,19 +102,19 @@ def _rewards(e: Environment) -> Iterator[str]:
 
 
 def _kind(label: str) -> str:
-    """ "" where nothing is to be answered or called, which several methods have."""
+    """Return the kind of a label; "" if nothing is to be answered or called, which several methods have."""
     if any(tag in label for tag in ("<think>", "<tool_call>", "<response>")):
         return "steps"
     try:
-        said = json.loads(label)
+        value = json.loads(label)
     except (ValueError, RecursionError):
         return "answer"
-    if said is None or said == []:
+    if value is None or value == []:
         return ""
-    if isinstance(said, dict) and "target" in said:
+    if isinstance(value, dict) and "target" in value:
         return "answers"
-    if isinstance(said, dict) and any(keys <= said.keys() for keys in TESTS):
+    if isinstance(value, dict) and any(keys <= value.keys() for keys in TESTS):
         return "tests"
-    if isinstance(said, list) and said and all(isinstance(call, dict) and "name" in call for call in said):
+    if isinstance(value, list) and value and all(isinstance(call, dict) and "name" in call for call in value):
         return "calls"
     return "answer"

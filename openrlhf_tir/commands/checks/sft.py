@@ -1,4 +1,4 @@
-"""Fine-tuning's checks: machine, model files, loggers, run directory; every row. Before a model is loaded."""
+"""Checks before fine-tuning loads a model: machine, model files, loggers, run directory, and every row."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 def check_sft(
     cfg: Config, problems: Problems, machine: Machine | None = None
 ) -> tuple[SftInputs, Path | None, list[str]]:
-    """(rows as tokens, checkpoint to go on from, facts worth a line each). Raises ConfigError or DataError, one line
-    for each thing that cannot work.
+    """Check a fine-tuning run.
 
-    problems: mistakes found before, in recipe and flags; they are told together with those found here.
+    Args:
+        cfg: The configuration.
+        problems: Mistakes that were found before, in recipe and flags; they are raised together with those found here.
+        machine: The machine; None examines this one.
+
+    Returns:
+        The rows as tokens, the checkpoint to continue from, and facts to print.
+
+    Raises:
+        ConfigError: Something cannot work; one line each.
+        DataError: A row cannot be used.
     """
     machine = machine or Machine()
     facts: list[str] = []
@@ -36,7 +45,7 @@ def check_sft(
     with problems.caught():
         check_writable(cfg)
         lineage.check_unused(cfg)
-    problems.raise_any()  # rows are read with the model's tokenizer, and may be many
+    problems.raise_any()  # Raised before the rows, which need the model's tokenizer and may be many.
     from ...cluster.jobs.sft_inputs import load_sft_inputs, resumable
 
     with counting("read rows") as tick:

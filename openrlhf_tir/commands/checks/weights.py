@@ -1,6 +1,6 @@
-"""Weight checks: the files of a model's weights are all there and whole. Headers are read, nothing is loaded.
+"""Checks that the files of a model's weights are there and undamaged. Headers are read, nothing is loaded.
 
-What is damaged here would otherwise be told by a rank and an engine, in a traceback each, after Ray has started.
+Without them, a rank and an engine would each report the damage in a traceback, after Ray has started.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from ...errors import ConfigError
 from ...machine.sizes import size
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-"""The beginning of the text that Git leaves in a file's place when git-lfs is not installed or a pull was cut off."""
+"""Start of the text that Git leaves in place of a file if git-lfs is missing or a pull was interrupted."""
 MAX_POINTER_BYTES = 1024
 SAFETENSORS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 INDEX = ".index.json"
 BESIDE_WEIGHTS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
-"""Suffixes of what is read beside weights: configurations, tokenizers, chat templates, a model's own code."""
+"""Suffixes of files that are read beside the weights: configurations, tokenizers, chat templates, a model's own
+code."""
 SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
 ZIP = b"PK"
-"""The beginning of what torch.save writes since version 1.6; the directory of such an archive is at its end."""
+"""Start of the archives that torch.save writes since version 1.6. Their directory is at their end."""
 AGAIN = "Download the model again, or copy it from where it is whole"
 
 
@@ -84,7 +85,7 @@ def _weights_read(path: Path) -> set[str]:
 
 
 def _shards_of(index: Path) -> set[str]:
-    """Return the names of the files that an index names; none where it is missing or cannot be read."""
+    """Return the names of the files that an index names; an empty set if it is missing or cannot be read."""
     try:
         return {str(name) for name in json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -97,7 +98,7 @@ def _is_pointer(file: Path) -> bool:
             return False
         with file.open("rb") as f:
             return f.read(len(LFS_POINTER)) == LFS_POINTER
-    except OSError:  # whoever reads the file says so
+    except OSError:  # The check that reads the file reports it.
         return False
 
 
@@ -116,20 +117,20 @@ def _weight_faults(path: Path) -> Iterator[str]:
         f"{len(shards)} shards are there ({shards[0]}, ...), but not the index that names them" if shards else "none"
     )
     yield (
-        f"the model has no weights: {SAFETENSORS}, {SAFETENSORS}.index.json, {PICKLED} or {PICKLED}.index.json is"
-        f" looked for, and there is {found}. {AGAIN}."
+        f"the model has no weights: it needs {SAFETENSORS}, {SAFETENSORS}.index.json, {PICKLED} or"
+        f" {PICKLED}.index.json, and there is {found}. {AGAIN}."
     )
 
 
 def _index_faults(index: Path) -> Iterator[str]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        if not _is_pointer(index):  # which has been told
-            yield f"{index.name} is no index of weights ({shorten(repr(e))}). {AGAIN}."
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if not _is_pointer(index):  # already reported
+            yield f"{index.name} is not an index of weights ({shorten(repr(error))}). {AGAIN}."
         return
     if not isinstance(weight_map, Mapping) or not all(isinstance(name, str) for name in weight_map.values()):
-        yield f"{index.name} is no index of weights: its weight_map does not give a file for each tensor. {AGAIN}."
+        yield f"{index.name} is not an index of weights: its weight_map does not give a file for each tensor. {AGAIN}."
         return
     if not weight_map:
         yield f"{index.name} names no weights. {AGAIN}."
@@ -149,10 +150,10 @@ def _file_faults(file: Path, tensors: set[str] | None = None) -> Iterator[str]:
     """Yield what is wrong with one file of weights; `tensors` are those that an index says it holds."""
     try:
         there = file.stat().st_size
-    except OSError as e:
-        yield f"{file.name} cannot be read: {e.strerror}. {AGAIN}."
+    except OSError as error:
+        yield f"{file.name} cannot be read: {error.strerror}. {AGAIN}."
         return
-    if _is_pointer(file):  # which has been told
+    if _is_pointer(file):  # already reported
         return
     fault = _safetensors_fault(file, tensors) if file.suffix == ".safetensors" else _pickled_fault(file)
     if fault:
@@ -160,21 +161,22 @@ def _file_faults(file: Path, tensors: set[str] | None = None) -> Iterator[str]:
 
 
 def _safetensors_fault(file: Path, tensors: set[str] | None) -> str | None:
-    """The header says where each tensor lies, and the library compares that with the file's length."""
+    """Return what is wrong with a safetensors file. The library compares its header with the file's length."""
     try:
-        with safe_open(file, framework="numpy") as f:
-            there = set(f.keys())
-    except (OSError, SafetensorError, ValueError) as e:
-        return shorten(str(e))
-    if absent := sorted((tensors or set()) - there):
+        with safe_open(file, framework="numpy") as weights:
+            stored = set(weights.keys())
+    except (OSError, SafetensorError, ValueError) as error:
+        return shorten(str(error))
+    if absent := sorted((tensors or set()) - stored):
         return f"it lacks {len(absent)} tensors that the index says it holds ({absent[0]}, ...)"
-    return None if there else "it holds no tensors"
+    return None if stored else "it holds no tensors"
 
 
 def _pickled_fault(file: Path) -> str | None:
-    """An archive's directory is its end, so what was cut off has none. The older format is not looked into."""
+    """Return what is wrong with a pickled file. An archive that was cut off lacks its directory; older formats are
+    not checked."""
     if file.stat().st_size == 0:
         return "it is empty"
-    with file.open("rb") as f:
-        archive = f.read(len(ZIP)) == ZIP
+    with file.open("rb") as weights:
+        archive = weights.read(len(ZIP)) == ZIP
     return "its end is missing" if archive and not zipfile.is_zipfile(file) else None

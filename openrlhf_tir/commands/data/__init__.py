@@ -1,4 +1,5 @@
-"""data: what is done with data before a run. None needs a GPU, and only `rewrite` a model, behind a server."""
+"""The `data` commands, which prepare data before a run. None needs a GPU; only `rewrite` needs a model, behind a
+server."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ from types import ModuleType
 
 from . import check, convert, decontaminate, rewrite, select
 
-WHAT: dict[str, tuple[ModuleType, str]] = {
-    "check": (check, "read every row as a run would: what is there, and file, line, field and type of what is wrong"),
+SUBCOMMANDS: dict[str, tuple[ModuleType, str]] = {
+    "check": (check, "read every row as a run would, and report file, line, field and type of every mistake"),
     "convert": (convert, "write rows of one schema in another; xLAM, Hammer and ToolACE as Tool-N1's"),
     "decontaminate": (decontaminate, "leave out problems that share n-grams with an evaluation set"),
-    "rewrite": (rewrite, "make demonstrations with code of worked solutions, by a model, as ReTool's cold start"),
+    "rewrite": (rewrite, "have a model rewrite worked solutions as demonstrations with code (ReTool's cold start)"),
     "select": (select, "keep problems by how often they were solved (pass rate), or by their learning impact (LIMR)"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for name, (module, summary) in WHAT.items():
+    for name, (module, summary) in SUBCOMMANDS.items():
         sub = subparsers.add_parser(
             name,
             help=summary,
@@ -31,11 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.rows import SETTING
     from ...errors import ConfigError
 
     try:
-        code: int = WHAT[args.what][0].run(args)
-    except ConfigError as e:
-        raise type(e)(str(e).replace(SETTING, "DATA")) from None
+        code: int = SUBCOMMANDS[args.what][0].run(args)
+    except ConfigError as error:
+        raise type(error)(str(error).replace(SETTING, "DATA")) from None
     return code

@@ -1,35 +1,40 @@
-"""data check: rows -> what they hold, and every bad row with file, line, field and expected type. Exit code 2 when
-there is one, unless it may be skipped."""
+"""The `data check` command: print what rows hold, and every bad row with file, line, field and expected type.
+
+The exit code is 2 if there is a bad row, unless --on-bad-row skip allows it.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from ...config import Data
-from .rows import MOST_BAD, add_row_arguments, counting, data_of
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of
 
 EXAMPLES = """examples:
-  openrlhf-tir data check train.parquet                          the schema is told by the columns
-  openrlhf-tir data check rows.jsonl --row-schema toolrl         told which; all bad rows are listed, exit code 2
-  openrlhf-tir data check rows.jsonl --on-bad-row skip           counted and listed, exit code 0
-A run checks the same rows before it starts (train --check-only), against its environments and templates too."""
+  openrlhf-tir data check train.parquet                          the columns decide which schema it is
+  openrlhf-tir data check rows.jsonl --row-schema toolrl         a named schema; bad rows are listed, exit code 2
+  openrlhf-tir data check rows.jsonl --on-bad-row skip           bad rows are counted and listed, exit code 0
+A run checks the same rows before it starts (train --check-only), also against its environments and templates."""
 ONLY_CHECKED = ("hammer", "retool_sft", "toolace", "xlam")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     from ...data.schemas import SCHEMAS
 
     add_row_arguments(parser, schemas=sorted([*SCHEMAS, *ONLY_CHECKED]))
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...errors import DataError
 
-    total, good = BadRows("skip", MOST_BAD), 0
+    total = BadRows("skip", MAX_LISTED)
+    good = 0
     for source in args.sources:
-        bad = BadRows("skip", MOST_BAD)
-        rows, lines = _look(data_of(args, [source], on_bad_row="skip"), bad)
+        bad = BadRows("skip", MAX_LISTED)
+        rows, lines = _examine(data_of(args, [source], on_bad_row="skip"), bad)
         for line in lines:
             print(line)
         good += rows
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         more = f"\n... and {total.count - len(total.listed)} more." if total.count > len(total.listed) else ""
         remedy = "Correct them, or leave them out: --on-bad-row skip here, --data.on_bad_row skip in a run."
         raise DataError("\n".join(total.listed) + more + f"\n{total.count} bad rows. {remedy}")
-    total.check_some_good(good, args.sources)  # as a run would end
+    total.check_some_good(good, args.sources)  # A run without a good row would fail too.
     for line in total.listed:
         print(f"  bad: {line}")
     if total.count > len(total.listed):
@@ -47,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look(cfg: Data, bad) -> tuple[int, list[str]]:
-    """The good rows of one source, and lines about it."""
+def _examine(cfg: Data, bad) -> tuple[int, list[str]]:
+    """Return the number of good rows of one source, and lines about it. Bad rows are added to `bad`."""
     from ...data.prepare.others import OTHERS, check_other
     from ...data.prepare.summary import Summary
     from ...data.prompts import rows_and_problems

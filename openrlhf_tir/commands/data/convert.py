@@ -1,4 +1,4 @@
-"""data convert: rows of one schema -> a file of rows of another."""
+"""The `data convert` command: write rows of one schema as rows of another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.numbers import share, whole
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl       both in one file, as openrlhf-tir reads it
@@ -19,6 +19,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     from ...data.prepare.function_calls import SOURCES
     from ...data.prepare.official import WRITERS
     from ...data.schemas import SCHEMAS
@@ -29,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         default="jsonl",
         metavar="NAME",
-        help=f"what is written: {', '.join(WRITERS)}. jsonl is this project's own: prompt, label, env, meta [jsonl]",
+        help=f"schema to write: {', '.join(WRITERS)}. jsonl is this project's own: prompt, label, env, meta [jsonl]",
     )
-    add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
+    add("--out", type=Path, required=True, metavar="FILE", help="file to write: .jsonl, .json or .parquet")
     add(
         "--join",
         type=Path,
@@ -46,19 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         default=0.0,
         metavar="P",
-        help="share of rows whose functions get names without meaning; Tool-N1: 0.67 [0]",
+        help="share of rows whose functions get meaningless names; Tool-N1: 0.67 [0]",
     )
     group.add_argument(
         "--irrelevant",
         type=share,
         default=0.0,
         metavar="P",
-        help="one more row for this share, whose tools do not fit; Tool-N1: 0.15 [0]",
+        help="share of rows of which another row is made, whose tools do not fit; Tool-N1: 0.15 [0]",
     )
-    group.add_argument("--seed", type=whole(at_least=0), default=0, metavar="N", help="of both [0]")
+    group.add_argument("--seed", type=whole(at_least=0), default=0, metavar="N", help="seed of both [0]")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.convert import Answers, Augment, converted
     from ...data.prepare.files import check_target, write_rows
@@ -74,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
             f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}."
             " Name the one that these are with --row-schema, or leave them out."
         )
-    bad, left_out = BadRows(args.on_bad_row, MOST_BAD), Counter[str]()
+    bad = BadRows(args.on_bad_row, MAX_LISTED)
+    left_out = Counter[str]()
     answers = Answers(args.join, bad) if args.join else None
     rows = converted(data_of(args), args.to, bad, left_out, augment, answers)
 
@@ -91,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
     with counting("convert") as tick:
         count = write_rows(args.out, _ticked(rows, tick, check))
     print(f"{count} rows of {args.to} in {args.out}")
-    for why, n in left_out.most_common():
-        print(f"  {n} left out, as the method does: {why}")
+    for reason, rows_left_out in left_out.most_common():
+        print(f"  {rows_left_out} left out, as the method does: {reason}")
     if bad.count:
         print(f"  {bad.count} bad rows left out")
     tell(bad)
@@ -100,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ticked(rows: Iterator[Any], tick, at_end) -> Iterator[Any]:
+    """Yield the rows, calling `tick` for each, and `at_end` with their number."""
     count = 0
     for row in rows:
         count += 1

@@ -1,4 +1,4 @@
-"""data decontaminate: training and evaluation rows -> the training rows that are in none of these, as they were."""
+"""The `data decontaminate` command: keep the training rows that share no n-grams with evaluation sets, unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import Data
 from ...config.numbers import share, whole
 from ...config.paths import shorten
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
 
 if TYPE_CHECKING:
     from ...data.bad_rows import Bad, BadRows
@@ -20,11 +20,12 @@ EXAMPLES = """examples:
   openrlhf-tir data decontaminate train.parquet --against aime24.jsonl math500.jsonl --out clean.parquet
   openrlhf-tir data decontaminate train.jsonl --against test.jsonl --out clean.jsonl --ngram 13 --share 0
       any 13 words in common
-What is compared is what is asked: the input's text, or the user messages of a chat, without the instructions that a
+The questions are compared: the text of the input, or the user messages of a chat, without the instructions that a
 schema wraps around them. Rows are written with the columns that they had."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     from ...data.schemas import SCHEMAS
 
     add_row_arguments(parser, schemas=sorted(SCHEMAS))
@@ -35,30 +36,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="DATA",
         help=(
-            "the evaluation sets; read by the same columns, by those that they show, or by `problem` or `question`."
-            " NAME=FILE, a suite's (openrlhf-tir eval --list-suites), is read as that one's published file"
+            "the evaluation sets; read by the same columns, by those of a known schema, or by `problem` or `question`."
+            " NAME=FILE with the name of a suite (openrlhf-tir eval --list-suites) is read as its published file"
         ),
     )
-    add("--against-split", default="test", metavar="NAME", help="of --against, as --split of DATA [test]")
-    add("--out", type=Path, required=True, metavar="FILE", help="rows that stay: .jsonl, .json or .parquet")
-    add("--report", type=Path, metavar="FILE", help="rows that go, with what they are like: JSONL")
+    add("--against-split", default="test", metavar="NAME", help="split of the evaluation sets [test]")
+    add("--out", type=Path, required=True, metavar="FILE", help="file for the kept rows: .jsonl, .json or .parquet")
+    add("--report", type=Path, metavar="FILE", help="file for the removed rows and what they resemble: JSONL")
     add(
         "--ngram",
         type=whole(at_least=1, at_most=1000),
         default=8,
         metavar="N",
-        help="words of an n-gram; a shorter problem is one [8]",
+        help="words of an n-gram; a shorter problem is one n-gram [8]",
     )
     add(
         "--share",
         type=share,
         default=0.5,
         metavar="X",
-        help="of an evaluation problem's n-grams; a row that holds so many goes, 0: a row that holds any [0.5]",
+        help="remove rows that hold this share of an evaluation problem's n-grams; 0: rows that hold any [0.5]",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.decontaminate import Evaluations, Match, asked
     from ...data.prepare.files import check_apart, check_target, columns_of, write_rows
@@ -66,57 +68,58 @@ def run(args: argparse.Namespace) -> int:
     from ...data.rows import SPLIT_SETTING
     from ...errors import ConfigError
 
-    read = [*files_of(args), *_files_against(args)]
-    check_target(args.out, read)
+    input_files = [*files_of(args), *_files_against(args)]
+    check_target(args.out, input_files)
     if args.report:
-        check_target(args.report, read, "--report", (".jsonl",))
+        check_target(args.report, input_files, "--report", (".jsonl",))
         check_apart(args.out, args.report, "--out and --report")
-    cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
-    unread = BadRows(args.on_bad_row, MOST_BAD)
+    cfg = data_of(args)
+    bad = BadRows(args.on_bad_row, MAX_LISTED)
+    unread = BadRows(args.on_bad_row, MAX_LISTED)
     try:
         evaluations = Evaluations((p for text in args.against for p in _problems(args, text, unread)), args.ngram)
-    except ConfigError as e:
-        raise type(e)(str(e).replace(SPLIT_SETTING, "--against-split")) from None
+    except ConfigError as error:
+        raise type(error)(str(error).replace(SPLIT_SETTING, "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
             _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
         )
-    gone: list[dict[str, Any]] = []
+    removed: list[dict[str, Any]] = []
 
-    def staying() -> Iterator[Any]:
+    def kept_rows() -> Iterator[Any]:
         for row, problem in rows_and_problems(cfg, bad):
             tick()
-            found: Match | None = evaluations.match(asked(problem.input), args.share)
-            if found is None:
+            match: Match | None = evaluations.match(asked(problem.input), args.share)
+            if match is None:
                 yield row
             else:
-                gone.append(
+                removed.append(
                     {
                         "row": problem.where,
-                        "like": found.place,
-                        "share": round(found.share, 3),
+                        "like": match.place,
+                        "share": round(match.share, 3),
                         "text": asked(problem.input),
-                        "like_text": found.text,
+                        "like_text": match.text,
                     }
                 )
 
     with counting("decontaminate") as tick:
-        count = write_rows(args.out, staying(), columns_of(args.sources))
-    bad.check_some_good(count + len(gone), args.sources)
+        count = write_rows(args.out, kept_rows(), columns_of(args.sources))
+    bad.check_some_good(count + len(removed), args.sources)
     if args.report:
-        write_rows(args.report, gone)
+        write_rows(args.report, removed)
     print(
-        f"{count} rows stay in {args.out}; {len(gone)} go, as they hold one of the {len(evaluations)} problems of"
-        f" {', '.join(args.against)}"
+        f"{count} rows kept in {args.out}; {len(removed)} removed, because they hold one of the {len(evaluations)}"
+        f" problems of {', '.join(args.against)}"
     )
     if wording:
         print(
             f"  {wording} n-grams are in more than a tenth of the rows and were not counted: the data set's own wording"
         )
-    for one in gone[:5]:
-        print(f"  {one['row']} is like {one['like']} ({one['share']:.0%}): {shorten(one['text'], 100)!r}")
-    if len(gone) > 5:
-        print(f"  and {len(gone) - 5} more" + ("" if args.report else "; --report FILE keeps them all"))
+    for row in removed[:5]:
+        print(f"  {row['row']} is like {row['like']} ({row['share']:.0%}): {shorten(row['text'], 100)!r}")
+    if len(removed) > 5:
+        print(f"  and {len(removed) - 5} more" + ("" if args.report else "; --report FILE writes them all"))
     if unread.count:
         print(f"  {unread.count} bad rows of the evaluation sets: nothing was compared with them")
         tell(unread)
@@ -137,24 +140,30 @@ def _files_against(args: argparse.Namespace) -> list[Path]:
 
 
 def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Problem]:
-    """What one evaluation set asks. Raises DataError for one of which nothing can be read: nothing would be compared
-    with it."""
+    """Yield the problems of one evaluation set.
+
+    Raises:
+        DataError: No problem of it can be read, so nothing would be compared with it.
+    """
     from ...errors import DataError
 
-    count, before = 0, bad.count
+    count = 0
+    listed_before = bad.count
     for problem in _read(
         data_of(args, [text], row_schema=None, max_samples=100_000_000), args.against_split, text, bad
     ):
         count += 1
         yield problem
     if not count:
-        why = f"The first bad row: {bad.listed[before]}" if bad.listed[before:] else "It has no rows."
-        raise DataError(f"--against {text}: no problem in it can be read, so nothing can be told to be in it. {why}")
+        reason = f"The first bad row: {bad.listed[listed_before]}" if bad.listed[listed_before:] else "It has no rows."
+        raise DataError(f"--against {text}: no problem in it can be read, so nothing can be told to be in it. {reason}")
 
 
 def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
-    """A suite's file by its form, rows that show how they are read by that, others by what they ask: no answer is
-    needed here."""
+    """Yield the problems of one source; an answer is not needed here.
+
+    A suite's file is read by its form, rows of a known schema by that, others by the column with the question.
+    """
     from ...data.prompts import Problem, problems
     from ...data.rows import read_rows
     from ...errors import DataError
@@ -171,8 +180,8 @@ def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
         for where, row in read_rows(text, split, bad):
             try:
                 yield Problem(where, question(where, row), "", None, {})
-            except DataError as e:
-                bad(e)
+            except DataError as error:
+                bad(error)
 
 
 def _published(name: str, file: str) -> Iterator[Problem]:
@@ -189,8 +198,11 @@ def _published(name: str, file: str) -> Iterator[Problem]:
 
 
 def _shows_its_columns(cfg: Data, source: str) -> bool:
-    """Whether the first row shows how rows are read. False: it only has a field that asks, or there is no row. Raises
-    ConfigError where it has neither."""
+    """Return True if the first row shows which schema it has; False if it only has a question, or there is no row.
+
+    Raises:
+        ConfigError: The row has neither.
+    """
     from ...data.prompts import reader_of
     from ...data.rows import read_rows
     from ...errors import ConfigError, DataError

@@ -1,4 +1,5 @@
-"""data rewrite: worked solutions -> ReTool's demonstrations with code, by a model behind a server."""
+"""The `data rewrite` command: have a model behind a server rewrite worked solutions as ReTool's demonstrations with
+code."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ...config.numbers import real, whole
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data rewrite worked.jsonl --url http://127.0.0.1:8000/v1 --model deepseek-r1 --out retool_sft.jsonl
   openrlhf-tir data rewrite worked.jsonl --url URL --model M --judge-url URL --judge-model J --out retool_sft.jsonl
   openrlhf-tir sft --recipe retool_sft_32b --sft.dataset retool_sft.jsonl
-A row has a problem, a label, and a solution in words with its answer in a box. The token of a server that wants one is
-in the environment variable that --token-env names."""
+A row has a problem, a label, and a solution in words with its answer in a box. If the server requires a token, put it
+into the environment variable that --token-env names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     from ...data.schemas import SCHEMAS
 
     add_row_arguments(parser, schemas=sorted(SCHEMAS))
@@ -32,10 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--judge-url", metavar="URL", help="server of the second verifier [the rule alone verifies]")
     add("--judge-model", metavar="NAME", help="the second verifier")
     add("--token-env", default="OPENAI_API_KEY", metavar="NAME", help="environment variable of the token [%(default)s]")
-    add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
-    add("--replies", type=Path, metavar="FILE", help="keep what the models reply: a second run goes on from it [none]")
-    add("--workers", type=whole(at_least=1), default=16, metavar="N", help="rows at once [16]")
-    add("--max-tokens", type=whole(at_least=1), default=16384, metavar="N", help="of a rewritten solution [16384]")
+    add("--out", type=Path, required=True, metavar="FILE", help="file to write: .jsonl, .json or .parquet")
+    add(
+        "--replies", type=Path, metavar="FILE", help="keep the models' replies: a second run continues from them [none]"
+    )
+    add("--workers", type=whole(at_least=1), default=16, metavar="N", help="rows rewritten at once [16]")
+    add(
+        "--max-tokens",
+        type=whole(at_least=1),
+        default=16384,
+        metavar="N",
+        help="tokens of a rewritten solution [16384]",
+    )
     add(
         "--timeout",
         type=real(above=0),
@@ -46,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.code_traces import Replies, demonstrations
     from ...data.prepare.files import check_target, write_rows
@@ -55,22 +66,24 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.judge_url) != bool(args.judge_model):
         raise ConfigError("--judge-url and --judge-model go together. Give both, or neither.")
     check_target(args.out, files_of(args))
-    bad, left_out, replies = BadRows(args.on_bad_row, MOST_BAD), Counter[str](), Replies(args.replies)
+    bad = BadRows(args.on_bad_row, MAX_LISTED)
+    left_out = Counter[str]()
+    replies = Replies(args.replies)
 
-    def asking(url: str, model: str, tokens: int):
+    def asker(url: str, model: str, tokens: int):
         def ask(prompt: str) -> str:
             return chat(url, model, args.token_env, prompt, args.timeout, tokens, "the URL and the model", "--timeout")
 
         return replies.of(f"{url} {model}", ask)
 
-    rewrite = asking(args.url, args.model, args.max_tokens)
-    judge = asking(args.judge_url, args.judge_model, args.max_tokens) if args.judge_url else None
+    rewrite = asker(args.url, args.model, args.max_tokens)
+    judge = asker(args.judge_url, args.judge_model, args.max_tokens) if args.judge_url else None
     with counting("rewrite") as tick:
         rows = demonstrations(_worked(args, bad, tick), rewrite, judge, args.workers, left_out)
-        count = write_rows(args.out, _some(rows, args, left_out, DataError))
+        count = write_rows(args.out, _at_least_one(rows, args, left_out, DataError))
     print(f"{count} demonstrations in {args.out}")
-    for reason, n in left_out.most_common():
-        print(f"  {n} left out: {reason}")
+    for reason, rows_left_out in left_out.most_common():
+        print(f"  {rows_left_out} left out: {reason}")
     tell(bad)
     return 0
 
@@ -97,16 +110,18 @@ def _worked(args: argparse.Namespace, bad: Any, tick: Any) -> Iterator[Any]:
             )
 
 
-def _some(
+def _at_least_one(
     rows: Iterator[Any], args: argparse.Namespace, left_out: Counter[str], error: type[Exception]
 ) -> Iterator[Any]:
-    """Yield the rows. Raises `error` where there is none."""
+    """Yield the rows. Raises `error` if there are none."""
     count = 0
     for row in rows:
         count += 1
         yield row
     if not count:
-        reasons = ", ".join(f"{reason} {n}" for reason, n in left_out.most_common()) or "no rows"
+        reasons = (
+            ", ".join(f"{reason} {rows_left_out}" for reason, rows_left_out in left_out.most_common()) or "no rows"
+        )
         raise error(
             f"{', '.join(args.sources)}: no demonstration is left ({reasons}). Give solutions that end in a box."
         )

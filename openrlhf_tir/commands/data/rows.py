@@ -1,4 +1,4 @@
-"""Rows: the flags with which every `data` command reads, and what it tells of bad rows."""
+"""The flags with which every `data` command reads rows, and how it reports bad rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from ...data.bad_rows import BadRows
 
 EVERY = 500
-"""Rows between two movements of a progress bar: moving it takes longer than reading a row."""
-MOST_BAD = 1000
+"""Rows between two movements of the progress bar, because moving it takes longer than reading a row."""
+MAX_LISTED = 1000
 """Bad rows that a command lists."""
 
 
 def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str], many: bool = True) -> None:
-    """The sources, and how their rows are read: the flags have the names of the `data` section."""
+    """Add the sources, and how their rows are read, to a parser. The flags are named as in the `data` section.
+
+    Args:
+        parser: The parser.
+        schemas: Names that --row-schema accepts.
+        many: Whether several sources may be given.
+    """
     parser.add_argument(
         "sources",
         nargs="+" if many else 1,
@@ -42,7 +48,7 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
         "--row-schema",
         "row_schema",
         metavar="NAME",
-        help=f"whose rows these are: {', '.join(schemas)} [by their columns]",
+        help=f"schema of the rows: {', '.join(schemas)} [decided by their columns]",
     )
     add(
         "--input-key",
@@ -70,7 +76,7 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
         "prompt_split",
         default="train",
         metavar="NAME",
-        help="of a directory or a data set of the hub [train]",
+        help="split of a directory or of a data set on the hub [train]",
     )
     add(
         "--max-samples",
@@ -78,26 +84,35 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
         type=whole(at_least=1),
         default=100_000_000,
         metavar="N",
-        help="rows that are read of each source [all]",
+        help="maximum number of rows of each source [all]",
     )
     add(
         "--on-bad-row",
         "on_bad_row",
         choices=["error", "skip"],
         default="error",
-        help="a row that cannot be used: end with exit code 2, or leave it out and list it [error]",
+        help="if a row cannot be used, end with exit code 2, or leave it out and list it [error]",
     )
 
 
 def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **changes: object) -> Data:
-    """The `data` section that the flags say. Raises ConfigError for a schema or a source that cannot be one."""
-    given = list(args.sources if sources is None else sources)
-    if not all(source.strip() for source in given):
-        raise ConfigError("'' is no data set. Give a file, a directory, or a name on the hub.")
+    """Return the `data` section of the flags.
+
+    Args:
+        args: The parsed arguments.
+        sources: Sources to read instead of those of the arguments.
+        **changes: Fields that differ from the flags.
+
+    Raises:
+        ConfigError: A schema or a source cannot be one.
+    """
+    source_names = list(args.sources if sources is None else sources)
+    if not all(source.strip() for source in source_names):
+        raise ConfigError("'' is not a data set. Give a file, a directory, or a name on the hub.")
     if args.row_schema is not None and args.row_schema not in args.schemas:
-        raise unknown("data.row_schema", args.row_schema, args.schemas, "Leave it out to have it told by the columns.")
+        raise unknown("data.row_schema", args.row_schema, args.schemas, "Leave it out: the columns decide.")
     fields = {
-        "prompt_dataset": given,
+        "prompt_dataset": source_names,
         "row_schema": args.row_schema,
         "input_key": args.input_key,
         "label_key": args.label_key,
@@ -110,7 +125,7 @@ def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **ch
 
 
 def files_of(args: argparse.Namespace) -> list[Path]:
-    """The files behind the sources: none of them may be written."""
+    """Return the files behind the sources. None of them may be written."""
     from ...data.rows import files_read
 
     cfg = data_of(args)
@@ -118,14 +133,14 @@ def files_of(args: argparse.Namespace) -> list[Path]:
 
 
 @contextmanager
-def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error; yields what is called for each row."""
+def counting(description: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on standard error; yield a function to call for each row."""
     from rich.console import Console
 
     from ...logs.progress import bar
 
     done = 0
-    with bar(what, total, Console(stderr=True)) as advance:
+    with bar(description, total, Console(stderr=True)) as advance:
 
         def tick() -> None:
             nonlocal done
@@ -137,7 +152,7 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]
 
 
 def tell(bad: BadRows) -> None:
-    """What was left out, a line each."""
+    """Print the bad rows that were left out, one line each."""
     for line in bad.listed:
         print(f"  bad: {line}")
     if bad.count > len(bad.listed):

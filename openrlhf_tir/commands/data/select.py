@@ -1,4 +1,4 @@
-"""data select: rows and samples of them -> the rows worth training on, as they were."""
+"""The `data select` command: keep the rows that are worth training on, judged by samples of them, unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.numbers import real, share, whole
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data select train.jsonl --samples runs/first --pass-rate 0.2 0.8 --out harder.jsonl
@@ -20,6 +20,7 @@ with filter.names = [], for --learning-impact."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
     from ...data.schemas import SCHEMAS
 
     add_row_arguments(parser, schemas=sorted(SCHEMAS))
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR_OR_FILE",
         help='a run\'s directory, or JSONL {"row" or "prompt", "correct", "epoch"}',
     )
-    add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
+    add("--out", type=Path, required=True, metavar="FILE", help="file to write: .jsonl, .json or .parquet")
     add(
         "--pass-rate",
         nargs=2,
@@ -45,21 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=0.6,
         metavar="X",
-        help="keep rows whose LIMR score is at least this, and 0.6 when none is given",
+        help="keep rows whose LIMR score is at least X; 0.6 without a value",
     )
     add(
         "--top",
         type=whole(at_least=1),
         metavar="N",
-        help="of these, the N whose pass rate is nearest to 1/2, or whose learning impact is largest [all]",
+        help="of these keep the N whose pass rate is nearest to 1/2, or whose learning impact is largest [all]",
     )
     add(
         "--min-samples", type=whole(at_least=1), default=1, metavar="N", help="rows with fewer count as not sampled [1]"
     )
-    add("--unsampled", choices=["drop", "keep"], default="drop", help="rows of which there are no samples [drop]")
+    add("--unsampled", choices=["drop", "keep"], default="drop", help="what to do with rows without samples [drop]")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
     from ...data.prepare.files import check_target, columns_of, write_rows
     from ...data.prepare.outcomes import read_outcomes
@@ -68,15 +70,16 @@ def run(args: argparse.Namespace) -> int:
     from ...errors import ConfigError, DataError
 
     if args.pass_rate is None and args.learning_impact is None:
-        raise ConfigError("Select by what? Give --pass-rate LOW HIGH, e.g. 0.2 0.8, or --learning-impact.")
+        raise ConfigError("Nothing to select by. Give --pass-rate LOW HIGH, e.g. 0.2 0.8, or --learning-impact.")
     if args.pass_rate and args.pass_rate[0] > args.pass_rate[1]:
         low, high = args.pass_rate
         raise ConfigError(
             f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay."
-            f" Turn them round: --pass-rate {high:g} {low:g}."
+            f" Swap them: --pass-rate {high:g} {low:g}."
         )
     check_target(args.out, [*files_of(args), *map(Path, args.samples)])
-    cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
+    cfg = data_of(args)
+    bad = BadRows(args.on_bad_row, MAX_LISTED)
     with counting("read samples") as tick:
         outcomes = read_outcomes(args.samples, tick)
     selection = Selection(outcomes, args.pass_rate, args.learning_impact, args.min_samples, args.unsampled == "keep")
@@ -95,11 +98,11 @@ def run(args: argparse.Namespace) -> int:
             " Give the data that the run was trained on, or samples whose 'row',"
             " 'question' or 'prompt' is that of the rows."
         )
-    kept = selection.kept(args.top)
+    kept_numbers = selection.kept(args.top)
 
     def rows() -> Iterator[Any]:
-        for i, (row, _) in enumerate(rows_and_problems(cfg, bad)):
-            if i in kept:
+        for number, (row, _) in enumerate(rows_and_problems(cfg, bad)):
+            if number in kept_numbers:
                 yield row
 
     count = write_rows(args.out, rows(), columns_of(args.sources))

@@ -1,10 +1,11 @@
-"""Rehearsal: whole episodes through the run's environments, rewards and filters before a model is loaded.
+"""Rehearsal: play whole episodes through the run's environments, rewards and filters before a model is loaded.
 
     first rows -> scripts (what a model might write) -> ScriptedEngine -> GroupRunner, as in a run -> rewards, filters
-               -> estimator and policy loss on what came out
+               -> estimator and policy loss on the result
 
-`train --check-only` ends with it: everything of the user's is called with a right answer, a wrong one, none, calls,
-calls that cannot be read and a response that is cut, so that its mistakes are told with file and line."""
+`train --check-only` ends with it. All of the user's code is called with a right answer, a wrong one, none, calls, calls
+that cannot be read and a response that is cut, so that its mistakes are reported with file and line.
+"""
 
 from __future__ import annotations
 

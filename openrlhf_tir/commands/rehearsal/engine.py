@@ -1,4 +1,4 @@
-"""ScriptedEngine: an engine that writes what a script says, in the policy's own tokens."""
+"""An engine that writes what a script says, in the policy's own tokens."""
 
 from __future__ import annotations
 
@@ -11,29 +11,38 @@ import numpy as np
 from ...types import Completion, Finish, Sampling
 
 LOGPROB = -0.5
-"""The log-prob of every token: no model was asked."""
+"""The log-prob of every token, because no model is asked."""
 EPISODE = re.compile(r"#(\d+)/")
+"""Finds the number of the episode in a request_id."""
 ROOM = 1 << 20
 """Tokens of a segment that nothing limits."""
 
 
 class ScriptedEngine:
-    """An Engine (ports.py). Which episode of a group a request belongs to is read from its request_id."""
+    """An Engine (ports.py) that plays scripts. The request_id says to which episode of a group a request belongs."""
 
     def __init__(self, codec: Any, eos: int | None, *, special: Callable[[str], bool] = lambda text: False) -> None:
-        """`eos`: the token that ends a response. `special`: whether a text's special tokens are meant, as in a chat."""
-        self.codec, self.eos, self.special = codec, eos, special
+        """Create the engine.
+
+        Args:
+            codec: Encodes and decodes text.
+            eos: The token that ends a response; None if there is none.
+            special: Returns True if a text's special tokens are meant as tokens, as in a chat.
+        """
+        self.codec = codec
+        self.eos = eos
+        self.special = special
         self.turns: list[list[str]] = []
-        """What the episodes of the group that runs will write."""
+        """What each episode of the running group will write."""
         self._left: dict[int, str] = {}
 
     def begin(self, turns: Sequence[Sequence[str]]) -> None:
-        """Take the scripts of another group."""
-        self.turns = [list(of_episode) for of_episode in turns]
+        """Take the scripts of the next group."""
+        self.turns = [list(episode_turns) for episode_turns in turns]
         self._left = {}
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Write the next turn of the episode, or what a stop string has left of the turn before."""
+        """Write the next turn of the episode, or the text that the last stop string has left of its turn."""
         number = EPISODE.search(request_id)
         episode = int(number[1]) if number else 0
         text = self._left.pop(episode, "")
@@ -45,15 +54,19 @@ class ScriptedEngine:
         return completion
 
     def complete(self, text: str, stops: Sequence[str], max_tokens: int = ROOM) -> tuple[Completion, str]:
-        """Return what an engine returns for a text, and what is left of the text behind the stop string."""
+        """Return what an engine returns for a text, and the text that is left after the stop string."""
         ends = [(text.index(stop) + len(stop), stop) for stop in stops if stop in text]
         end, stop = min(ends, default=(len(text), None))
-        written, left = text[:end], text[end:]
+        written = text[:end]
+        left = text[end:]
         encode = self.codec.encode_rendered if self.special(written) else self.codec.encode
         ids = list(encode(written))
         finish: Finish = "stop"
         if len(ids) > max_tokens:
-            ids, finish, stop, left = ids[:max_tokens], "length", None, ""
+            ids = ids[:max_tokens]
+            finish = "length"
+            stop = None
+            left = ""
             written = self.codec.decode(ids)
         elif stop is None and self.eos is not None and len(ids) < max_tokens:
             ids.append(self.eos)

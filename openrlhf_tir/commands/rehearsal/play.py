@@ -1,4 +1,4 @@
-"""Play: the episodes of a rehearsal, from the environments' servers to the estimator. Nothing is left on disk."""
+"""Play the episodes of a rehearsal, from the environments' servers to the estimator. Nothing stays on disk."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ from .scripts import Script, scripts_of, short_scripts_of
 from .tried import TriedEstimator, TriedLoss, estimator_inputs
 
 STEP_S = 6.0
-"""Seconds for a step or reset of an environment of the user's own: a minute is all that the rehearsal may take."""
+"""Deadline of a step or reset of a user's environment in seconds: the rehearsal should take a minute at most."""
 START_S = 40.0
-"""Seconds for the servers to start. One that builds an index takes longer, and is not played."""
+"""Deadline for the servers to start, in seconds. One that builds an index takes longer, and is not played."""
 GROUP_S = 40.0
-"""Seconds for the episodes of one row."""
+"""Deadline for the episodes of one row, in seconds."""
 MAX_ROWS = 512
-"""Rows that are looked through for one of each environment."""
+"""Rows that are searched for one of each environment."""
 MORE_ROWS = 3
-"""Further rows of each environment, of which a right and a wrong answer are played."""
+"""Further rows of each environment, for which a right and a wrong answer are played."""
 TORCH_S = 60.0
-"""Seconds for a policy loss, torch's import in its process not counted."""
+"""Deadline of a policy loss in seconds, without the import of torch in its process."""
 
 
 def rehearse(cfg: Config, progress: Callable[[str], None] = lambda line: None) -> Rehearsal:
-    """Play the scripts on the first rows of each environment, and call all user code with what comes out.
+    """Play the scripts on the first rows of each environment, and call all user code with the result.
 
     Args:
         cfg: A configuration that passed the other checks.
-        progress: Told what is done next, a line each.
+        progress: Called with a line about what is done next.
 
     Raises:
         ConfigError: A server of the run's own cannot be started.
     """
-    found = Rehearsal()
+    result = Rehearsal()
     directory = local_path(cfg.actor.model_name_or_path, "actor.model_name_or_path")
     if not directory.is_dir():
-        found.notes.append(
+        result.notes.append(
             f"no episode was played: the tokenizer of {cfg.actor.model_name_or_path} is not on this machine yet"
         )
-        return found
+        return result
     with tempfile.TemporaryDirectory(prefix="openrlhf_tir_rehearsal_") as scratch:
-        asyncio.run(_Rehearsal(_shortened(cfg, Path(scratch)), found, progress).run())
-    return found
+        asyncio.run(_Rehearsal(_shortened(cfg, Path(scratch)), result, progress).run())
+    return result
 
 
 def _shortened(cfg: Config, scratch: Path) -> Config:
-    """The configuration with a scratch run directory, and with deadlines that let a hang be told within a minute."""
+    """Return the configuration with a scratch run directory, and with deadlines that reveal a hang within a minute."""
 
-    def patient(section: Any) -> dict[str, Any]:
+    def short_deadlines(section: Any) -> dict[str, Any]:
         if not (cfg.train.agent_func_path or getattr(section, "file", None)):
             return {}
         times = {name: getattr(section, name) for name in ("step_timeout_s", "reset_timeout_s")}
@@ -93,18 +93,20 @@ def _shortened(cfg: Config, scratch: Path) -> Config:
         "run_dir": scratch,
         "rollout": cfg.rollout.model_copy(update=rollout),
         "reward": cfg.reward.model_copy(update=reward),
-        "env": cfg.env.model_copy(update=patient(cfg.env)),
-        "envs": {name: section.model_copy(update=patient(section)) for name, section in cfg.envs.items()},
+        "env": cfg.env.model_copy(update=short_deadlines(cfg.env)),
+        "envs": {name: section.model_copy(update=short_deadlines(section)) for name, section in cfg.envs.items()},
         "train": cfg.train.model_copy(update={"start_wait_s": 0.0}),
     }
     return cfg.model_copy(update=changed)
 
 
 class _Rehearsal:
-    def __init__(self, cfg: Config, found: Rehearsal, progress: Callable[[str], None]) -> None:
+    def __init__(self, cfg: Config, result: Rehearsal, progress: Callable[[str], None]) -> None:
         from ...cluster.jobs.inputs import tokenizer_of
 
-        self.cfg, self.found, self.progress = cfg, found, progress
+        self.cfg = cfg
+        self.result = result
+        self.progress = progress
         self.tokenizer = tokenizer_of(cfg)
         self.codec = HfCodec(self.tokenizer)
         self.engine = ScriptedEngine(self.codec, self.tokenizer.eos_token_id)
@@ -122,7 +124,7 @@ class _Rehearsal:
             self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
             owned.push_async_callback(self.pools.stop)
             self.judge = GroupEvaluator(cfg, self.pools.workers)
-            await self.pools.workers.warm()  # a worker's start is no part of an episode's time
+            await self.pools.workers.warm()  # so that the start of a worker is not part of an episode's time
             urls = await owned.enter_async_context(self._servers())
             if urls is None:
                 return
@@ -134,8 +136,8 @@ class _Rehearsal:
             self.runner = GroupRunner(
                 cfg, self.engine, self.codec, envs, self.pools, lambda group: KEEP, "rehearsal", writers, chats
             )
-            for name, of_env in tasks.items():
-                await self._environment(one(cfg.environments, name), of_env)
+            for name, env_tasks in tasks.items():
+                await self._environment(one(cfg.environments, name), env_tasks)
             await self._learner_code()
 
     def _tasks(self) -> dict[str, list[Task]]:
@@ -147,9 +149,9 @@ class _Rehearsal:
         tasks: dict[str, list[Task]] = {}
         prompts = prompts_of(self.cfg, data, self.tokenizer, longest).tasks
         for task in prompts:
-            of_env = tasks.setdefault(task.env, [])
-            if len(of_env) <= MORE_ROWS:
-                of_env.append(task)
+            env_tasks = tasks.setdefault(task.env, [])
+            if len(env_tasks) <= MORE_ROWS:
+                env_tasks.append(task)
         if not tasks:
             raise ConfigError(
                 f"None of the first {MAX_ROWS} prompts of {', '.join(data.datasets)} can be used: with data.max_len ="
@@ -160,7 +162,7 @@ class _Rehearsal:
 
     @asynccontextmanager
     async def _servers(self) -> AsyncIterator[dict[str, list[str]] | None]:
-        """The environments' servers, started as a run starts them; None where that takes too long here."""
+        """Start the environments' servers as a run does; yield None if that takes too long."""
         from ...cluster.env_process import env_urls
 
         if self.cfg.rollout.agent == "external":
@@ -172,7 +174,7 @@ class _Rehearsal:
                 async with asyncio.timeout(START_S):
                     urls = await kept.enter_async_context(env_urls(self.cfg))
             except TimeoutError:
-                self.found.notes.append(f"no episode was played: an environment did not start within {START_S:g} s")
+                self.result.notes.append(f"no episode was played: an environment did not start within {START_S:g} s")
                 yield None
                 return
             yield urls
@@ -186,57 +188,62 @@ class _Rehearsal:
         await agents.start()
         return agents
 
-    async def _environment(self, e: Environment, tasks: list[Task]) -> None:
+    async def _environment(self, environment: Environment, tasks: list[Task]) -> None:
         """Play all scripts on the first row, and the short ones on a few more."""
         for number, task in enumerate(tasks):
-            if self.found.faults:
+            if self.result.faults:
                 return
             chats = self.runner._chat_format(task)
             task = chats.task(task) if chats else task
-            most = self.cfg.rollout.max_new_tokens
+            max_tokens = self.cfg.rollout.max_new_tokens
             self.engine.special = (lambda text: True) if chats else (lambda text: False)
-            scripts = self._scripts(task, e) if number == 0 else short_scripts_of(task, self.engine.complete, most)
-            of_row = "" if number == 0 else f" ({task.row or f'row {number + 1}'})"
-            self.progress(f"environment {e.name}: {len(scripts)} episodes{of_row}")
-            group = await self._group(task, scripts, of_row)
+            scripts = (
+                self._scripts(task, environment)
+                if number == 0
+                else short_scripts_of(task, self.engine.complete, max_tokens)
+            )
+            row_note = "" if number == 0 else f" ({task.row or f'row {number + 1}'})"
+            self.progress(f"environment {environment.name}: {len(scripts)} episodes{row_note}")
+            group = await self._group(task, scripts, row_note)
             if number == 0:
-                self.found.groups[e.name] = group
-                self.found.scripts[e.name] = [script.title for script in scripts]
-            await self._judged(group, e)
+                self.result.groups[environment.name] = group
+                self.result.scripts[environment.name] = [script.title for script in scripts]
+            await self._evaluate(group, environment)
 
-    def _scripts(self, task: Task, e: Environment) -> list[Script]:
+    def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg
-        protocol = None if cfg.by_agent else (lambda: turns.make(e.env))
-        return scripts_of(task, e, protocol, self.engine.complete, cfg.rollout.max_new_tokens)
+        protocol = None if cfg.by_agent else (lambda: turns.make(environment.env))
+        return scripts_of(task, environment, protocol, self.engine.complete, cfg.rollout.max_new_tokens)
 
-    async def _group(self, task: Task, scripts: list[Script], of_row: str) -> Group:
-        """Run one group whose i-th episode writes the i-th script. What fails is recorded."""
+    async def _group(self, task: Task, scripts: list[Script], row_note: str) -> Group:
+        """Run one group whose i-th episode writes the i-th script, and record what fails."""
         key = GroupKey(0, next(self.keys))
         self.engine.begin([script.turns for script in scripts])
         if self.cfg.rollout.agent == "external":
             group = Group(key, task, await asyncio.gather(*(self._alone(task, i, s) for i, s in enumerate(scripts))))
         else:
-            n = {"n_samples_per_prompt": len(scripts)}
-            self.runner.cfg = self.cfg.model_copy(update={"rollout": self.cfg.rollout.model_copy(update=n)})
+            samples = {"n_samples_per_prompt": len(scripts)}
+            self.runner.cfg = self.cfg.model_copy(update={"rollout": self.cfg.rollout.model_copy(update=samples)})
             _, group = await self.runner.run(key, task)
-        self.found.episodes += len(scripts)
+        self.result.episodes += len(scripts)
         for trajectory in group.trajectories:
             if trajectory.failed:
-                during = scripts[trajectory.index].title + of_row
+                during = scripts[trajectory.index].title + row_note
                 in_user_code = trajectory.failed in METHOD_REASONS or self._has_own_server(task)
                 why = trajectory.why
-                if not why:  # given up with its group: by nothing that is known of this episode
+                if not why:  # It was given up with its group, for no reason that is known of this episode.
                     why = f"not all episodes were over within {GROUP_S:g} s ({trajectory.failed})"
                     in_user_code = False
-                self.found.failed(why, trajectory.traceback, during, in_user_code=in_user_code)
+                self.result.failed(why, trajectory.traceback, during, in_user_code=in_user_code)
         return group
 
     def _has_own_server(self, task: Task) -> bool:
-        """Return True if the environment is a class of the user's own: then a step that does not end is its doing."""
+        """Return True for a user's environment class or agent file: a step that does not end is then the user's
+        mistake."""
         return one(self.cfg.environments, task.env).env.file is not None or bool(self.cfg.train.agent_func_path)
 
     async def _alone(self, task: Task, index: int, script: Script) -> Trajectory:
-        """A response that nothing follows, for a run in which an external agent writes them."""
+        """Return a response that nothing follows, for a run in which an external agent writes them."""
         trajectory = Trajectory(index, np.asarray(self.codec.encode_prompt(task.prompt), np.int32))
         completion, _ = self.engine.complete(script.turns[0], (), self.cfg.rollout.max_new_tokens)
         trajectory.segments = [Segment.of_model(completion)]
@@ -244,22 +251,22 @@ class _Rehearsal:
         try:
             trajectory.reward, correct, parts = await self.pools.score(trajectory, task)
             trajectory.parts |= {"correct": float(correct), **parts}
-        except InfraError as e:
-            trajectory.failed, trajectory.why = e.reason, str(e)
-            trajectory.traceback = getattr(e, "user_traceback", "")
+        except InfraError as error:
+            trajectory.failed, trajectory.why = error.reason, str(error)
+            trajectory.traceback = getattr(error, "user_traceback", "")
         return trajectory
 
-    async def _judged(self, group: Group, e: Environment) -> None:
-        """Ask group reward and filters about all of the group, its right and its wrong answers, and one alone."""
+    async def _evaluate(self, group: Group, e: Environment) -> None:
+        """Apply group reward and filters to the whole group, its right answers, its wrong answers, and one alone."""
         valid = group.valid
         right = [t for t in valid if t.parts["correct"] > 0.5]
         wrong = [t for t in valid if t.parts["correct"] <= 0.5]
         parts = {"all episodes": valid, "the right answers": right, "the wrong answers": wrong, "one": valid[:1]}
         for title, members in parts.items():
-            if not members or self.found.faults:  # one at a time: a filter that does not end is waited for each time
+            if not members or self.result.faults:  # Stop at a fault: a filter that hangs would be waited for each time.
                 continue
-            during = f"the judgement of {title}"
-            await self._called(partial(self.judge, _of(group, members)), during)
+            during = f"the evaluation of {title}"
+            await self._call(partial(self.judge, _group_of(group, members)), during)
             own: list[tuple[Any, dict[str, Any]]] = [
                 (UserFilter(name), dict(e.filter.options))
                 for name in e.filter.order
@@ -269,41 +276,41 @@ class _Rehearsal:
                 options = {"max_tokens": self.cfg.rollout.max_new_tokens, **e.filter.options}
                 own.append((SampleFilter(e.filter.sample), options))
             for function, options in own:
-                await self._called(partial(self.pools.workers.run, function, _of(group, members), options), during)
+                await self._call(partial(self.pools.workers.run, function, _group_of(group, members), options), during)
 
     async def _learner_code(self) -> None:
-        """Call an estimator and a policy loss of the user's own."""
+        """Call a user's estimator and policy loss."""
         advantage, actor = self.cfg.algo.advantage, self.cfg.actor
         if plugins.is_own(ESTIMATOR, advantage.estimator):
             self.progress("the advantage estimator")
-            for group in self.found.groups.values():
+            for group in self.result.groups.values():
                 for title, members in {"a group": group.valid, "a group of one": group.valid[:1]}.items():
                     if not members:
                         continue
                     masks = [t.is_model for t in members]
                     inputs = estimator_inputs([t.scored for t in members], masks, advantage.gamma, advantage.options)
                     tried = TriedEstimator(advantage.estimator)
-                    await self._called(partial(self.pools.workers.run, tried, inputs), f"the advantages of {title}")
+                    await self._call(partial(self.pools.workers.run, tried, inputs), f"the advantages of {title}")
         if actor.policy_loss:
             self.progress("the policy loss")
             workers = Workers(1, None, TORCH_S)
             workers.prepare = _import_torch
             try:
                 loss = TriedLoss(actor.policy_loss, actor.clip, dict(actor.policy_loss_options))
-                await self._called(lambda: workers.run(loss), "the policy loss")
+                await self._call(lambda: workers.run(loss), "the policy loss")
             finally:
                 workers.close()
 
-    async def _called(self, call: Callable[[], Awaitable[Any]], during: str) -> None:
+    async def _call(self, call: Callable[[], Awaitable[Any]], during: str) -> None:
         try:
             await call()
-        except TirError as e:
-            in_user_code = isinstance(e, MethodError)
-            self.found.failed(str(e), getattr(e, "user_traceback", ""), during, in_user_code=in_user_code)
+        except TirError as error:
+            in_user_code = isinstance(error, MethodError)
+            self.result.failed(str(error), getattr(error, "user_traceback", ""), during, in_user_code=in_user_code)
 
 
-def _of(group: Group, members: list[Trajectory]) -> Group:
-    """A copy of the group with these trajectories: a judge changes what it judges."""
+def _group_of(group: Group, members: list[Trajectory]) -> Group:
+    """Return a copy of the group with these trajectories, because an evaluation changes the group."""
     return Group(group.key, group.task, copy.deepcopy(members))
 
 

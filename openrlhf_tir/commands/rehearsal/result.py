@@ -1,4 +1,4 @@
-"""What a rehearsal has seen: episodes, and every distinct fault once."""
+"""The result of a rehearsal: its episodes, and every distinct fault once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Fault:
     """One thing that failed, in user code or outside of it.
 
     Attributes:
-        words: The error in words, with file and line where it is user code.
-        traceback: The traceback of the user's code; empty where nothing of it was raised.
+        words: The error, with file and line if it is user code.
+        traceback: The traceback of the user's code; empty if it raised nothing.
         during: The episodes, or the step, in which it failed.
-        in_user_code: False for a server, a verifier or a time limit that user code is not known to be the cause of.
+        in_user_code: False for a server, a verifier or a time limit of which user code is not known to be the cause.
     """
 
     words: str
@@ -26,10 +26,13 @@ class Fault:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """Attributes:
-    groups: By environment, the episodes of its first row, in the order of `scripts`.
-    scripts: By environment, what each episode was about.
-    notes: What could not be tried, and why.
+    """What was played and what failed.
+
+    Attributes:
+        groups: By environment, the episodes of its first row, in the order of `scripts`.
+        scripts: By environment, what each episode tests.
+        notes: What could not be tried, and why.
+        episodes: Number of episodes.
     """
 
     groups: dict[str, Group] = field(default_factory=dict)
@@ -39,12 +42,12 @@ class Rehearsal:
     _faults: dict[str, Fault] = field(default_factory=dict)
 
     def failed(self, words: str, traceback: str, during: str, *, in_user_code: bool) -> None:
-        """Record a fault; one that was seen before in another episode is the same."""
+        """Record a fault. The same fault in another episode is added to the first."""
         fault = self._faults.setdefault(words, Fault(words, traceback, [], in_user_code))
         if during not in fault.during:
             fault.during.append(during)
 
     @property
     def faults(self) -> list[Fault]:
-        """Those of user code first, and of these what raised: others may only have waited for it."""
+        """The faults of user code first, and of these the ones that raised: others may only have waited for them."""
         return sorted(self._faults.values(), key=lambda fault: (not fault.in_user_code, not fault.traceback))

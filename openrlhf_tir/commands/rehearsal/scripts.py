@@ -1,7 +1,8 @@
-"""Scripts: what a model might write to a problem, one list of turns for each episode.
+"""What a model might write to a problem: one list of turns for each episode.
 
-How a call is written is found by asking the turn protocol: forms of calls, and its stop strings, are shown to it until
-it takes one for a call. So a protocol of the user's own is found out like ours."""
+The form of a call is found by asking the turn protocol: it is shown known forms, and its own stop strings, until it
+takes one for a call. So a user's protocol is explored like ours.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ FORMS = (
     "{action}",
     "{action}\n",
 )
-"""Ways in which the methods that we know write a call."""
+"""Forms of a call in the methods that we know."""
 BROKEN_FORMS = (
     "<tool_call>{not json</tool_call>",
     "<tool>{not json</tool>",
@@ -42,20 +43,25 @@ BROKEN_FORMS = (
     "```python\n```\n",
     "<search></search>",
 )
-"""What looks like a call, and cannot be read."""
+"""Texts that look like a call but cannot be read."""
 MAX_SEGMENTS = 4
 """Stops after which a form is given up: a protocol may stop at the opening and at the closing of a call."""
 MAX_CALLS = 4
 """Forms of calls that are played."""
 Complete = Callable[[str, Sequence[str]], tuple[Completion, str]]
-"""(text, stop strings) -> what an engine returns for it, and the text that is left behind a stop string."""
+"""(text, stop strings) -> what an engine returns for it, and the text that is left after the stop string."""
 WRONG = "0.123 wrong"
-"""No problem's answer."""
+"""An answer that is right for no problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`title`: what the episode is about; `turns`: what the model writes, one after the other."""
+    """One episode.
+
+    Attributes:
+        title: What the episode tests.
+        turns: What the model writes, in order.
+    """
 
     title: str
     turns: list[str]
@@ -63,21 +69,23 @@ class Script:
 
 def scripts_of(
     task: Task,
-    e: Environment,
+    environment: Environment,
     protocol: Callable[[], Any] | None,
     complete: Complete,
-    most: int,
+    max_tokens: int,
 ) -> list[Script]:
     """Return the episodes to play on a task.
 
     Args:
-        protocol: Makes the environment's protocol; None where an agent writes the responses.
-        complete: What an engine returns.
-        most: Tokens that a response may have.
+        task: The problem.
+        e: Its environment.
+        protocol: Makes the environment's protocol; None if an agent writes the responses.
+        complete: Returns what an engine would.
+        most: Maximum number of tokens of a response.
     """
-    long = "and so on " * (2 + most)
-    answer, wrong = (_answer(text, complete, most) for text in (task.label, WRONG))
-    found = [
+    long = "and so on " * (2 + max_tokens)
+    answer, wrong = (_answer(text, complete, max_tokens) for text in (task.label, WRONG))
+    scripts = [
         Script("the right answer", [answer]),
         Script("the label alone", [task.label]),
         Script("a wrong answer", [wrong]),
@@ -87,75 +95,75 @@ def scripts_of(
         Script("a response that is cut", [long]),
         Script("characters of many kinds", ["é 中文 \\ {} %s $x$ <b> \U0001f600 \x00 1e999 nan"]),
     ]
-    calls = _calls(task, e, protocol, complete) if protocol else []
+    calls = _calls(task, environment, protocol, complete) if protocol else []
     for call in calls:
-        found.append(Script(f"a call, then the right answer: {_short(call)}", [call, answer]))
+        scripts.append(Script(f"a call, then the right answer: {_short(call)}", [call, answer]))
     if calls:
-        # the label is the first action: in a game it may win, and nothing would follow it
-        last_first = calls[::-1]
-        turns = [last_first[i % len(calls)] for i in range(max(2, min(e.env.max_calls, 8)))]
-        found.append(Script("calls until they are used up, then a wrong answer", [*turns, wrong]))
-        found.append(Script("two calls of the same kind, then nothing", [calls[-1], calls[-1], ""]))
-        found.append(Script("a call, then a response that is cut", [calls[0], long]))
+        # The label is the first action. In a game it may win, and no call would follow it, so it comes last.
+        reversed_calls = calls[::-1]
+        turns = [reversed_calls[number % len(calls)] for number in range(max(2, min(environment.env.max_calls, 8)))]
+        scripts.append(Script("calls until they are used up, then a wrong answer", [*turns, wrong]))
+        scripts.append(Script("two calls of the same kind, then nothing", [calls[-1], calls[-1], ""]))
+        scripts.append(Script("a call, then a response that is cut", [calls[0], long]))
     broken = _broken(protocol, complete) if protocol else []
-    found += [Script(f"a call that cannot be read: {_short(text)}", [text, answer]) for text in broken]
-    return found
+    scripts += [Script(f"a call that cannot be read: {_short(text)}", [text, answer]) for text in broken]
+    return scripts
 
 
-def short_scripts_of(task: Task, complete: Complete, most: int) -> list[Script]:
+def short_scripts_of(task: Task, complete: Complete, max_tokens: int) -> list[Script]:
     """Return the episodes for further rows: a right answer and a wrong one."""
-    right, wrong = (_answer(text, complete, most) for text in (task.label, WRONG))
+    right, wrong = (_answer(text, complete, max_tokens) for text in (task.label, WRONG))
     return [Script("the right answer", [right]), Script("a wrong answer", [wrong])]
 
 
-def _answer(text: str, complete: Complete, most: int) -> str:
-    """Return an answer in the forms that rewards look for, or in one that a short response has room for."""
+def _answer(text: str, complete: Complete, max_tokens: int) -> str:
+    """Return an answer in the first form that rewards look for and that fits into a response."""
     forms = (
         f"<think>\nLet me see.\n</think>\n<answer>\\boxed{{{text}}}</answer>",
         f"<answer>\\boxed{{{text}}}</answer>",
         f"\\boxed{{{text}}}",
     )
-    return next((form for form in forms if len(complete(form, ())[0].token_ids) <= most), text)
+    return next((form for form in forms if len(complete(form, ())[0].token_ids) <= max_tokens), text)
 
 
-def _actions(task: Task, e: Environment) -> list[str]:
-    """What may be an action of the environment: known ones of ours, the label, and plain texts."""
-    known = actions_for(e.serves) if not e.env.file else actions_for("")
+def _actions(task: Task, environment: Environment) -> list[str]:
+    """Return texts that may be actions of the environment: known ones of ours, the label, and plain texts."""
+    known = actions_for(environment.serves) if not environment.env.file else actions_for("")
     first = [known.valid, *(action for action in (known.failing,) if action)]
     plain = [task.label, "3", "hello", ""]
-    return list(dict.fromkeys([*plain, *first] if e.env.file else [*first, *plain]))
+    return list(dict.fromkeys([*plain, *first] if environment.env.file else [*first, *plain]))
 
 
 def _calls(
     task: Task,
-    e: Environment,
+    environment: Environment,
     protocol: Callable[[], Any],
     complete: Complete,
 ) -> list[str]:
-    """Return texts that the protocol takes for calls, of different actions where there are any."""
-    if e.env.max_calls == 0:
+    """Return texts that the protocol takes for calls, of different actions if possible."""
+    if environment.env.max_calls == 0:
         return []
     texts: list[str] = []
     stops = _stops(protocol)
     closings = [stop for stop in stops if stop.startswith("</")]
-    for action in _actions(task, e):
-        fields = _named(action, e.env.tools)
+    for action in _actions(task, environment):
+        fields = _named(action, environment.env.tools)
         for form in FORMS:
             texts.append(form.format(action=action, **fields))
         texts += [f"<{closing[2:]}{action}{closing}" for closing in closings]
         texts += [f"{action}{stop}" for stop in stops]
     texts += [f"I try {stop}" for stop in stops]
-    found: dict[str, str] = {}
+    texts_by_action: dict[str, str] = {}
     for text in texts:
         try:
-            read = _read(protocol, complete, text)
+            result = _read(protocol, complete, text)
         except TurnError:
             break
-        if isinstance(read, Call):
-            found.setdefault(read.action, text)
-        if len(found) >= MAX_CALLS:
+        if isinstance(result, Call):
+            texts_by_action.setdefault(result.action, text)
+        if len(texts_by_action) >= MAX_CALLS:
             break
-    return list(found.values())
+    return list(texts_by_action.values())
 
 
 def _broken(protocol: Callable[[], Any], complete: Complete) -> list[str]:
@@ -172,27 +180,28 @@ def _broken(protocol: Callable[[], Any], complete: Complete) -> list[str]:
 def _stops(protocol: Callable[[], Any]) -> Sequence[str]:
     try:
         return tuple(protocol().stops)
-    except Exception:  # the episodes tell of it
+    except Exception:  # The episodes will show it.
         return ()
 
 
 def _read(protocol: Callable[[], Any], complete: Complete, text: str) -> Any:
-    """Return what a fresh protocol makes of a text; None if it asks for nothing, or fails, which the episodes tell.
+    """Return what a fresh protocol makes of a text; None if it asks for nothing, or fails, which the episodes will
+    show.
 
     Raises:
-        TurnError: The protocol does not end: nobody wants to wait for that again and again.
+        TurnError: The protocol does not end. It is not tried again, because each trial takes its whole time limit.
     """
     try:
-        fresh = protocol()
+        turn_protocol = protocol()
         for _ in range(MAX_SEGMENTS):
-            completion, text = complete(text, tuple(fresh.stops))
-            read = fresh.advance(completion)
-            if isinstance(read, Call | Reject):
-                return read
-            if not isinstance(read, GoOn) or not text:
+            completion, text = complete(text, tuple(turn_protocol.stops))
+            result = turn_protocol.advance(completion)
+            if isinstance(result, Call | Reject):
+                return result
+            if not isinstance(result, GoOn) or not text:
                 return None
-    except TurnError as e:
-        if isinstance(e.__cause__, Overrun):
+    except TurnError as error:
+        if isinstance(error.__cause__, Overrun):
             raise
         return None
     except Exception:
@@ -201,7 +210,7 @@ def _read(protocol: Callable[[], Any], complete: Complete, text: str) -> Any:
 
 
 def _named(action: str, tools: Sequence[Any]) -> dict[str, str]:
-    """Return a call of the first tool that the environment has, with arguments of the types that its schema names."""
+    """Return a call of the environment's first tool, with arguments of the types in its schema."""
     function: Any = tools[0].get("function", tools[0]) if tools else {}
     properties = (function.get("parameters") or {}).get("properties") or {}
     by_type: dict[Any, Any] = {"integer": 3, "number": 1.5, "boolean": True, "array": [], "object": {}}

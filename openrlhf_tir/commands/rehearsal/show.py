@@ -1,4 +1,4 @@
-"""Show: what a rehearsal saw, as lines of text: the first prompt, one episode by who wrote it, the faults."""
+"""The result of a rehearsal as lines of text: the first prompt, one episode by who wrote it, the faults."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ PROMPT_CHARS = 1200
 """Characters of the first prompt that are shown."""
 SEGMENT_CHARS = 300
 """Characters of a segment that are shown."""
-DURING = 3
+MAX_EPISODES = 3
 """Episodes that are named with a fault."""
 
 
-def lines_of(found: Rehearsal) -> Iterator[str]:
+def lines_of(result: Rehearsal) -> Iterator[str]:
     """Yield the lines that `--check-only` prints: for each environment its first prompt and an episode."""
-    for name, group in found.groups.items():
+    for name, group in result.groups.items():
         prompt = _shortened(printable(group.task.prompt), PROMPT_CHARS)
         tokens = len(group.trajectories[0].prompt_ids)
         yield f"first prompt of environment {name}, {tokens} tokens, label {_shortened(repr(group.task.label), 80)}:"
         yield from (f"  | {line}" for line in prompt.splitlines())
         shown = _most_telling(group)
-        yield f"an episode, {found.scripts[name][shown.index]!r}:"
+        yield f"an episode, {result.scripts[name][shown.index]!r}:"
         yield from (f"  {line}" for line in episode_lines(shown))
-        yield from (f"  {line}" for line in _table(group, found.scripts[name]))
-    yield from found.notes
+        yield from (f"  {line}" for line in _table(group, result.scripts[name]))
+    yield from result.notes
 
 
 def episode_lines(trajectory: Trajectory) -> Iterator[str]:
     """Yield who wrote what, whether it is trained, and how many tokens that is."""
     for segment in trajectory.segments:
-        own = segment.source == "model"
-        who = "trained  model       " if own else "masked   environment "
+        by_model = segment.source == "model"
+        author = "trained  model       " if by_model else "masked   environment "
         text = _shortened(repr(printable(segment.text)), SEGMENT_CHARS)
-        yield f"{who} {len(segment.token_ids):5d} tokens  {text}"
+        yield f"{author} {len(segment.token_ids):5d} tokens  {text}"
     trained = int(trajectory.is_model.sum())
     masked = trajectory.response_tokens - trained
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
@@ -49,8 +49,8 @@ def episode_lines(trajectory: Trajectory) -> Iterator[str]:
 def fault_lines(faults: list[Fault]) -> Iterator[str]:
     """Yield each fault with the episodes in which it showed, and the traceback of the user's code."""
     for number, fault in enumerate(faults, 1):
-        more = f" and {len(fault.during) - DURING} more" if len(fault.during) > DURING else ""
-        yield f"{number}. in {'; '.join(fault.during[:DURING])}{more}:"
+        more = f" and {len(fault.during) - MAX_EPISODES} more" if len(fault.during) > MAX_EPISODES else ""
+        yield f"{number}. in {'; '.join(fault.during[:MAX_EPISODES])}{more}:"
         if fault.traceback:
             yield from (f"   {line}" for line in printable(fault.traceback).splitlines())
         yield f"   {printable(fault.words)}"
@@ -71,10 +71,18 @@ def _table(group: Group, titles: list[str]) -> Iterator[str]:
 
 
 def _most_telling(group: Group) -> Trajectory:
-    """The valid episode with the most text of the environment, short of those that a limit cut."""
-    valid = [t for t in group.trajectories if not t.failed] or group.trajectories
-    return max(valid, key=lambda t: (t.finish_reason != "length", bool(t.calls), t.reward or 0.0, -t.index))
+    """Return the valid episode that shows most: not cut by a limit, with calls, of a high reward."""
+    valid = [trajectory for trajectory in group.trajectories if not trajectory.failed] or group.trajectories
+    return max(
+        valid,
+        key=lambda trajectory: (
+            trajectory.finish_reason != "length",
+            bool(trajectory.calls),
+            trajectory.reward or 0.0,
+            -trajectory.index,
+        ),
+    )
 
 
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 20]} [... {len(text) - most + 20} more]"
+def _shortened(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 20]} [... {len(text) - max_chars + 20} more]"

@@ -1,4 +1,4 @@
-"""Tried: an estimator and a policy loss of the user's own, called in a worker process as the learner calls them."""
+"""Call a user's estimator and policy loss in a worker process, as the learner calls them."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ...user_code.failures import UserFunction
 
 
 class LearnerCodeError(MethodError):
-    """An estimator or a policy loss of the user's own failed."""
+    """A user's estimator or policy loss failed."""
 
     reason = "learner_code_error"
 
 
 @dataclass(frozen=True)
 class TriedEstimator(UserFunction):
-    """One estimator on one group: rewards [G] and masks [T]."""
+    """One estimator on one group."""
 
     def __call__(self, inputs: AdvantageInputs) -> None:
-        """Raises LearnerCodeError with file, line and traceback."""
-        own = plugins.load(ESTIMATOR, self.name)
-        function = getattr(own, "fn", own)
+        """Apply the estimator to rewards [G] and masks [T]. Raises LearnerCodeError with file, line and traceback."""
+        registered = plugins.load(ESTIMATOR, self.name)
+        function = getattr(registered, "fn", registered)
         with accept.named(ESTIMATOR, self.name, function, LearnerCodeError):
             function(inputs)
         try:
             get_estimator(self.name)(inputs)
-        except MethodBroken as e:
-            raise LearnerCodeError(str(e)) from None
+        except MethodBroken as error:
+            raise LearnerCodeError(str(error)) from None
 
 
 @dataclass(frozen=True)
 class TriedLoss(UserFunction):
-    """One policy loss on a micro batch of [2, 5], with a padded row."""
+    """One policy loss on a micro batch of shape [2, 5] that has a padded row."""
 
     clip: tuple[float, float]
     options: dict[str, Any]
 
     def __call__(self) -> None:
-        """Raises LearnerCodeError with file, line and traceback."""
+        """Compute loss and gradient. Raises LearnerCodeError with file, line and traceback."""
         import torch
 
         log_probs = torch.full((2, 5), -0.5, requires_grad=True)
@@ -58,16 +58,16 @@ class TriedLoss(UserFunction):
             function(inputs)
         try:
             (own_loss.load(self.name)(inputs) * mask).sum().backward()
-        except MethodBroken as e:
-            raise LearnerCodeError(str(e)) from None
+        except MethodBroken as error:
+            raise LearnerCodeError(str(error)) from None
         if log_probs.grad is None or not bool(torch.isfinite(log_probs.grad).all()):
-            at = plugins.location(function)
-            raise LearnerCodeError(f"actor.policy_loss = {self.name!r}: {at}: its gradient is not finite.")
+            location = plugins.location(function)
+            raise LearnerCodeError(f"actor.policy_loss = {self.name!r}: {location}: its gradient is not finite.")
 
 
 def estimator_inputs(
     rewards: list[float], masks: list[np.ndarray], gamma: float, options: dict[str, Any]
 ) -> AdvantageInputs:
-    """Return what the learner would give an estimator for one group, the batch being this group alone."""
+    """Return what the learner would give an estimator for one group, as if the batch were this group alone."""
     rewards_G = np.asarray(rewards, np.float64)
     return AdvantageInputs(rewards_G, masks, gamma, options, rewards_G)
