@@ -40,7 +40,7 @@ from .versions import wanted
 
 log = logging.getLogger(__name__)
 STOP_DEADLINE = Deadline(20.0, "engine_handle.STOP_DEADLINE")
-"""An actor that is asked to stop aborts its requests and closes its sessions: seconds. After that it is killed."""
+"""Seconds for an actor to abort its requests and close its sessions after it was asked to stop. Then it is killed."""
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
@@ -120,7 +120,7 @@ class EngineHandle:
         try:
             return await self._await(result, "run_group", deadline), payload
         except asyncio.CancelledError:
-            ray.cancel(result)  # nobody wants the group any more: the engine is free for others
+            ray.cancel(result)  # The group is not wanted any more, so the engine is free for others.
             raise
         finally:
             self.running.discard(key)
@@ -132,10 +132,12 @@ class EngineHandle:
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """Return what RolloutActor.busy_intervals does, by the clock of the controller."""
         sent = time.time()
-        time_there, spans_of = await self.call(RolloutActor.busy_intervals, deadline=self.unresponsive)
+        time_there, spans_by_track = await self.call(RolloutActor.busy_intervals, deadline=self.unresponsive)
         self.clock.record_answer(sent, time_there, time.time())
-        ours = self.clock.to_local
-        return {track: [(ours(start), ours(end)) for start, end in spans] for track, spans in spans_of.items()}
+        to_local = self.clock.to_local
+        return {
+            track: [(to_local(start), to_local(end)) for start, end in spans] for track, spans in spans_by_track.items()
+        }
 
     async def discard(self, reason: str) -> None:
         """End the process because its weights are unknown, with all that it sampled. The pool replaces it."""
@@ -160,14 +162,15 @@ class EngineHandle:
     async def _await(self, answer: Awaitable[Any], method: str, deadline: Deadline) -> Any:
         try:
             return await within(deadline, _result(answer), f"{method} of {self.name}", unless=self.given_up)
-        except EngineGone:  # of the method itself: it speaks of another engine
+        except EngineGone:  # The method itself raised it, about another engine.
             raise
-        except GivenUp:  # a stopped process would keep its caller
+        except GivenUp:  # The process is ended: its answer would never come.
             raise EngineGone(f"{self.name} was given up.") from None
         except (DeadlineMissed, EngineError) as error:
             cause: Exception = error
-            reason = str(getattr(error, "cause", None) or error)  # an error that crossed Ray holds its whole traceback
-            if isinstance(error, EngineError):  # vLLM's own process may have been killed, not the actor
+            # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
+            reason = str(getattr(error, "cause", None) or error)
+            if isinstance(error, EngineError):  # vLLM's own process may have been killed, not the actor.
                 reason = await end_of(self.cfg, self.name, reason, certain=False)
         except ray.exceptions.RayError as error:
             cause = error

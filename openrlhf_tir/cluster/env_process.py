@@ -1,5 +1,6 @@
-"""EnvProcess: the environment servers that a run starts for itself, one for each environment without a URL. Restarted
-if they die."""
+"""The environment servers that a run starts itself: one for each environment without a URL. A server that dies is
+started
+again."""
 
 from __future__ import annotations
 
@@ -23,27 +24,38 @@ from .lost import end_of, watched
 SERVERS = {
     name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")
 }
+"""Environment -> module of our server for it."""
 SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl", "tau")}
 WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
-"""Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
+"""Our servers that get env.workers. The others answer at once, and have a large default."""
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name", "reset-timeout")
-"""Flags of a server that the run sets itself, or has a setting for."""
+"""Flags of a server that the run sets itself, or for which it has a setting."""
 RESET_SHARE = 0.9
-"""Share of env.reset_timeout_s after which a reset of a class of the user's own is given up: its caller still waits,
-and hears where the class does."""
+"""Share of env.reset_timeout_s after which a reset of a user's class is given up: its caller still waits, and learns
+where
+the class is."""
 OWN = "env_servers.own"
-"""The server of a class of the user's own, env.file."""
+"""The server of a user's class, env.file."""
 START_TIMEOUT_S = 120.0
+"""Deadline of a server's start in seconds."""
 SLOW_START = ("search",)
-"""Servers that may build an index at their first start: these have timeouts.start_s."""
+"""Servers that may build an index at their first start. Their deadline is timeouts.start_s."""
 STARTS = 3
-"""How often a server that is killed while it starts is started again at once, the first included."""
+"""How often a server that is killed while it starts is started, the first time included."""
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
-    """Environment -> base URLs: those of its section, else that of a server of our own on loopback, which is up."""
+    """Yield the base URLs of each environment: those of its section, or that of a server on loopback that is running.
+
+    Args:
+        cfg: The run's configuration.
+
+    Raises:
+        ConfigError: A server cannot be started with these settings.
+        EnvError: A server was killed, or hangs.
+    """
     if cfg.train.agent_func_path:  # the file is the environment
         yield {}
         return
@@ -63,7 +75,11 @@ async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
 
 
 def server_module(e: Environment) -> str:
-    """The server that the run starts for it. Raises ConfigError when there is none."""
+    """Return the module of the server that the run starts for an environment.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if e.env.file:
         return OWN
     if e.serves not in SERVERS:
@@ -77,10 +93,12 @@ _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or 
 
 
 def server_flags(e: Environment) -> list[str]:
-    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass
-    on.
+    """Return the flags of an environment's server, except where it listens.
 
-    Those of a class of the user's own are keywords of its constructor, of any type.
+    The options of a user's class are keywords of its constructor, of any type.
+
+    Raises:
+        ConfigError: server_options holds a flag that the run sets itself, or no flag.
     """
     flags: list[str] = []
     if e.env.file:
@@ -103,7 +121,7 @@ def server_flags(e: Environment) -> list[str]:
                 f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out."
             )
         if e.env.file:
-            continue  # keywords of the class, which its server tells from flags
+            continue  # They are keywords of the class, passed as --options above.
         match value:
             case bool():
                 flags.append(f"--{flag}" if value else f"--no-{flag}")
@@ -111,56 +129,67 @@ def server_flags(e: Environment) -> list[str]:
                 flags += [f"--{flag}", str(value)]
             case _:
                 raise ConfigError(
-                    f"{e.section}.server_options.{key} = {value!r} is no flag's value."
+                    f"{e.section}.server_options.{key} = {value!r} cannot be the value of a flag."
                     " Write text, a number or a boolean."
                 )
     return flags
 
 
 class _Server:
+    """One server process, started again when it dies."""
+
     def __init__(self, cfg: Config, e: Environment) -> None:
-        self.cfg, self.env, self.port = cfg, e, 0
+        self.cfg = cfg
+        self.env = e
+        self.port = 0
         self.process: asyncio.subprocess.Process | None = None
-        of = f"env_server_{e.name}" if cfg.envs else "env_server"
-        self._name = of.replace("_", "-", 2)
-        self.port_file, self.log = Path(cfg.run_dir) / f"{of}.port", Path(cfg.run_dir) / f"{of}.log"
+        file_name = f"env_server_{e.name}" if cfg.envs else "env_server"
+        self._name = file_name.replace("_", "-", 2)
+        self.port_file = Path(cfg.run_dir) / f"{file_name}.port"
+        self.log = Path(cfg.run_dir) / f"{file_name}.log"
 
     async def first_start(self, wait_s: float) -> str:
-        """`start` on a free port. A restart by the launcher tries again for `wait_s`: what ends this server now did not
-        when the run began."""
+        """Start the server on a free port and return its URL.
+
+        A restart by the launcher tries again for `wait_s`: what ends the server now did not do so when the run began.
+        """
         clock = asyncio.get_running_loop().time
         give_up, failures = clock() + wait_s, 0
         while True:
             try:
                 return await self.start(port=0)
-            except (TirError, OSError) as e:
+            except (TirError, OSError) as error:
                 if clock() >= give_up:
                     raise
-                await self._pause(failures, e)
+                await self._pause(failures, error)
                 failures += 1
 
     async def start(self, port: int) -> str:
-        """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is
-        killed or hangs; with the log's end."""
+        """Start the server and return its URL once it listens.
+
+        Raises:
+            ConfigError: It ended by itself. The message has the end of its log.
+            EnvError: It was killed, or hangs.
+        """
         patience_s = self.cfg.timeouts.start_s if self.env.serves in SLOW_START else START_TIMEOUT_S
         for _ in range(STARTS):
             await self._spawn(port)
-            process = self._up()
+            process = self._running()
             try:
                 async with asyncio.timeout(patience_s):
                     while not self.port_file.exists() and process.returncode is None:
                         await asyncio.sleep(0.05)
             except TimeoutError:
                 process.kill()
-                raise EnvError(self._said(f"did not start within {patience_s:g} s")) from None
+                raise EnvError(self._with_log(f"did not start within {patience_s:g} s")) from None
             if self.port_file.exists():
                 self.port = int(self.port_file.read_text())
                 return f"http://127.0.0.1:{self.port}"
             if (code := process.returncode) is None or code >= 0:
-                raise ConfigError(self._said(f"did not start: it ended with code {code}"))
+                raise ConfigError(self._with_log(f"did not start: it ended with code {code}"))
             why = f"the {self.env.name} environment server was killed by signal {-code} while it started"
             log.warning("%s", await end_of(self.cfg, self._name, why))
-        raise EnvError(self._said(f"was killed {STARTS} times while it started"))
+        raise EnvError(self._with_log(f"was killed {STARTS} times while it started"))
 
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
@@ -171,43 +200,45 @@ class _Server:
         args += server_flags(self.env)
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", server_module(self.env), *args)
-            # In a session of its own, it does not hear a signal to our process group (timeout, Slurm, Ctrl-C): the run
-            # winds down first, and ends its servers when it is done.
+            # In its own session it does not get signals to our process group (timeout, Slurm, Ctrl-C): the run winds
+            # down first, and ends its servers when it is done.
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=self._environ(), start_new_session=True
             )
         await asyncio.to_thread(watched, self.cfg, self._name, self.process.pid, descendants=False)
 
-    def _up(self) -> asyncio.subprocess.Process:
+    def _running(self) -> asyncio.subprocess.Process:
         assert self.process is not None, "start() comes first"
         return self.process
 
     def _environ(self) -> dict[str, str]:
-        """Ours, without the secrets that are none of a process's business that runs the model's code."""
-        return {k: v for k, v in os.environ.items() if k not in (self.cfg.rollout.token_env, "WANDB_API_KEY")}
+        """Return our environment variables without secrets that a process that runs the model's code must not have."""
+        secrets = (self.cfg.rollout.token_env, "WANDB_API_KEY")
+        return {name: value for name, value in os.environ.items() if name not in secrets}
 
-    def _said(self, what: str) -> str:
+    def _with_log(self, event: str) -> str:
         return (
-            f"The {self.env.name} environment server {what}. Its log ({self.log})"
+            f"The {self.env.name} environment server {event}. Its log ({self.log})"
             f" ends:\n{self.log.read_text(errors='replace')[-600:]}"
         )
 
     async def keep_alive(self) -> None:
-        """Start it again on the same port whenever it dies; the env client retries meanwhile.
+        """Start the server again on the same port whenever it dies. The environment client retries meanwhile.
 
-        One that does not come up, or that this machine has no room to start (a failed fork), is tried again with a
-        growing pause: the pipeline stops the run when too many groups fail.
+        If it does not start, or this machine has no room to start it (a failed fork), it is tried again after a growing
+        pause.
+        The pipeline stops the run when too many groups fail.
         """
         failures = 0
         while True:
-            code = await self._up().wait()
+            code = await self._running().wait()
             why = f"the {self.env.name} environment server ended with code {code}"
             log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             try:
                 await self.start(self.port)
                 failures = 0
-            except (TirError, OSError) as e:
-                await self._pause(failures, e)
+            except (TirError, OSError) as error:
+                await self._pause(failures, error)
                 failures += 1
 
     async def _pause(self, failures: int, error: Exception) -> None:
@@ -216,6 +247,7 @@ class _Server:
         await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:
+        """End the process; kill it if it does not end within 10 s."""
         if self.process and self.process.returncode is None:
             self.process.terminate()
             try:

@@ -1,8 +1,8 @@
 """Keep a run alive whose output nobody reads any more.
 
-`train ... 2>&1 | tee log` and Ctrl-C: the terminal signals `tee` as well, which ends at once. The run goes on for as
-long as its checkpoint takes, and every line that it prints then raises BrokenPipeError; a terminal that was closed
-raises EIO. Neither may cost the checkpoint, or turn the exit code of a stop into that of a failure.
+`train ... 2>&1 | tee log` and Ctrl-C: the terminal signals `tee` too, which ends at once. The run continues as long as
+its checkpoint takes, and every line that it prints then raises BrokenPipeError; a closed terminal raises EIO. Neither
+may cost the checkpoint, or turn the exit code of a stop into that of a failure.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 UNREAD = (errno.EPIPE, errno.EIO)
+"""Errors that mean that nobody reads the output any more."""
 
 
 class _Lasting(io.RawIOBase):
-    """Writes to a file descriptor; once its reader is gone, everything that is written there is discarded."""
+    """Writes to a file descriptor. Once its reader is gone, everything that is written is discarded."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -45,7 +46,7 @@ class _Lasting(io.RawIOBase):
 
 
 class _Unbuffered(io.BufferedWriter):
-    """Hands on at once what is written to it, all of it, as PYTHONUNBUFFERED=1 asks for."""
+    """Passes on at once everything that is written to it, as PYTHONUNBUFFERED=1 requires."""
 
     def write(self, data: Any) -> int:
         count = super().write(data)
@@ -55,36 +56,36 @@ class _Unbuffered(io.BufferedWriter):
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Within the block, standard output and error may lose their reader. What comes after it may print as well."""
-    before = {"stdout": sys.stdout, "stderr": sys.stderr}
+    """Allow standard output and error to lose their reader within the block. Code after the block may print too."""
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     lasting: list[io.TextIOBase] = []
-    for name, stream in before.items():
+    for name, stream in streams.items():
         if not isinstance(stream, io.TextIOWrapper):
             continue  # a test captures it
         try:
             descriptor = stream.fileno()
         except OSError:
-            continue  # it is no file
-        ours = io.TextIOWrapper(
+            continue  # it is not a file
+        wrapper = io.TextIOWrapper(
             _Unbuffered(_Lasting(descriptor)) if stream.write_through else io.BufferedWriter(_Lasting(descriptor)),
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        with suppress(OSError):  # its reader is gone already: its end discards what is left
+        with suppress(OSError):  # Its reader is gone already. Closing it discards what is left.
             stream.flush()
-        setattr(sys, name, ours)
-        lasting.append(ours)
+        setattr(sys, name, wrapper)
+        lasting.append(wrapper)
     try:
         yield
     finally:
-        for wrapper in lasting:
-            with suppress(OSError):  # a full disk: the streams are put back all the same
-                wrapper.flush()
-            if _is_unread(wrapper.fileno()):
-                _discard(wrapper.fileno())
-        for name, stream in before.items():
+        for replaced in lasting:
+            with suppress(OSError):  # On a full disk too, the original streams are restored.
+                replaced.flush()
+            if _is_unread(replaced.fileno()):
+                _discard(replaced.fileno())
+        for name, stream in streams.items():
             setattr(sys, name, stream)
 
 
@@ -96,7 +97,7 @@ def _is_unread(descriptor: int) -> bool:
 
 
 def _discard(descriptor: int) -> None:
-    """Send what is written to this descriptor from now on, by whatever library, nowhere."""
+    """Discard everything that any library writes to this descriptor from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -1,7 +1,7 @@
-"""LearnerGroup: one Ray actor per rank, every call goes to all ranks at once. Implements `Learner` for the pipeline.
+"""The learner ranks, one Ray actor each, as one Learner for the pipeline. Every call goes to all ranks at once.
 
-Every call has a deadline. A rank that dies, loses what its call needs or does not answer in time is LearnerDied: all
-ranks start again from the last checkpoint.
+Every call has a deadline. If a rank dies, loses what its call needs, or does not answer in time, LearnerDied is raised:
+all ranks start again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
-"""Tries to place ranks that start again; with pauses and timeouts.placement_s for each, about twenty minutes."""
+"""Tries to place restarting ranks. With pauses and timeouts.placement_s for each that is about twenty minutes."""
 DEATHS_AT_START = 3
-"""Deaths of starting ranks after which they are not started again: what kills them each time is not the network."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
+"""Deaths of starting ranks after which they are not started again: the same cause kills them each time."""
+FIRST_PAUSE_S = 5.0
+MAX_PAUSE_S = 300.0
 THREADS = {"io": 1, "control": 1}
-"""Concurrency groups of a rank's actor -> their threads, beside the one that everything else has."""
+"""Concurrency group of a rank's actor -> number of its threads, beside the thread for all other calls."""
 DEATH_NOTICE_S = 20
-"""How long Ray may take to find out that a process is gone, after another rank has failed."""
+"""Seconds that Ray may take to notice that a process is gone, after another rank has failed."""
 
 
 def _name(rank: int) -> str:
-    """The name by which a rank's process is watched."""
+    """Return the name under which a rank's process is watched."""
     return f"learner-rank-{rank}"
 
 
@@ -57,32 +58,41 @@ class LearnerRank:
     """The rank itself; it exists from `start` on."""
 
     def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
 
     def address(self) -> tuple[str, int]:
-        """Where the ranks find each other, as long as this one lives: this node's address, and a port. Raises
-        ConfigError where the address that Ray was given is none of this node's own."""
+        """Return where the ranks find each other: this node's address, and a port that stays open while this rank
+        lives.
+
+        Raises:
+            ConfigError: The address that Ray was given does not belong to this node.
+        """
         from ..weights.rendezvous import served_store
 
         node = ray.util.get_node_ip_address()
         try:
             self.store = served_store(node)
-        except OSError as e:
+        except OSError as error:
             raise ConfigError(
-                f"Learner rank 0 cannot listen on {node}, which is its node's address for Ray: {e.strerror}."
-                " Start Ray there with --node-ip-address=, and an address of one of the node's own interfaces."
-            ) from e
+                f"Learner rank 0 cannot listen on {node}, which is its node's address for Ray: {error.strerror}."
+                " Start Ray there with --node-ip-address= and the address of one of the node's own interfaces."
+            ) from error
         return node, self.store.port
 
     def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
-        """-> this node's address and time. Raises ConfigError when it does not have the run's directory, or other
-        packages than `theirs`."""
+        """Return this node's address and time.
+
+        Raises:
+            ConfigError: This node does not see the run's directory, or has other packages than the controller.
+        """
         address = ray.util.get_node_ip_address()
         compare(theirs, f"learner rank {self.rank}", address)
         prove(mark, f"learner rank {self.rank}", address)
         return address, time.time()
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
+        """Load the model and return its version."""
         watched(cfg, _name(self.rank))
         from ..learner.zero3 import Zero3Rank
 
@@ -90,6 +100,7 @@ class LearnerRank:
         return self.inner.version
 
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
+        """Train a batch and return its metrics."""
         from ..learner.utilisation import gpu_metrics, tokens_of
         from ..memory.model_size import parameters
 
@@ -97,44 +108,64 @@ class LearnerRank:
         metrics = self.inner.step(batch, list(groups))
         seconds = time.monotonic() - begun
         cfg = self.inner.cfg
-        # Each epoch takes the whole batch through the model once. A part that was accumulated early is not in it.
+        # Each epoch passes the whole batch through the model once, without a part that was accumulated early.
         metas = [item.meta for item in batch.items]
         tokens = tokens_of(metas, share_prompts=cfg.shares_prompts) * cfg.train.max_epochs
         return metrics | gpu_metrics(parameters(cfg.actor.model_name_or_path), tokens, seconds, self.world_size)
 
     def accumulate(self, part: TrainBatch, *groups: Any) -> None:
+        """Accumulate the gradients of a part of the batch."""
         self.inner.accumulate(part, list(groups))
 
     @ray.method(concurrency_group="io")
     def written(self) -> dict[str, tuple[int, str]]:
-        """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
+        """Return the files that this rank wrote since the last call; see Learner.written.
+
+        It has its own thread: a step must not wait for the disk, nor this call for a step.
+        """
         return self.inner.written()
 
     def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
+        """Prepare a broadcast and return where its receivers meet."""
         return self.inner.open_broadcast(ray.util.get_node_ip_address(), receivers)
 
     @ray.method(concurrency_group="control")
     def end_broadcast(self, push: str, why: str) -> None:
-        """On a thread of its own, as the broadcast has the other."""
+        """End a broadcast. It has its own thread, because the broadcast occupies the other."""
         self.inner.sender.end(push, why)
 
     def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the rank."""
         return getattr(self.inner, method)(*args)
 
 
 class LearnerGroup:
-    """All ranks, as one Learner."""
+    """All ranks, as one Learner. See ports.Learner for the methods without a docstring.
+
+    Attributes:
+        cfg: The run's configuration.
+        ranks: The Ray handles of the ranks, by rank.
+        version: Version of the policy.
+    """
 
     def __init__(self, cfg: Config, ranks: list, group: PlacementGroup | None) -> None:
-        """`group`: the ranks' own reservation, which ends with them; None where it is shared."""
-        self.cfg, self.ranks, self._placement = cfg, ranks, group
+        """Create the group; see `start`.
+
+        Args:
+            cfg: The run's configuration.
+            ranks: The Ray handles of the ranks.
+            group: The ranks' own reservation, which ends with them; None if it is shared.
+        """
+        self.cfg = cfg
+        self.ranks = ranks
+        self._placement = group
         self.version = 0
         self._accumulated = 0
         """Trained tokens of the parts that the next step completes."""
 
     @classmethod
     async def reserve(cls, cfg: Config) -> PlacementGroup:
-        """Room for the ranks, which is theirs from `start` on. Raises ClusterFull."""
+        """Reserve room for the ranks, which `start` uses. Raises ClusterFull."""
         return await place(learner_room(cfg), f"{cfg.actor.world_size} learner ranks", cfg)
 
     @classmethod
@@ -145,49 +176,71 @@ class LearnerGroup:
         rank_class: type[LearnerRank] = LearnerRank,
         reserved: PlacementGroup | None = None,
     ) -> LearnerGroup:
-        """`shared`: a reservation that engines have their places in too (train.colocate_all); it outlives the ranks.
-        `reserved`: what `reserve` gave; without either it is asked for here."""
-        n = cfg.actor.world_size
+        """Start all ranks and return the group.
+
+        Args:
+            cfg: The run's configuration.
+            shared: A reservation in which engines have their places too (train.colocate_all). It outlives the ranks.
+            rank_class: LearnerRank, or a subclass.
+            reserved: The result of `reserve`. Without it and without `shared`, room is reserved here.
+
+        Raises:
+            ClusterFull: There is no room.
+            ConfigError: A node does not see the run's directory, or has other packages.
+            LearnerDied: A rank died or did not start in time.
+        """
+        world_size = cfg.actor.world_size
         room = learner_room(cfg) if shared is None else shared_room(cfg)
         placement = shared or reserved or await cls.reserve(cfg)
         actor = ray.remote(concurrency_groups=THREADS)(rank_class)
-        asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
+        options = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement if shared is None else None)
         try:
             for bundle in by_node(placement):
-                there = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=bundle)
+                strategy = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=bundle)
                 for _ in range(room.each):
-                    self.ranks.append(actor.options(**asked, scheduling_strategy=there).remote(len(self.ranks), n))
+                    self.ranks.append(
+                        actor.options(**options, scheduling_strategy=strategy).remote(len(self.ranks), world_size)
+                    )
             with marked(cfg.run_dir) as mark:
-                theirs, sent = wanted(), time.time()
-                seen = await self._all([r.sees.remote(mark, theirs) for r in self.ranks], "sees", "timeouts.start_s")
+                packages = wanted()
+                sent = time.time()
+                seen = await self._all(
+                    [rank.sees.remote(mark, packages) for rank in self.ranks], "sees", "timeouts.start_s"
+                )
             for address, now in dict(seen).items():
                 Clock(f"node {address}").record_answer(sent, now, time.time())
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
-            await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
+            await self._all([rank.start.remote(cfg, addr, port) for rank in self.ranks], "start", "timeouts.start_s")
         except BaseException:
-            await self.stop()  # else its resources stay reserved, and the next try finds the cluster full
+            await self.stop()  # Otherwise the resources stay reserved, and the next try finds the cluster full.
             raise
         return self
 
     @classmethod
     async def start_again(cls, cfg: Config, shared: PlacementGroup | None = None) -> LearnerGroup:
-        """In place of ranks that are lost: what they held may not be free yet, their node is to come back, or is not
-        quite there when it does.
-        Raises ClusterFull in the end, or LearnerDied when new ranks die as they start, each time."""
+        """Start new ranks in place of lost ones.
+
+        The resources of the lost ranks may not be free yet, and their node may have to come back, so this is tried
+        several
+        times.
+
+        Raises:
+            ClusterFull: There was no room in any attempt.
+            LearnerDied: New ranks died while they started, DEATHS_AT_START times.
+        """
         deaths = 0
         for attempt in range(1, PLACEMENT_ATTEMPTS):
             try:
                 return await cls.start(cfg, shared)
             except ClusterFull as e:
-                log.log(
-                    logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e
-                )
-            except LearnerDied as e:
+                level = logging.WARNING if attempt == 1 else logging.DEBUG
+                log.log(level, "the learner waits for room and tries again: %s", e)
+            except LearnerDied as error:
                 deaths += 1
                 if deaths == DEATHS_AT_START:
                     raise
-                log.warning("new learner ranks are lost as they start, tried again: %s", e)
+                log.warning("new learner ranks were lost while they started; they are started again: %s", error)
             await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
         return await cls.start(cfg, shared)
 
@@ -195,24 +248,28 @@ class LearnerGroup:
         start = time.monotonic()
         metrics = (await self._on_batch("step", batch))[0]
         self.version += int(metrics["updates"])
-        tokens, self._accumulated = self._accumulated + batch.num_tokens, 0
+        tokens = self._accumulated + batch.num_tokens
+        self._accumulated = 0
         report = StepReport(self.version, metrics, time.monotonic() - start, tokens)
         if not report.finite or metrics.get("updates_left_out"):
             report.left_out = (await self._call("why_left_out"))[0]
         return report
 
     async def accumulate(self, part: TrainBatch) -> None:
-        """Forward and backward of a part of the batch that the next `step` completes; no weight changes."""
-        before, self._accumulated = self._accumulated, 0  # what fails voids what was there
+        """Run forward and backward of a part of the batch that the next `step` completes. No weight changes."""
+        accumulated = self._accumulated
+        self._accumulated = 0  # If this call fails, earlier parts are void too.
         await self._on_batch("accumulate", part)
-        self._accumulated = before + part.num_tokens
+        self._accumulated = accumulated + part.num_tokens
 
     async def _on_batch(self, method: str, batch: TrainBatch) -> list[Any]:
-        """The answers of all ranks to a call that is given a batch, its payloads as they lie in the object store."""
+        """Call a method of all ranks with a batch, whose payloads stay in the object store, and return their
+        answers."""
         items = [type(item)(item.meta, None) for item in batch.items]
-        light = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))  # once, not for each rank
+        # The batch without payloads is put into the object store once, not for each rank.
+        metadata = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))
         payloads = [item.payload for item in batch.items]
-        calls = [getattr(r, method).remote(light, *payloads) for r in self.ranks]
+        calls = [getattr(rank, method).remote(metadata, *payloads) for rank in self.ranks]
         return await self._all(calls, method, "timeouts.learner_s")
 
     async def publish(self, path: Path) -> str:
@@ -222,7 +279,11 @@ class LearnerGroup:
         return (await self._call("publish_changes", path, base_version))[0]
 
     async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
-        """Rank 0 answers when it is done: an export may take minutes. timeouts.broadcast_s is of the meeting."""
+        """Prepare a broadcast and return where its receivers meet.
+
+        Rank 0 answers when it has exported the weights, which may take minutes, so the deadline is not
+        timeouts.broadcast_s.
+        """
         return (
             await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")
         )[0]
@@ -240,7 +301,7 @@ class LearnerGroup:
         await self._call("save", directory)
 
     async def written(self) -> dict[str, tuple[int, str]]:
-        parts = await self._all([r.written.remote() for r in self.ranks], "written", "timeouts.learner_s")
+        parts = await self._all([rank.written.remote() for rank in self.ranks], "written", "timeouts.learner_s")
         return {path: facts for files in parts for path, facts in files.items()}
 
     async def load(self, directory: Path) -> int:
@@ -249,7 +310,7 @@ class LearnerGroup:
         return self.version
 
     async def onload(self) -> None:
-        """Optimiser and gradients onto the GPUs, which the engines have left (train.colocate_all)."""
+        """Move optimiser and gradients to the GPUs, which the engines have left (train.colocate_all)."""
         await self._call("onload")
 
     async def offload(self) -> None:
@@ -265,29 +326,41 @@ class LearnerGroup:
         return (await self._call("sft_loss", rows))[0]
 
     async def reload(self, cfg: Config) -> None:
-        """Same processes, anew: cfg's model, a fresh optimiser, version 0."""
+        """Load the model of `cfg` in the same processes, with a fresh optimiser, as version 0."""
         await self._call("reload", cfg)
-        self.cfg, self.version, self._accumulated = cfg, 0, 0
+        self.cfg = cfg
+        self.version = 0
+        self._accumulated = 0
 
     async def stop(self) -> None:
         try:
-            for r in self.ranks:
-                ray.kill(r)
+            for rank in self.ranks:
+                ray.kill(rank)
         finally:
             if self._placement is not None:
                 remove_placement_group(self._placement)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        return await self._all([r.call.remote(method, *args) for r in self.ranks], method, "timeouts.learner_s")
+        return await self._all([rank.call.remote(method, *args) for rank in self.ranks], method, "timeouts.learner_s")
 
     async def _all(self, refs: list, what: str, setting: str) -> list[Any]:
-        """Raises LearnerDied when a rank's process is gone or hangs; the others are stuck in a collective then, so
-        nothing can be saved."""
+        """Return the answers to calls of all ranks.
+
+        Args:
+            refs: The calls, by rank.
+            what: Name of the method, for the message.
+            setting: The setting that is the deadline.
+
+        Raises:
+            LearnerDied: The process of a rank is gone or hangs. The others are then stuck in a collective, so nothing
+                can be
+                saved.
+        """
         calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
         try:
             waiting = asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
             done, pending = await within(Deadline.of(self.cfg, setting), waiting, f"'{what}' of the learner ranks")
-            if pending:  # a rank that loses its peer fails in the collective before Ray has noticed the peer's death
+            if pending:  # A rank that loses its peer fails in the collective before Ray notices the peer's death.
                 late, pending = await asyncio.wait(pending, timeout=DEATH_NOTICE_S)
                 done |= late
         except DeadlineMissed as e:
@@ -307,8 +380,7 @@ class LearnerGroup:
                     f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint."
                 ) from error
         if errors:
-            # What a disk refused is told by whoever called, in a sentence: without the worker's traceback, which Ray
-            # makes its text.
+            # The caller reports a disk's refusal in one sentence. Ray's error would hold the worker's traceback.
             cause = getattr(errors[0], "cause", None)
             raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]

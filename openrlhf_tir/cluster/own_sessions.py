@@ -28,8 +28,9 @@ class _OwnSession(subprocess.Popen):
 @contextmanager
 def own_sessions() -> Iterator[None]:
     """Within the block, each daemon that `ray.init` starts leads its own session. Ray has no setting for it."""
-    before, services.ConsolePopen = services.ConsolePopen, _OwnSession
+    original = services.ConsolePopen
+    services.ConsolePopen = _OwnSession
     try:
         yield
     finally:
-        services.ConsolePopen = before
+        services.ConsolePopen = original

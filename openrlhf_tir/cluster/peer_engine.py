@@ -67,7 +67,7 @@ class PeerEngine:
                 f"A response's continuation at {self.name}",
             )
         except asyncio.CancelledError:
-            ray.cancel(ref)  # nobody wants it any more
+            ray.cancel(ref)  # The continuation is not wanted any more.
             raise
         except ray.exceptions.RayError as error:
             reason = death(error)

@@ -1,19 +1,19 @@
-"""Watch over a process: its peak memory, its node's, and how it ended, for whoever has to say why it died.
+"""Watch a process: its peak memory, its node's, and how it ended, so that an error can say why it died.
 
-    a process of a run   starts a watcher for itself (`watch`): a process of a session of its own, which needs nothing
-                         of what it watches and so outlives its SIGKILL
-    the watcher          reads memory once a second, of the process and of its descendants (vLLM's engine is one);
-                         when one ends, it writes DIRECTORY/NAME.json, of a descendant DIRECTORY/NAME.PID.json
-    the controller       reads them when a call has failed: cluster/lost.py
+    a process of a run   starts a watcher for itself (`watch`). The watcher has its own session and needs nothing from
+                         the watched process, so it survives that process's SIGKILL
+    the watcher          reads the memory of the process and its descendants (such as vLLM's engine) once a second; when
+                         one ends, it writes DIRECTORY/NAME.json, for a descendant DIRECTORY/NAME.PID.json
+    the controller       reads the records when a call has failed: cluster/lost.py
 
-How a process ended is exact on Linux 6.15 and later, where a descriptor of it (pidfd) tells the exit status to whoever
-holds one. Before, the status can be read between a process's end and its parent's look at it, which is missed now and
-then: `signal` and `code` are both null in that case.
+How a process ended is exact on Linux 6.15 and later, where a descriptor of the process (pidfd) gives its exit status.
+Before, the status can only be read between a process's end and the moment its parent collects it, which is missed now
+and then: `signal` and `code` are then both null.
 
-PSS (proportional set size) counts a page that n processes share as 1/n in each, so that the PSS of several processes
-add up to what they take together. RSS counts it fully in each.
+PSS (proportional set size) counts a page that n processes share as 1/n in each, so the PSS of several processes add up
+to what they use together. RSS counts it fully in each.
 
-Run as a script by path, with the standard library alone.
+This file is run as a script by its path, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ from pathlib import Path
 
 KIB = 1024
 SAMPLE_S = 1.0
-"""Seconds between two readings. A process's peak is the kernel's own, so only what it took in its last second is
-missed."""
+"""Seconds between two readings. The kernel keeps a process's peak, so only the growth in its last second is missed."""
 CHILDREN_S = 5.0
-"""Seconds between two searches for descendants. One that lives shorter than that may be missed."""
+"""Seconds between two searches for descendants. One that lives shorter may be missed."""
 RECENT_SAMPLES = 10
-"""Readings of the node's memory of which the highest is told: what was in use just before the end."""
+"""Readings of the node's memory of which the highest is recorded: what was in use just before the end."""
 RECENT_KILL_S = 5.0
-"""Seconds between the kernel's decision to kill a process for memory, which it counts, and that process's end."""
+"""Longest time between the kernel's decision to kill a process for memory, which it counts, and that process's end."""
 START_S = 60
-"""Deadline of the watcher's own start, which takes 30 ms; on a starved machine seconds."""
+"""Deadline of the watcher's own start in seconds. It takes 30 ms, on a busy machine seconds."""
 REAPED_S = 2.0
-"""Seconds until the parent of an ended process has looked at it, which is when its exit status can be asked for."""
+"""Longest time until the parent of an ended process has collected it. Then its exit status can be read."""
 
 # linux/pidfd.h: struct pidfd_info of 64 bytes, in which the mask is asked for and the exit code comes back.
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
@@ -68,9 +67,9 @@ def peak_rss_bytes(pid: int) -> int | None:
 
 
 def node_memory() -> tuple[int, int]:
-    """Return (bytes in use, bytes in all) of this node, or of this process's control group where that has less.
+    """Return (bytes in use, total bytes) of this node, or of this process's control group if that has less.
 
-    What the kernel can take back at once, as file caches, is not in use.
+    Memory that the kernel can take back at once, such as file caches, is not in use.
     """
     info = Path("/proc/meminfo")
     total = _kib(info, "MemTotal:") or 0
@@ -118,53 +117,56 @@ def _kib(file: Path, name: str) -> int | None:
 
 
 def watch(directory: Path, name: str, pid: int | None = None, *, descendants: bool = True) -> bool:
-    """Start a watcher for the process `pid`, this one unless given, and return whether there is one.
+    """Start a watcher for a process and return whether there is one.
 
-    An earlier record of that name is removed. A watcher that cannot be started is a warning: the run works without.
+    An earlier record of that name is removed. If the watcher cannot be started, that is logged: the run works without
+    it.
 
     Args:
-        directory: Where the records are written; made if it is not there.
-        name: Name of the process in the records, as in `learner-rank-0`.
-        descendants: Whether the ends of its descendants matter. Those of a server that runs a model's code are ended by
-            the thousand, as a matter of course.
+        directory: Where the records are written; it is made if necessary.
+        name: Name of the process in the records, such as `learner-rank-0`.
+        pid: The process; None for this one.
+        descendants: Whether the ends of its descendants matter. A server that runs a model's code ends thousands of
+            them
+            as a matter of course.
     """
     pid = os.getpid() if pid is None else pid
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for record in records(directory, name):
             record.unlink(missing_ok=True)
-        quiet = subprocess.DEVNULL
+        devnull = subprocess.DEVNULL
         subprocess.run(
             [sys.executable, "-I", "-S", __file__, str(pid), str(directory.absolute()), name, str(int(descendants))],
             start_new_session=True,
-            stdin=quiet,
-            stdout=quiet,
-            stderr=quiet,
+            stdin=devnull,
+            stdout=devnull,
+            stderr=devnull,
             check=True,
             timeout=START_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        logging.getLogger(__name__).warning("nobody watches how %s ends: %s", name, error)
+        logging.getLogger(__name__).warning("how %s ends will not be known, it cannot be watched: %s", name, error)
         return False
     return True
 
 
 def records(directory: Path, name: str) -> list[Path]:
-    """Return the records of a process and of its descendants that are there, its own first."""
-    own = directory / f"{name}.json"
-    return [path for path in (own, *sorted(directory.glob(f"{name}.*.json"))) if path.exists()]
+    """Return the existing records of a process and of its descendants, its own first."""
+    own_record = directory / f"{name}.json"
+    return [path for path in (own_record, *sorted(directory.glob(f"{name}.*.json"))) if path.exists()]
 
 
 class _KernelKills:
-    """What the kernel's count of processes killed for memory was during the last RECENT_KILL_S seconds."""
+    """The kernel's count of processes killed for memory, during the last RECENT_KILL_S seconds."""
 
     def __init__(self) -> None:
         self._counts: list[tuple[float, int]] = []
 
     def look(self, now: float, count: int) -> None:
-        """Take in a reading of the count."""
+        """Add a reading of the count."""
         old = [at for at, _ in self._counts if now - at > RECENT_KILL_S]
-        # The newest of the old ones is what the count was when the period began.
+        # The newest of the old readings is the count at the beginning of the period.
         self._counts = [*self._counts[max(0, len(old) - 1) :], (now, count)]
 
     def explain(self, status: int | None) -> bool:
@@ -185,6 +187,7 @@ class _Watched:
         self.peak = peak_rss_bytes(pid) or 0
 
     def look(self) -> None:
+        """Update the peak."""
         self.peak = max(self.peak, peak_rss_bytes(self.pid) or 0)
 
 
@@ -196,16 +199,16 @@ def _command(pid: int) -> str:
 
 
 def _descendants(pid: int) -> list[int]:
-    found = []
+    pids = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in task.read_text().split():
-                found += [int(child), *_descendants(int(child))]
-    return found
+                pids += [int(child), *_descendants(int(child))]
+    return pids
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    """Return the wait status of a process that has ended and that nobody has looked at yet."""
+    """Return the wait status of an ended process that its parent has not collected yet."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         if fields[0] == "Z":
@@ -214,16 +217,16 @@ def _status_of_zombie(pid: int) -> int | None:
 
 
 def _status_of(watched: _Watched) -> int | None:
-    """Return the wait status of a process that has ended; None where it cannot be known."""
+    """Return the wait status of an ended process; None if it cannot be known."""
     status = _status_of_zombie(watched.pid)
     deadline = time.monotonic() + REAPED_S
     while status is None and time.monotonic() < deadline:
-        asked = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
+        info = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
         try:
-            fcntl.ioctl(watched.descriptor, _PIDFD_GET_INFO, asked)
+            fcntl.ioctl(watched.descriptor, _PIDFD_GET_INFO, info)
         except OSError:
             return None  # a kernel before 6.15
-        mask, code = _PIDFD_INFO.unpack(asked)
+        mask, code = _PIDFD_INFO.unpack(info)
         if mask & _PIDFD_INFO_EXIT:
             return code
         time.sleep(0.01)
@@ -271,7 +274,7 @@ def _watch(root: _Watched, directory: Path, *, descendants: bool) -> None:
                 "node_total_bytes": total,
                 "time": time.time(),
             }
-            # What a descendant did by itself and in good order explains nothing.
+            # A descendant that ended by itself and without a signal explains nothing.
             if watched is root or record["signal"] or status is None:
                 _write(directory / f"{watched.name}.json", record)
             os.close(watched.descriptor)
@@ -287,9 +290,9 @@ def _write(path: Path, record: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    # Before the fork: whoever started us knows by our exit that nothing is missed from here on.
+    # Opened before the fork: when the starter sees this process exit, the watch has begun.
     watched_process = _Watched(int(sys.argv[1]), sys.argv[3])
-    # No child of whoever started us: Ray would end it together with the process that it watches.
+    # The watcher must not be a child of the watched process: Ray would end both together.
     if os.fork():
         os._exit(0)
     with suppress(OSError):  # the run's directory is gone

@@ -1,7 +1,7 @@
-"""Ray's address: whether a cluster answers at RAY_ADDRESS, asked before Ray itself is.
+"""Check whether a cluster answers at RAY_ADDRESS, before Ray itself tries.
 
-`ray.init` tries for twelve minutes, in C++ where no signal is heard, and ends with a traceback. Here the question takes
-seconds, and Python's own waits let a signal through.
+`ray.init` tries for twelve minutes, in C++ where no signal is handled, and ends with a traceback. This check takes
+seconds, and a signal interrupts it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from ..errors import ConfigError, Unavailable
 
 CONNECT_S = 5.0
-"""Deadline for the port to take a connection."""
+"""Deadline for the port to accept a connection, in seconds."""
 ANSWER_S = 10.0
-"""Deadline for the process behind it to speak gRPC, which Ray's head does at once unless it hangs."""
+"""Deadline for the process behind it to speak gRPC, in seconds. Ray's head does at once unless it hangs."""
 BY_RAY_ITSELF = ("auto", "local")
-"""Addresses that name no host: `auto` is looked up in the files of this machine's Ray, at once."""
+"""Addresses that name no host: Ray looks `auto` up in files of this machine, at once."""
 REMEDY = (
-    "Start it (ray start --head, on the head), correct RAY_ADDRESS, or unset it to have a Ray of this machine alone"
+    "Start it (ray start --head, on the head), correct RAY_ADDRESS, or unset it to start a Ray on this machine alone"
 )
 
 
 def check_ray_address(
     environ: Mapping[str, str] = os.environ, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S
 ) -> None:
-    """Return if a Ray cluster may be at RAY_ADDRESS, or none is named.
+    """Return if a Ray cluster may be at RAY_ADDRESS, or if the variable is unset.
 
     Raises:
-        ConfigError: It is no address.
-        Unavailable: Nobody answers there, or not as Ray does. It may still come up.
+        ConfigError: It is not an address.
+        Unavailable: Nothing answers there, or not as Ray does. It may still come up.
     """
     address = environ.get("RAY_ADDRESS", "")
     if not address or address in BY_RAY_ITSELF:
@@ -38,8 +38,8 @@ def check_ray_address(
     host, port = _host_and_port(address)
     try:
         socket.create_connection((host, port), connect_s).close()
-    except OSError as e:
-        fault = "no answer" if isinstance(e, TimeoutError) else e.strerror or str(e)
+    except OSError as error:
+        fault = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise Unavailable(f"No Ray cluster answers at RAY_ADDRESS = {address!r}: {fault}. {REMEDY}.") from None
     # With TLS only Ray's own client has the certificates.
     if environ.get("RAY_USE_TLS", "0") in ("", "0") and not _speaks_grpc(host, port, answer_s):
@@ -53,8 +53,8 @@ def _host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if "://" in host or not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"RAY_ADDRESS = {address!r} is no address of a Ray cluster. Give HOST:PORT of its head, as 10.0.0.1:6379,"
-            " or auto."
+            f"RAY_ADDRESS = {address!r} is not the address of a Ray cluster. Give HOST:PORT of its head, such as"
+            " 10.0.0.1:6379, or auto."
         )
     return host.strip("[]"), int(port)
 

@@ -1,8 +1,7 @@
-"""Ray faults: which of Ray's errors mean that a process, or what it held, is gone. The only place that tells them
-apart.
+"""Which of Ray's errors mean that a process, or what it held, is gone. Only this module distinguishes them.
 
-A death is answered by a replacement: an engine by another actor, learner ranks by all of them anew, a lost group by its
-prompt issued again. Every other error is of the code that raised it, and is raised as it is.
+A death is answered by a replacement: an engine by another actor, learner ranks by restarting all of them, a lost group
+by issuing its prompt again. Every other error belongs to the code that raised it, and is raised as it is.
 """
 
 from __future__ import annotations
@@ -28,24 +27,28 @@ DEATHS: tuple[tuple[type[Exception], str], ...] = (
     (ray.RayActorError, "its process died"),
     (ray.RpcError, "its node cannot be reached"),
 )
-"""Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a
-death too: its process is ended before another takes its place, so nothing is done twice."""
+"""Error -> what happened, the narrower class first.
 
-MAX_SAID = 300
+A call whose outcome is unknown (ActorUnavailableError) counts as a death too: its process is ended before another takes
+its place, so nothing is done twice.
+"""
+
+MAX_MESSAGE = 300
 """Characters of Ray's own message that are repeated."""
-USERS_TOLD = 3
-"""Number of the processes with most memory that are repeated from the memory monitor's table of ten."""
+MEMORY_USERS = 3
+"""Rows that are repeated from the memory monitor's table of the ten largest processes."""
 MAX_COMMAND = 120
 """Characters of a row of that table that are repeated."""
 _USERS = re.compile(r"Top \d+ memory users:\s*(?P<users>.*?)(?=Refer to the documentation|$)", re.DOTALL)
 
 
 def death(error: BaseException) -> str | None:
-    """What happened to the process behind a failed call, with Ray's own words; None when the error is of the code that
-    ran there.
+    """Return what happened to the process behind a failed call, with Ray's own message.
 
-    An argument that was lost on its way fails inside the callee: Ray then hands the error out wrapped, as the cause of
-    a RayTaskError."""
+    Returns None if the code that ran there raised the error. An argument that was lost on its way fails inside the
+    callee:
+    Ray then wraps the error as the cause of a RayTaskError.
+    """
     if isinstance(error, ray.RayTaskError) and isinstance(error.cause, ray.RayError):
         error = error.cause
     for kind, meaning in DEATHS:
@@ -53,15 +56,15 @@ def death(error: BaseException) -> str | None:
             text = str(error).strip()
             if kind is ray.OutOfMemoryError:
                 return f"{meaning} ({type(error).__name__}: {_of_monitor(text)}). {MEMORY_REMEDY}"
-            said = shorten(text.partition("\n")[0], MAX_SAID)
-            return f"{meaning} ({type(error).__name__}: {said or 'no more is known'})"
+            message = shorten(text.partition("\n")[0], MAX_MESSAGE)
+            return f"{meaning} ({type(error).__name__}: {message or 'no more is known'})"
     return None
 
 
 def _of_monitor(text: str) -> str:
-    """The memory monitor's message in one line: its figures and its remedy whole, of its table the first rows."""
-    if found := _USERS.search(text):
-        rows = [row.strip() for row in found["users"].splitlines() if row.strip()]
-        told = "; ".join(" ".join(row.split())[:MAX_COMMAND] for row in rows[: 1 + USERS_TOLD])
-        text = f"{text[: found.start()]}most memory have {told}. {text[found.end() :]}"
+    """Return the memory monitor's message on one line: figures and remedy in full, the first rows of its table."""
+    if table := _USERS.search(text):
+        rows = [row.strip() for row in table["users"].splitlines() if row.strip()]
+        largest = "; ".join(" ".join(row.split())[:MAX_COMMAND] for row in rows[: 1 + MEMORY_USERS])
+        text = f"{text[: table.start()]}most memory have {largest}. {text[table.end() :]}"
     return " ".join(text.split())

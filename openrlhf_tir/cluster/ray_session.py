@@ -1,10 +1,11 @@
-"""Ray: join the cluster this job was submitted to, or start one here. Resources and environment of our actors."""
+"""The connection to Ray: join the cluster that this job was submitted to, or start one here. Resources and
+environment of our actors."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 
 import psutil
@@ -26,25 +27,31 @@ from .ray_address import check_ray_address
 from .signals import DIE_S, StopSignals
 
 LOCAL_OBJECT_STORE = 512 << 20
+"""Bytes of the object store of a Ray that is started here without GPUs."""
 START_ATTEMPTS = 3
+"""How often Ray's daemons are started if they do not come up in time."""
 MAX_REASON = 300
 """Characters of Ray's own message that are repeated."""
 JOIN_REMEDY = (
     "Run this on a node of the cluster, or by train_scripts/submit_ray_job.sh, with the same Ray and Python; or unset"
-    " RAY_ADDRESS to have a Ray of this machine alone"
+    " RAY_ADDRESS to start a Ray on this machine alone"
 )
 START_TIMED_OUT = "timed out during startup"
+"""Text in Ray's error when its daemons did not come up in time."""
 
 
 @contextmanager
 def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[None]:
-    """A connection to Ray. Inside `ray job submit` (RAY_ADDRESS is set) or after `ray start`, that cluster; else one of
-    our own.
+    """Connect to Ray for the time of the block.
 
-    Logical CPUs of a local cluster are as many as our actors need: on two cores they share them. `signals` are listened
-    to while it starts, which raises Stopped.
+    Inside `ray job submit` or after `ray start` (RAY_ADDRESS is set) that is the given cluster, otherwise a Ray that is
+    started here. A local Ray gets as many logical CPUs as our actors need: on two cores they share them.
+
+    Args:
+        cfg: The run's configuration.
+        signals: Signals that raise Stopped while Ray starts.
     """
-    # Ray's coming default; it warns where neither is chosen
+    # This will be Ray's default. Ray warns if neither value is chosen.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _own_handler(), signals.blocking() if signals else nullcontext():
         if os.environ.get("RAY_ADDRESS"):
@@ -65,14 +72,14 @@ def _join(cfg: Config) -> None:
 
     Raises:
         ConfigError: This Ray or Python has another version than the cluster's.
-        Unavailable: The cluster does not take this machine as one of its nodes, or its head is going down.
+        Unavailable: The cluster does not accept this machine as one of its nodes, or its head is going down.
     """
     address = os.environ["RAY_ADDRESS"]
     try:
         ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
-    except (ConnectionError, RuntimeError, ValueError, RayError) as e:
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
-        reason = shorten(" ".join(str(e).split()), MAX_REASON)
+        reason = shorten(" ".join(str(error).split()), MAX_REASON)
         kind = ConfigError if "ersion mismatch" in reason else Unavailable
         raise kind(
             f"The Ray cluster at RAY_ADDRESS = {address!r} cannot be joined: {reason.rstrip('.')}. {JOIN_REMEDY}."
@@ -80,17 +87,21 @@ def _join(cfg: Config) -> None:
 
 
 def _start_local(cfg: Config) -> None:
-    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another
-    chance. Raises Unavailable when they had START_ATTEMPTS of them.
+    """Start a Ray on this machine.
+
+    Ray gives its daemons 30 s to come up, which a busy machine can miss, so it is started up to START_ATTEMPTS times.
+
+    Raises:
+        Unavailable: The daemons did not come up in any attempt.
     """
-    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
-    actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + rewarding + 2
+    reward_models = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
+    actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + reward_models + 2
     before = set(psutil.Process().children(recursive=True))
     for _ in range(START_ATTEMPTS):
         try:
             with own_sessions():
                 ray.init(
-                    address="local",  # never a cluster that someone else happens to run here
+                    address="local",  # never a cluster that another user runs on this machine
                     num_cpus=max(actors, os.cpu_count() or 1),
                     include_dashboard=False,
                     log_to_driver=cfg.logger.worker_logs,
@@ -98,10 +109,10 @@ def _start_local(cfg: Config) -> None:
                     logging_level="warning",
                 )
             return
-        except BaseException as e:  # Ray raises nothing narrower than Exception; or a signal strikes
+        except BaseException as error:  # Ray raises nothing narrower than Exception; a signal may also raise.
             ray.shutdown()
             _end_all_but(before)
-            if START_TIMED_OUT not in str(e):
+            if START_TIMED_OUT not in str(error):
                 raise
     raise Unavailable(
         f"Ray's daemons did not come up on this machine, {START_ATTEMPTS} times in a row (it gives them 30 s). The"
@@ -122,31 +133,41 @@ def _end_all_but(before: set[psutil.Process]) -> None:
 
 @contextmanager
 def _own_handler() -> Iterator[None]:
-    """ray.init would take SIGTERM for itself, and end the process with exit code 15 when it comes."""
-    before, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    """Keep ray.init from installing its SIGTERM handler, which would end the process with exit code 15."""
+    original = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        utils.set_sigterm_handler = before
+        utils.set_sigterm_handler = original
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
-    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free
-    within timeouts.placement_s (a restart by the launcher: and train.start_wait_s); then, and when the caller is
-    cancelled, nothing stays reserved."""
+    """Reserve resources and print on which nodes they are.
+
+    If this fails or is cancelled, nothing stays reserved.
+
+    Args:
+        room: The resources.
+        what: What they are for, for messages.
+        cfg: The run's configuration.
+
+    Raises:
+        ClusterFull: The cluster did not have them free within timeouts.placement_s (after a restart by the launcher
+            plus
+            train.start_wait_s).
+    """
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
         patience = Deadline.of(cfg, "timeouts.placement_s") + Deadline.of(cfg, "train.start_wait_s")
         await within(patience, _ready(group), f"The reservation for {what}")
     except DeadlineMissed:
         remove_placement_group(group)
-        free, total = (
-            {k: v for k, v in r.items() if k in ("CPU", "GPU")}
-            for r in (ray.available_resources(), ray.cluster_resources())
-        )
+        free = _cpus_and_gpus(ray.available_resources())
+        total = _cpus_and_gpus(ray.cluster_resources())
         raise ClusterFull(
-            f"The Ray cluster has no room for {what}: {room.bundles} ({room.strategy}) is wanted, {free} of {total} is"
-            f" free on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), or ask for fewer"
+            f"The Ray cluster has no room for {what}: it needs {room.bundles} ({room.strategy}), and {free} of {total}"
+            f" is free on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), or ask for fewer"
             " engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
         ) from None
     except BaseException:
@@ -156,21 +177,27 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
     return group
 
 
+def _cpus_and_gpus(resources: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in resources.items() if name in ("CPU", "GPU")}
+
+
 def where(group: PlacementGroup, each: int = 1) -> str:
-    """The addresses of the nodes that a reservation is on, with its number of processes where there are several, `each`
-    in a bundle."""
+    """Return the addresses of a reservation's nodes, with the number of processes if there are several, `each` per
+    bundle."""
     by_id = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    held = Counter(by_id.get(node, node) for node in placement_group_table(group)["bundles_to_node_id"].values())
-    return ", ".join(
-        f"{address} x {n * each}" if len(held) > 1 or n * each > 1 else address for address, n in held.items()
+    bundles_by_node = Counter(
+        by_id.get(node, node) for node in placement_group_table(group)["bundles_to_node_id"].values()
     )
+    if len(bundles_by_node) == 1 and bundles_by_node.total() * each == 1:
+        return next(iter(bundles_by_node))
+    return ", ".join(f"{address} x {bundles * each}" for address, bundles in bundles_by_node.items())
 
 
 def by_node(group: PlacementGroup) -> list[int]:
-    """The bundles of a reservation, those of a node one after another: neighbouring ranks talk most."""
+    """Return the bundles of a reservation, grouped by node: neighbouring ranks communicate most."""
     node_of = placement_group_table(group)["bundles_to_node_id"]
-    first = {node: min(b for b in node_of if node_of[b] == node) for node in node_of.values()}
-    return sorted(node_of, key=lambda b: (first[node_of[b]], b))
+    first = {node: min(bundle for bundle in node_of if node_of[bundle] == node) for node in node_of.values()}
+    return sorted(node_of, key=lambda bundle: (first[node_of[bundle]], bundle))
 
 
 async def _ready(group: PlacementGroup) -> None:
@@ -178,14 +205,18 @@ async def _ready(group: PlacementGroup) -> None:
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
-    """Return the environment variables of every actor: what the driver was given for NCCL, vLLM, CUDA and the like
-    (`config.forwarded`), and our own. One thread each: more on shared cores is catastrophic."""
+    """Return the environment variables of every actor.
+
+    They are what the driver was given for NCCL, vLLM, CUDA and the like (`config.forwarded`), and our own. Each actor
+    gets
+    one thread: more threads on shared cores slow everything down by orders of magnitude.
+    """
     env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "PYTHONUNBUFFERED": "1",
-        # Images and nodes set it; every process would then compile torch and vLLM anew. Empty is not set.
+        # Some images set it, and then every process compiles torch and vLLM anew. Empty means not set.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     for secret in (cfg.env.token_env, "WANDB_API_KEY"):

@@ -1,12 +1,13 @@
-"""Run lock: one controller at a time writes a run directory.
+"""The run lock: only one controller at a time writes a run directory.
 
-    with run_lock(run_dir, wait_s=0): ...        run_dir/run.lock: a flock while the process lives, whatever ends it
+    with run_lock(run_dir, wait_s=0): ...        an flock on run_dir/run.lock, held while the process lives
 
-The kernel gives the lock up with the process, so a crash leaves nothing that blocks; the file stays, and says whose it
-was. On NFS Linux turns flock into a lock at the file server, so that it holds between nodes; there it may outlive a
-node that died until the server notices (some 90 s with NFSv4). Where a file system has no locks the run is refused by
-name, because without one two controllers would go unnoticed. `audit`, `report` and `play` only read, `control` is meant
-for a run that is running: they take no lock."""
+The kernel releases the lock with the process, however it ends, so a crash leaves nothing that blocks. The file stays
+and says whose it was. On NFS Linux turns flock into a lock at the file server, so it holds between nodes; there it may
+outlive a node that died until the server notices (about 90 s with NFSv4). On a file system without locks the run is
+refused, because two controllers would go unnoticed. `audit`, `report` and `play` only read, and `control` is meant for
+a running run: they take no lock.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ from ..waiting.backoff import backoff_s
 
 FILE = "run.lock"
 MAX_PAUSE_S = 5.0
-"""Between two tries of one that waits: flock has no deadline of its own."""
+"""Longest pause in seconds between two tries, because flock has no deadline of its own."""
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
+"""Errors of flock that mean that another process holds the lock."""
 
 
 @contextmanager
@@ -39,10 +41,20 @@ def run_lock(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Hold the lock of `run_dir`, which is made. Raises ConfigError when another process holds it for longer than
-    `wait_s`, and says which, or when the file system has no locks."""
+    """Hold the lock of a run directory, which is made if necessary.
+
+    Args:
+        run_dir: The run directory.
+        wait_s: Seconds to wait while another process holds the lock.
+        flock: Takes a lock, as fcntl.flock does.
+        clock: Returns seconds.
+        sleep: Sleeps for a number of seconds.
+
+    Raises:
+        ConfigError: Another process holds the lock for longer (the message names it), or the file system has no locks.
+    """
     path = run_dir / FILE
-    # not inherited by what this process starts: the lock ends with this process, not with its children
+    # Child processes do not inherit the file: the lock ends with this process, not with its children.
     with _opened(path) as file:
         _take(file, path, clock() + wait_s, flock, clock, sleep)
         file.truncate(0)
@@ -63,19 +75,19 @@ def is_held(run_dir: Path) -> bool:
     with file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as e:
-            return e.errno in HELD
+        except OSError as error:
+            return error.errno in HELD
     return False
 
 
 def _opened(path: Path) -> IO[str]:
-    """Raises ConfigError where the directory cannot be made, or takes no files."""
+    """Open the lock file. Raises ConfigError if the directory cannot be made, or takes no files."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+")
-    except OSError as e:
+    except OSError as error:
         raise ConfigError(
-            f"{path.parent} cannot be used as a directory to write in: {e.strerror or e}. Choose another."
+            f"{path.parent} cannot be used as a directory to write in: {error.strerror or error}. Choose another."
         ) from None
 
 
@@ -100,9 +112,9 @@ def _take(file: IO[str], path: Path, give_up: float, flock, clock, sleep) -> Non
 
 
 def _holder(path: Path) -> str:
-    """Who wrote the lock file, for a person. It may just be writing it."""
+    """Return who wrote the lock file, for a message. The holder may be writing it at this moment."""
     try:
-        said = json.loads(path.read_text())
-        return f"process {said['pid']} on {said['host']}, since {said['since']}"
+        record = json.loads(path.read_text())
+        return f"process {record['pid']} on {record['host']}, since {record['since']}"
     except (OSError, ValueError, LookupError, TypeError):
         return "another process"

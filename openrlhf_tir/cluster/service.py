@@ -105,5 +105,5 @@ class RolloutService:
         await self.actor.engine.pause()
 
     async def resume(self) -> None:
-        """Let them go on."""
+        """Let the frozen requests continue."""
         await self.actor.engine.resume()

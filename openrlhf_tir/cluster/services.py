@@ -1,4 +1,5 @@
-"""Services: everything a command needs running, started together, stopped in reverse: Ray, servers, actors, learner."""
+"""Everything that a command needs running: Ray, servers, actors, learner. They start together and stop in reverse
+order."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
 from .env_process import env_urls
 from .learner_group import LearnerGroup
-from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, some_gpus, transport
+from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session
 from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
@@ -34,25 +35,37 @@ from .signals import StopSignals, stoppable
 
 @dataclass
 class Services:
+    """What is running during a session.
+
+    Attributes:
+        cfg: The run's configuration.
+        console: Where to print.
+        pool: The rollout engines.
+        ranks: The learner; None if the session has none.
+        pss: Measures the memory of the run.
+        stop: The request to stop, if there is one.
+        time_share: Decides who has the GPUs that engines and learner share; None if each has its own.
+        shared: The reservation of shared GPUs.
+    """
+
     cfg: Config
     console: Console
     pool: EnginePool
     ranks: LearnerGroup | None
-    """None: opened without a learner."""
     pss: PssSampler
     stop: StopRequest
     time_share: GpuTimeShare | None = None
-    """Who has the GPUs that engines and learner share; None: each has its own."""
     shared: PlacementGroup | None = None
 
     @property
     def learner(self) -> LearnerGroup:
+        """The learner of a session that has one."""
         assert self.ranks is not None, "the session was opened without a learner"
         return self.ranks
 
     async def replace_learner(self, cfg: Config) -> None:
-        """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout
-        actors stay up."""
+        """Start new processes for all ranks, some of which are dead, and kill the old ones. The rollout actors stay
+        up."""
         await self.learner.stop()
         if self.time_share:
             self.time_share.learner = None
@@ -62,22 +75,22 @@ class Services:
             self.time_share.learner = self.ranks
 
     def learning(self) -> AbstractAsyncContextManager[None]:
-        """The learner's turn, where engines are on its GPUs."""
+        """The learner's turn on the GPUs, if it shares them with engines."""
         return self.time_share.learning() if self.time_share else nullcontext()
 
     def sampling(self) -> AbstractAsyncContextManager[None]:
-        """The engines' turn, where the learner is on their GPUs."""
+        """The engines' turn on the GPUs, if they share them with the learner."""
         return self.time_share.sampling() if self.time_share else nullcontext()
 
     @property
     def rollout(self) -> EnginePool | TimeSharedRollout:
-        """The pool, which takes its turn where it has to."""
+        """The pool, which takes its turn on the GPUs if it shares them."""
         return TimeSharedRollout(self.pool, self.time_share) if self.time_share else self.pool
 
     def publishing(
         self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> WeightPublisher | TimeSharedPublisher:
-        """The publisher, which takes its turn where it has to; see TimeSharedPublisher."""
+        """Return the publisher, which takes its turn on the GPUs if it shares them. See TimeSharedPublisher."""
         return TimeSharedPublisher(publisher, self.time_share, phase) if self.time_share else publisher
 
 
@@ -85,8 +98,18 @@ class Services:
 async def running_services(
     cfg: Config, *, model: str, learner: bool = True, console: Console | None = None
 ) -> AsyncIterator[Services]:
-    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come
-    up, Stopped when a signal ends it."""
+    """Start a session and yield what is running.
+
+    Args:
+        cfg: The run's configuration.
+        model: What the engines load first.
+        learner: Whether to start the learner.
+        console: Where to print.
+
+    Raises:
+        ConfigError: Something cannot be started. What a worker raised is raised as it is.
+        Stopped: A signal ended the session.
+    """
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
     async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as services:
         yield services
@@ -101,7 +124,8 @@ async def _running(
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
         pss.watch(directory)
-        await some_gpus(cfg)
+        await wait_for_gpus(cfg)
+        # Sections of the environments whose server this run starts on its own node.
         started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
         if started and not only_here():
             raise ConfigError(
@@ -110,8 +134,8 @@ async def _running(
                 " train_scripts/start_env_servers.sh and set"
                 f" {', '.join(f'{section}.url' for section in started)}."
             )
-        if learner and (said := transport(cfg)):
-            console.print(f"[yellow]weights: {said}", soft_wrap=True, highlight=False)
+        if learner and (remark := transport(cfg)):
+            console.print(f"[yellow]weights: {remark}", soft_wrap=True, highlight=False)
         for line in plan(cfg, nodes(), learner=learner):
             console.print(line, soft_wrap=True, highlight=False)
         async with env_urls(cfg) as urls, rewarding(cfg):
@@ -126,8 +150,8 @@ async def _running(
                     )
                     services = Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
                 else:
-                    pool, *rest = await _apart(cfg, model, urls, learner)
-                    services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
+                    pool, *learners = await _apart(cfg, model, urls, learner)
+                    services = Services(cfg, console, pool, learners[0] if learners else None, pss, signals.stop)
             try:
                 yield services
             finally:
@@ -139,19 +163,24 @@ async def _running(
 
 
 async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> list[Any]:
-    """The pool, and the learner if wanted. Side by side, as each spends its time importing and loading on a core of its
-    own; but the learner's room is reserved before any engine's: Ray gives each engine the emptiest node, and ranks that
-    need a node's GPUs together would find a part of every node taken."""
-    reserved = await LearnerGroup.reserve(cfg) if learner else None
+    """Start the pool and, if wanted, the learner, and return them.
+
+    They start at the same time, because each mostly imports and loads on its own core. But the learner's room is
+    reserved
+    before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs of a node would find a
+    part of
+    every node taken.
+    """
+    reservation = await LearnerGroup.reserve(cfg) if learner else None
     starting: list[Awaitable[Any]] = [
         EnginePool(cfg, model, urls).start(),
-        *([LearnerGroup.start(cfg, reserved=reserved)] if learner else []),
+        *([LearnerGroup.start(cfg, reserved=reservation)] if learner else []),
     ]
     return await _all_or_none(*starting)
 
 
 async def _reserve_shared(cfg: Config) -> PlacementGroup:
-    """Reserve a GPU for each learner rank, of which the engine beside it takes a half. Raises ClusterFull."""
+    """Reserve a GPU for each learner rank. The engine beside it takes half of it. Raises ClusterFull."""
     return await place(
         shared_room(cfg),
         f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs",
@@ -162,8 +191,10 @@ async def _reserve_shared(cfg: Config) -> PlacementGroup:
 async def _in_turns(
     cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals
 ) -> Services:
-    """Engines and learner on the same GPUs, one after the other: an engine measures what is free as it starts, and
-    takes its share of that."""
+    """Start engines and learner on the same GPUs, one after the other.
+
+    An engine measures the free memory as it starts, and takes its share of that.
+    """
     if cfg.rollout.engine != STAND_IN and not has_gpus():
         raise ConfigError(
             f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
@@ -188,15 +219,17 @@ async def _in_turns(
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:
-    """What each gives. When one fails, or we are cancelled, nothing is left: what is still starting when Ray is gone
-    would start another by its first call."""
+    """Return what each of `starting` gives. If one fails, or the caller is cancelled, stop all of them.
+
+    One that is still starting when Ray is gone would start another Ray by its first call.
+    """
     tasks = [asyncio.ensure_future(start) for start in starting]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
-        for up in await asyncio.gather(*tasks, return_exceptions=True):
-            if not isinstance(up, BaseException):
-                await up.stop()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(result, BaseException):
+                await result.stop()
         raise

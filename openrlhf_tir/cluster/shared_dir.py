@@ -1,7 +1,8 @@
-"""Shared directory: every rank and engine proves, before it loads anything, that the run directory it sees is the
-controller's.
+"""Every rank and engine proves, before it loads anything, that it sees the controller's run directory.
 
-Else pushes would fail for minutes as unverified, and a checkpoint would lack other nodes' shards without an error."""
+Otherwise pushes would fail for minutes as unverified, and a checkpoint would lack the shards of other nodes without an
+error.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,18 @@ from ..errors import ConfigError
 from ..waiting.backoff import backoff_s
 
 APPEARS_S = 10.0
-"""A network file system may show a new file seconds later on other nodes."""
+"""Seconds after which a network file system may show a new file on other nodes."""
 
 
 @contextmanager
 def marked(run_dir: Path) -> Iterator[Path]:
-    """The controller's mark, there as long as it is asked for: an empty file, which a full disk still takes, of a name
-    that nobody can have by chance nor has looked for before, so no node remembers its absence. Raises OSError."""
+    """Create the controller's mark, which exists while the block runs, and yield its path.
+
+    It is an empty file, which fits on a full disk too. Its name is random, so no node can have cached its absence.
+
+    Raises:
+        OSError: The directory takes no files.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
     mark = run_dir / f".mark-{secrets.token_hex(16)}"
     mark.touch()
@@ -33,9 +39,20 @@ def marked(run_dir: Path) -> Iterator[Path]:
 
 
 def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> None:
-    """Called by `who`, on `node`. Raises ConfigError when the mark cannot be seen, or no files be written from here."""
-    give_up, tries = time.monotonic() + appears_s, 0
-    while not os.path.exists(mark):  # False also for a directory that may not be looked into
+    """Check that this process sees the mark and can write beside it.
+
+    Args:
+        mark: The controller's mark.
+        who: Name of this process, for the message.
+        node: Address of its node, for the message.
+        appears_s: Seconds to wait for the mark.
+
+    Raises:
+        ConfigError: The mark cannot be seen, or no file can be written.
+    """
+    give_up = time.monotonic() + appears_s
+    tries = 0
+    while not os.path.exists(mark):  # False also for a directory that may not be read.
         if time.monotonic() >= give_up:
             raise ConfigError(
                 f"{who} on node {node} does not see the controller's run directory {mark.parent}: a file that the"
@@ -44,14 +61,14 @@ def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> N
             )
         time.sleep(backoff_s(tries, first_s=0.1, cap_s=1.0))
         tries += 1
-    own = mark.with_name(f"{mark.name}-{node}-{os.getpid()}")
+    own_file = mark.with_name(f"{mark.name}-{node}-{os.getpid()}")
     try:
-        own.touch()
-    except OSError as e:
+        own_file.touch()
+    except OSError as error:
         raise ConfigError(
-            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}."
+            f"{who} on node {node} cannot write to the run directory {mark.parent}: {error.strerror}."
             " Make it writable from all nodes."
         ) from None
     finally:
         with suppress(OSError):
-            own.unlink(missing_ok=True)
+            own_file.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends
-everything at once.
+"""SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at
+once.
 
-first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code
-                                exit_codes.STOPPED; while Ray starts, which blocks the event loop: Stopped is raised
-second    end_at_once           every process that we started is killed; no checkpoint
-neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
+first     StopRequest.request   the loop winds down within train.stop_grace_s, the session is closed, exit code
+                                exit_codes.STOPPED. While Ray starts, which blocks the event loop, Stopped is raised
+second    end_at_once           every process that we started is killed; no checkpoint is written
+neither   CLOSE_S after the grace has passed: the same, because a process that hangs must not outlive the job
 """
 
 from __future__ import annotations
@@ -28,57 +28,67 @@ from ..pipeline.stop import StopRequest
 from .lasting_output import lasting_output
 
 SAME_S = 1.0
-"""Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on,
-and its child directly."""
+"""A signal that follows the first within so many seconds is the same request: Ctrl-C and Slurm reach both the launcher,
+which passes it on, and its child."""
 CLOSE_S = 60.0
-"""Seconds to close the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
+"""Seconds to close the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the
+remainder."""
 DIE_S = 10.0
-"""Seconds for the kernel to end what was killed: tens of GiB of memory take a moment to free."""
+"""Seconds for the kernel to end killed processes. Tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
-"""What closing takes as a rule: kept free between the grace and the job's time limit."""
+"""Seconds that closing usually takes. They are kept free between the grace and the job's time limit."""
 
 
 def seconds_up() -> float:
-    """Since the command was given. With train.max_restarts that is when our launcher was started, however often it has
-    started us again."""
-    process, parent = psutil.Process(), psutil.Process().parent()
+    """Return the seconds since the command was given.
+
+    With train.max_restarts that is the age of the launcher, however often it has started this process again.
+    """
+    process = psutil.Process()
+    parent = process.parent()
     words = parent.cmdline()[1:3] if parent else []
-    ours = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
-    return time.time() - (parent if ours else process).create_time()
+    has_launcher = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
+    return time.time() - (parent if has_launcher else process).create_time()
 
 
 class StopSignals:
-    """Made in a coroutine of the main thread, whose event loop is told."""
+    """The handlers of SIGTERM and SIGINT. Create it in a coroutine of the main thread, whose event loop it uses."""
 
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
         self.marker: str | None = None
-        """What the command lines of processes hold that are ours without being descendants: the session directory of a
-        Ray of our own."""
+        """A text in the command lines of processes that belong to us without being descendants: the session directory
+        of a Ray
+        that we started. None if there is no such Ray."""
         self._first_at: float | None = None
         self._blocking = False
         self._loop = asyncio.get_running_loop()
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def install(self) -> None:
-        """Again after ray.init, whose own handler of SIGTERM aborts the process with a C++ stack."""
-        for number in self._before:
+        """Install the handlers. Call it again after ray.init, whose own SIGTERM handler aborts the process with a
+        C++ stack."""
+        for number in self._previous:
             signal.signal(number, lambda number, _: self.receive(number))
 
     def remove(self) -> None:
-        """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process
-        that ends already."""
-        for number, handler in self._before.items():
+        """Restore the handlers of before. After a stop, ignore the signals instead.
+
+        A late second signal must not change the exit code of a process that is already ending.
+        """
+        for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.reason else handler)
 
     def receive(self, number: int) -> None:
-        """In the handler itself: the second counts though the event loop is blocked, by ray.init or whatever hangs."""
-        # while Ray starts, its C++ handler comes before this one, and sets an alarm that aborts the process after 3 s
+        """Handle a signal. A second one takes effect even if the event loop is blocked, by ray.init or by a hang."""
+        # While Ray starts, its C++ handler comes before this one and sets an alarm that aborts the process after 3 s.
         signal.alarm(0)
-        name, now = signal.Signals(number).name, time.monotonic()
+        name = signal.Signals(number).name
+        now = time.monotonic()
         if self._first_at is None:
             self._first_at = now
-            self._loop.call_soon_threadsafe(self.ask, name)  # also when what follows is swallowed, as in a destructor
+            # Requested in any case: the error that is raised below may be swallowed, as in a destructor.
+            self._loop.call_soon_threadsafe(self.ask, name)
             if self._blocking:
                 raise self._at_start()
         elif now - self._first_at >= SAME_S:
@@ -86,8 +96,11 @@ class StopSignals:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Around what may block the event loop for longer than the grace, and can be dropped anywhere: a signal raises
-        Stopped there and then."""
+        """Raise Stopped at once if a signal comes within the block.
+
+        Use it around code that may block the event loop for longer than the grace, and that can be interrupted
+        anywhere.
+        """
         self._blocking = True
         try:
             if self._first_at is not None:
@@ -100,10 +113,11 @@ class StopSignals:
     def _at_start() -> Stopped:
         return Stopped(
             "Stopped by a signal while Ray started: nothing had begun."
-            " If there is a checkpoint, --resume goes on from it."
+            " If there is a checkpoint, --resume continues from it."
         )
 
     def ask(self, why: str) -> None:
+        """Request a stop, and end everything if the session does not close in time."""
         print(
             f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s)."
             " Another signal ends the run at once.",
@@ -117,20 +131,22 @@ class StopSignals:
 
 @contextmanager
 def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Every signal wakes the event loop. Python runs a handler in the main thread, between two instructions: one whose
-    signal came just before the loop went to sleep, or was taken by another thread, would otherwise wait for whatever
-    wakes the loop next."""
-    heard, told = socket.socketpair()
-    with heard, told:
-        heard.setblocking(False)
-        told.setblocking(False)
-        loop.add_reader(heard, heard.recv, 4096)
-        before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    """Make every signal wake the event loop.
+
+    Python runs a handler in the main thread, between two instructions. A handler whose signal came just before the loop
+    went to sleep, or was taken by another thread, would otherwise wait for the next event of the loop.
+    """
+    read_end, write_end = socket.socketpair()
+    with read_end, write_end:
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        loop.add_reader(read_end, read_end.recv, 4096)
+        previous = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
-            signal.set_wakeup_fd(before)
-            loop.remove_reader(heard)
+            signal.set_wakeup_fd(previous)
+            loop.remove_reader(read_end)
 
 
 @asynccontextmanager
@@ -154,7 +170,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         directory = cfg.run_dir / cfg.ckpt.path
         raise Stopped(
             f"Stopped by {signals.stop.reason}, outside of training."
-            f" If there is a checkpoint in {directory}, --resume goes on from it."
+            f" If there is a checkpoint in {directory}, --resume continues from it."
         ) from None
     finally:
         if timer:
@@ -163,19 +179,19 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 
 def end_at_once(why: str, marker: str | None = None) -> None:
-    """Kill what this process started, and end it. Exit code 130, which no launcher takes for one to start again."""
+    """Kill what this process started, and exit with code 130, after which no launcher starts the run again."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        # more of them would interrupt what follows, again and again on a busy machine
+        # Further signals would interrupt the lines below, again and again on a busy machine.
         signal.signal(number, signal.SIG_IGN)
-    # print may be what the signal has interrupted
-    with suppress(OSError):  # whoever read it may be gone
+    # os.write instead of print, because the signal may have interrupted a print.
+    with suppress(OSError):  # The reader may be gone.
         os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
-    ours = set(psutil.Process().children(recursive=True))
+    processes = set(psutil.Process().children(recursive=True))
     if marker:
-        ours |= {seen.process for seen in all_processes() if any(marker in word for word in seen.command)}
-    ours.discard(psutil.Process())
-    for process in ours:
-        with suppress(psutil.Error):  # it is gone already
+        processes |= {info.process for info in all_processes() if any(marker in word for word in info.command)}
+    processes.discard(psutil.Process())
+    for process in processes:
+        with suppress(psutil.Error):  # It has ended already.
             process.kill()
-    psutil.wait_procs(ours, timeout=DIE_S)
+    psutil.wait_procs(processes, timeout=DIE_S)
     os._exit(130)

@@ -1,16 +1,17 @@
 """Bearer tokens: one for the environment servers, another for the rollout endpoints.
 
-Hosts that run the model's code hold the environments' token; whoever takes it there must not be able to talk to the
-engines, which can be paused, sampled from and given rewards. So the endpoints never accept the environments' token:
+Hosts that run the model's code hold the environments' token. Whoever takes it from there must not be able to talk to
+the engines, which can be paused, sampled from and given rewards. So the endpoints never accept that token:
 
     $TIR_ENV_TOKEN     $TIR_ROLLOUT_TOKEN    rollout endpoints
     unset              unset                 on loopback, without a token
-    set                unset                 on the node's address, with a token made for the run:
+    set                unset                 on the node's address, with a token that is made for the run:
                                              RUN_DIR/endpoints/token, mode 0600
-    any                set                   on the node's address, with that one
+    any                set                   on the node's address, with that token
 
-(The variables' names are env.token_env and rollout.token_env.) A restarted run finds its token in the file, so that
-agents go on."""
+(env.token_env and rollout.token_env name the variables.) A restarted run finds its token in the file, so that agents
+can continue.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +28,45 @@ FILE = "endpoints/token"
 
 
 class Tokens(NamedTuple):
+    """The tokens of a run.
+
+    Attributes:
+        env: For the environment servers; None if there is none.
+        rollout: For the rollout endpoints; None if they are on loopback without a token.
+    """
+
     env: str | None
     rollout: str | None
 
 
 def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """What a person should know of the tokens. Raises ConfigError when both are the same."""
-    env, rollout = environ.get(cfg.env.token_env), environ.get(cfg.rollout.token_env)
+    """Return what a person should know about the tokens.
+
+    Raises:
+        ConfigError: Both tokens are the same.
+    """
+    env = environ.get(cfg.env.token_env)
+    rollout = environ.get(cfg.rollout.token_env)
     if rollout and rollout == env:
         raise ConfigError(
             f"${cfg.rollout.token_env} (rollout.token_env) and ${cfg.env.token_env} (env.token_env) hold the same"
-            " token, and hosts that run the model's code have it. Give the rollout endpoints one of their own, or"
+            " token, and hosts that run the model's code have it. Give the rollout endpoints a different token, or"
             f" leave ${cfg.rollout.token_env} unset to have one made."
         )
     if env and not rollout:
         return [
-            f"the rollout endpoints get a token of their own, in {cfg.run_dir / FILE};"
-            f" agents send that one, not ${cfg.env.token_env}"
+            f"the rollout endpoints get their own token, in {cfg.run_dir / FILE}; agents send that one, not"
+            f" ${cfg.env.token_env}"
         ]
     return []
 
 
 def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """The tokens of this run. Makes the file where the table above says. Raises ConfigError as `check_tokens` does."""
+    """Return the tokens of this run; make the file if the table above says so.
+
+    Raises:
+        ConfigError: Both tokens are the same.
+    """
     check_tokens(cfg, environ)
     env = environ.get(cfg.env.token_env) or None
     rollout = environ.get(cfg.rollout.token_env) or None

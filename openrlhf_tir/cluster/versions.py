@@ -1,7 +1,9 @@
-"""Versions: on several nodes every rank and engine proves, before it loads anything, that it has the controller's
-packages and the controller's copy of this one.
+"""On several nodes every rank and engine proves, before it loads anything, that it has the controller's packages and
+the
+controller's copy of this package.
 
-Else what one node pickles another cannot read, or reads as something else, hours into a run."""
+Otherwise one node could not read what another pickles, or would read something else, hours into a run.
+"""
 
 from __future__ import annotations
 
@@ -27,37 +29,48 @@ PACKAGES = {
     "xxhash": ("xxhash",),
     "pydivsufsort": ("pydivsufsort",),
 }
-"""What is compared -> the distributions that it may come from."""
+"""Name of a compared package -> the distributions that may provide it."""
 OURS = "openrlhf_tir's files"
+"""Name of this package's own files in the comparison."""
 NONE = "none"
+"""Version of a package that is not installed."""
 
 
 def wanted() -> dict[str, str]:
-    """What every node must have: the controller's; nothing where there is one node only."""
+    """Return the controller's versions, which every node must have; {} if there is only one node."""
     return installed() if sum(node["Alive"] for node in ray.nodes()) > 1 else {}
 
 
 def installed() -> dict[str, str]:
-    """On this node; a build's own mark (+cpu, +cu130) left out, as a head without GPUs may have another."""
-    found = {name: _version(distributions) for name, distributions in PACKAGES.items()}
-    return {"python": platform.python_version()} | found | {OURS: _ours(Path(__file__).parents[1])}
+    """Return the versions on this node. The mark of a build (+cpu, +cu130) is left out: a head without GPUs may have
+    another."""
+    versions = {name: _version(distributions) for name, distributions in PACKAGES.items()}
+    return {"python": platform.python_version()} | versions | {OURS: _ours(Path(__file__).parents[1])}
 
 
 def compare(theirs: Mapping[str, str], who: str, node: str) -> None:
-    """Called by `who`, on `node`. Raises ConfigError with all that is not as the controller has it; what the controller
-    does not have itself is not asked for."""
+    """Compare this node's packages with the controller's. Packages that the controller lacks are not compared.
+
+    Args:
+        theirs: The controller's versions.
+        who: Name of this process, for the message.
+        node: Address of this node, for the message.
+
+    Raises:
+        ConfigError: Some differ; the message names all of them.
+    """
     if not theirs:
         return
-    mine = installed()
-    other = [
-        f"{name} {mine.get(name, NONE)} (the controller: {version})"
+    own_versions = installed()
+    differences = [
+        f"{name} {own_versions.get(name, NONE)} (the controller: {version})"
         for name, version in theirs.items()
-        if version != NONE and mine.get(name, NONE) != version
+        if version != NONE and own_versions.get(name, NONE) != version
     ]
-    if other:
+    if differences:
         raise ConfigError(
-            f"{who} on node {node} has other packages than the controller: {', '.join(other)}. Install the same on all"
-            " nodes (train_scripts/setup_env.sh), from the same checkout."
+            f"{who} on node {node} has other packages than the controller: {', '.join(differences)}. Install the same"
+            " on all nodes (train_scripts/setup_env.sh), from the same checkout."
         )
 
 

@@ -1,9 +1,10 @@
-"""python -m openrlhf_tir.cluster.env_serve ENV [-n N] [-- flags of the server]: N copies of an environment's server
+"""python -m openrlhf_tir.cluster.env_serve ENV [-n N] [-- flags of the server]: run N copies of an environment's server
 under Ray Serve, behind one URL.
 
-Joins the cluster of $RAY_ADDRESS, or starts one of its own on this machine. Prints the URL (for --env.url) once every
-copy answers, and keeps them until Ctrl-C or SIGTERM. A --host other than loopback needs the bearer token in
-$TIR_ENV_TOKEN, as every server does."""
+It joins the cluster of $RAY_ADDRESS, or starts a Ray on this machine. It prints the URL (for --env.url) when every copy
+answers, and keeps the copies until Ctrl-C or SIGTERM. A --host other than loopback requires the bearer token in
+$TIR_ENV_TOKEN, as it does for every server.
+"""
 
 from __future__ import annotations
 
@@ -23,73 +24,75 @@ from ..env_process import SERVERS
 from ..own_sessions import own_sessions
 
 START_S = 300.0
-"""Seconds in which one copy has to start: an index that is built, a package that is imported on a busy node."""
+"""Seconds in which one copy must start. It may build an index, or import a package on a busy node."""
 CONSTRUCTOR_TRIES = 3
+"""How often Serve starts a copy that fails."""
 TOKEN_ENV = "TIR_ENV_TOKEN"
 OBJECT_STORE = 256 << 20
-"""Bytes of the object store of a Ray that is started here: no object is ever put there."""
+"""Bytes of the object store of a Ray that is started here. No object is ever put there."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
+    """Return the parser of the flags before `--`."""
+    formatter = argparse.RawDescriptionHelpFormatter
     name = "python -m openrlhf_tir.cluster.env_serve"
     usage = f"{name} [-h] [-n N] [--host HOST] [--port PORT] [--cpus N] [--drain S] ENV [-- FLAGS...]"
-    p = argparse.ArgumentParser(prog=name, usage=usage, description=__doc__, formatter_class=raw)
-    p.add_argument("env", help=f"one of {', '.join(SERVERS)}, or a server's module")
-    p.add_argument(
+    arguments = argparse.ArgumentParser(prog=name, usage=usage, description=__doc__, formatter_class=formatter)
+    arguments.add_argument("env", help=f"one of {', '.join(SERVERS)}, or a server's module")
+    arguments.add_argument(
         "-n", "--replicas", type=int, default=1, metavar="N", help="copies of the server (default: %(default)s)"
     )
-    p.add_argument(
+    arguments.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address of the URL; other than loopback: copies are on their nodes' addresses (default: %(default)s)",
+        help="address of the URL; if not loopback, copies listen on their nodes' addresses (default: %(default)s)",
     )
-    p.add_argument("--port", type=int, default=8000, help="port of the URL (default: %(default)s)")
-    p.add_argument(
+    arguments.add_argument("--port", type=int, default=8000, help="port of the URL (default: %(default)s)")
+    arguments.add_argument(
         "--cpus", type=float, default=1.0, metavar="N", help="CPUs that Ray keeps for a copy (default: %(default)s)"
     )
-    p.add_argument(
+    arguments.add_argument(
         "--drain",
         type=float,
         default=30.0,
         metavar="S",
-        help="on the end let running steps finish for S seconds (default: %(default)s)",
+        help="at the end, let running steps finish for S seconds (default: %(default)s)",
     )
-    return p
+    return arguments
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """What comes after `--` are the server's own flags, in `flags`."""
-    ours, flags = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, ())
-    args = parser().parse_args(ours)
-    args.flags = list(flags)
+    """Parse the command line. What follows `--` are the server's own flags, returned in `flags`."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    args = parser().parse_args(argv[:end])
+    args.flags = list(argv[end + 1 :])
     return args
 
 
 def main() -> None:
+    """Run the command."""
     args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
         sys.exit(
-            "Nothing would serve: -n must be at least 1, and --port one of 1 to"
-            " 65535 (Serve takes no free one by itself)."
+            "Nothing would serve: -n must be at least 1, and --port from 1 to 65535 (Serve cannot choose a free port)."
         )
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
         sys.exit(
             f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set:"
             " anyone could run code here."
         )
-    _heed_signals()
+    _handle_signals()
     try:
         run(args, module_of(args.env))
     except KeyboardInterrupt:
         pass
-    except TirError as e:
-        sys.exit(str(e))
+    except TirError as error:
+        sys.exit(str(error))
 
 
 def module_of(env: str) -> str:
-    """Raises ConfigError for a server that is not there."""
+    """Return the module of a server. Raises ConfigError if it does not exist."""
     module = SERVERS.get(env, env)
     if "." not in module or find_spec(module) is None:
         raise unknown("env", env, SERVERS, "Or give the module of a server.")
@@ -97,7 +100,7 @@ def module_of(env: str) -> str:
 
 
 def run(args: argparse.Namespace, module: str) -> None:
-    """Until a signal. Everything that was deployed is gone then."""
+    """Serve until a signal comes, then remove everything that was deployed."""
     try:
         from ray import serve
     except ImportError as e:
@@ -112,22 +115,22 @@ def run(args: argparse.Namespace, module: str) -> None:
     from .replica import EnvReplica
 
     _join(args)
-    _heed_signals()  # ray.init has taken SIGTERM for itself
+    _handle_signals()  # again, because ray.init installs its own handler of SIGTERM
     name = args.env.rpartition(".")[2]
     secrets = {key: os.environ[key] for key in (TOKEN_ENV,) if key in os.environ}
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": args.host, "port": args.port})
         deployment = serve.deployment(EnvReplica).options(
             name=f"env-{name}",
-            num_replicas=args.replicas,  # fixed: a copy that is scaled away would take its sessions along
-            max_ongoing_requests=10_000,  # the server refuses by itself, with a reason
+            num_replicas=args.replicas,  # fixed, because scaling a copy away would end its sessions
+            max_ongoing_requests=10_000,  # The server itself refuses requests, with a reason.
             graceful_shutdown_timeout_s=args.drain + 10,
             max_constructor_retry_count=CONSTRUCTOR_TRIES,
             ray_actor_options={"num_cpus": args.cpus, "runtime_env": {"env_vars": secrets}},
         )
         own = args.host if args.host in LOOPBACK else None
-        signal.signal(signal.SIGALRM, _late)
-        signal.alarm(round(START_S * CONSTRUCTOR_TRIES))  # Serve itself would wait for room in the cluster for ever
+        signal.signal(signal.SIGALRM, _report_late)
+        signal.alarm(round(START_S * CONSTRUCTOR_TRIES))  # Serve itself would wait forever for room in the cluster.
         serve.run(
             deployment.bind(module, [*args.flags, "--drain", str(args.drain)], own, START_S, args.drain),
             name=f"env-{name}",
@@ -137,24 +140,27 @@ def run(args: argparse.Namespace, module: str) -> None:
         print(f"http://{args.host}:{args.port}/{name}", flush=True)
         while True:
             signal.pause()
-    except RuntimeError as e:  # Serve's, with its replicas' own words
-        sys.exit(f"The copies did not come up: {e}")
+    except RuntimeError as error:  # Serve's, with its replicas' own words
+        sys.exit(f"The copies did not come up: {error}")
     finally:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_IGN)
-        with suppress(Exception):  # of a Serve that has not come up, or is gone
+        with suppress(Exception):  # Serve may not have come up, or be gone.
             serve.delete(f"env-{name}")
         ray.shutdown()
 
 
 def needs_older_protobuf() -> bool:
-    """Serve reads a deployment's settings with what protobuf 7 has no more (ray-project/ray, issue 64710). Asked by
-    doing it, since later versions of Ray can: else its controller would fail, after a minute and with a traceback."""
+    """Return True if this Ray Serve does not work with the installed protobuf.
+
+    Serve reads a deployment's settings with a function that protobuf 7 lacks (ray-project/ray, issue 64710), and its
+    controller would fail after a minute with a traceback. The function is tried, because later versions of Ray work.
+    """
     try:
         from ray.serve._private.config import DeploymentConfig
 
         DeploymentConfig.from_proto_bytes(DeploymentConfig().to_proto_bytes())
-    except ImportError:  # a Ray that has it elsewhere, and is later than these
+    except ImportError:  # a later Ray, which has it elsewhere
         return False
     except AttributeError:
         return True
@@ -174,7 +180,7 @@ def _join(args: argparse.Namespace) -> None:
         return
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.
     cpus = max(os.cpu_count() or 1, int(args.replicas * args.cpus) + 2)
-    with own_sessions():  # a signal to our process group must not end Ray while the copies drain
+    with own_sessions():  # so that a signal to our process group does not end Ray while the copies drain
         ray.init(
             address="local",
             num_cpus=cpus,
@@ -184,8 +190,9 @@ def _join(args: argparse.Namespace) -> None:
         )
 
 
-def _heed_signals() -> None:
-    """SIGINT too: whoever starts this in the background of a script has it ignored."""
+def _handle_signals() -> None:
+    """Interrupt the main thread on SIGTERM and SIGINT. A script that starts this in the background has SIGINT
+    ignored."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
 
@@ -194,7 +201,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _late(number: int, frame: object) -> None:
+def _report_late(number: int, frame: object) -> None:
     free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "memory")}
     late = f"The copies did not come up within {START_S * CONSTRUCTOR_TRIES:g} s"
     raise ClusterFull(f"{late}; {free} of the cluster is free. Ask for fewer (-n) or less (--cpus).")

@@ -1,4 +1,4 @@
-"""Chat tools: which tools the model's chat template is told of: env.tools, or what the environment says of itself."""
+"""The tools that the model's chat template is given: env.tools, or what the environment declares."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from ...user_code import plugins
 
 
 def with_tools(cfg: Config) -> Config:
-    """The configuration with the tools of each environment filled in, where a messages protocol has none.
+    """Return the configuration with the tools of each environment filled in, if a messages protocol has none.
 
-    Raises Unavailable when a server that runs does not answer.
+    Raises:
+        Unavailable: A running server does not answer.
     """
-    for name, e in cfg.environments.items():
-        if e.env.tools or not turns.of_messages(turns.load(e.env.protocol)):
+    for name, environment in cfg.environments.items():
+        if environment.env.tools or not turns.of_messages(turns.load(environment.env.protocol)):
             continue
         if name in cfg.envs:
             cfg = cfg.model_copy(
-                update={"envs": {**cfg.envs, name: cfg.envs[name].model_copy(update={"tools": tools_of(cfg, e)})}}
+                update={
+                    "envs": {**cfg.envs, name: cfg.envs[name].model_copy(update={"tools": tools_of(cfg, environment)})}
+                }
             )
         else:
-            cfg = cfg.model_copy(update={"env": cfg.env.model_copy(update={"tools": tools_of(cfg, e)})})
+            cfg = cfg.model_copy(update={"env": cfg.env.model_copy(update={"tools": tools_of(cfg, environment)})})
     return cfg
 
 
-def tools_of(cfg: Config, e: Environment) -> list[dict[str, Any]]:
-    """What /schema says, or will say of a server that the run starts itself."""
-    if e.urls:
-        _, schema = probe_env(e.urls[0], token=os.environ.get(cfg.env.token_env))
+def tools_of(cfg: Config, environment: Environment) -> list[dict[str, Any]]:
+    """Return the tools that /schema declares, or will declare for a server that the run starts itself."""
+    if environment.urls:
+        _, schema = probe_env(environment.urls[0], token=os.environ.get(cfg.env.token_env))
         return schema.tools
-    if e.env.file:
-        return list(getattr(plugins.load(plugins.ENVIRONMENT, e.env.file), "tools", []))
-    return [PYTHON_TOOL] if e.serves == "python_tir" else []
+    if environment.env.file:
+        return list(getattr(plugins.load(plugins.ENVIRONMENT, environment.env.file), "tools", []))
+    return [PYTHON_TOOL] if environment.serves == "python_tir" else []

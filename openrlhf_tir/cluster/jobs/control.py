@@ -1,11 +1,11 @@
-"""Control: what can be changed in a run that is running, by a file in its directory. The `control` command writes it.
+"""Change a run that is running by a file in its directory, which the `control` command writes.
 
     run_dir/control.toml           rollout_actors = 3
                                    [env_urls]
                                    python_tir = ["http://10.0.0.5:8100", "http://10.0.0.6:8100"]
-    run_dir/control.applied.json   what the controller made of it: {"rollout_actors", "env_urls", "error"}
+    run_dir/control.applied.json   the controller's answer: {"rollout_actors", "env_urls", "error"}
 
-The controller looks at the file every POLL_S seconds (a shared file system has no events) and applies it as a whole or
+The controller reads the file every POLL_S seconds (a shared file system sends no events) and applies it as a whole or
 not at all: a URL whose server does not answer as that environment is refused. Environments that the file does not name
 keep their servers. A resumed run applies the file that it finds; a new one removes it.
 """
@@ -33,10 +33,16 @@ log = logging.getLogger(__name__)
 FILE = "control.toml"
 APPLIED = "control.applied.json"
 POLL_S = 2.0
+"""Seconds between two readings of the file."""
 
 
 class Control(BaseModel):
-    """Unset: stays as it is."""
+    """What the file asks for. An unset field leaves things as they are.
+
+    Attributes:
+        rollout_actors: Number of engines.
+        env_urls: Environment -> its servers.
+    """
 
     model_config = ConfigDict(extra="forbid")
     rollout_actors: int | None = Field(None, ge=1, le=4096)
@@ -44,26 +50,32 @@ class Control(BaseModel):
 
 
 class Steered(Protocol):
-    @property
-    def env_urls(self) -> Mapping[str, list[str]]: ...
+    """What can be changed: an EnginePool."""
 
-    def resize(self, actors: int) -> None: ...
-    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None: ...
+    @property
+    def env_urls(self) -> Mapping[str, list[str]]:
+        """Environment -> its servers."""
+
+    def resize(self, actors: int) -> None:
+        """Set the number of engines."""
+
+    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
+        """Swap the environment servers."""
 
 
 def read(path: Path) -> Control:
-    """Raises ConfigError."""
+    """Return the content of a control file. Raises ConfigError."""
     try:
         return Control.model_validate(read_toml(path, "Control file"))
-    except ValidationError as e:
-        first = e.errors(include_url=False)[0]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
         raise ConfigError(
             f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. Correct it, or use `openrlhf-tir control`."
         ) from None
 
 
 def write(path: Path, control: Control) -> None:
-    """All of it or nothing: a reader never sees half a file."""
+    """Write a control file by an atomic rename, so that no reader sees half of it."""
     lines = [] if control.rollout_actors is None else [f"rollout_actors = {control.rollout_actors}"]
     if control.env_urls is not None:
         lines += ["[env_urls]", *(f"{json.dumps(env)} = {json.dumps(urls)}" for env, urls in control.env_urls.items())]
@@ -78,19 +90,30 @@ async def apply(
     serves: Mapping[str, str] | None = None,
     probe: Callable[..., Any] = probe_env,
 ) -> None:
-    """`serves`: what the servers of each environment say that they are (default: its name).
+    """Apply a control file to a run.
 
-    Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed.
+    Args:
+        control: What the file asks for.
+        run: The run.
+        token: Bearer token of the environment servers.
+        serves: What the servers of each environment say that they are; by default its name.
+        probe: Asks a server what it is.
+
+    Raises:
+        ConfigError: The file asks for something that is not possible. Nothing was changed.
+        Unavailable: A server does not answer. Nothing was changed.
     """
     if control.env_urls is not None:
         for env, urls in control.env_urls.items():
             if serves is not None and env not in serves:
-                raise unknown("env", env, serves, "Correct env_urls: a run keeps the environments that it began with.")
-            is_named = (serves or {}).get(env, env)
+                raise unknown(
+                    "env", env, serves, "Correct env_urls: a run keeps the environments that it started with."
+                )
+            expected = (serves or {}).get(env, env)
             for url in urls:
                 _, schema = await asyncio.to_thread(probe, url, token=token)
-                if schema.env != is_named:
-                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {is_named!r}. Correct env_urls.")
+                if schema.env != expected:
+                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {expected!r}. Correct env_urls.")
         await run.set_env_urls({**run.env_urls, **control.env_urls})
     if control.rollout_actors is not None:
         run.resize(control.rollout_actors)
@@ -98,8 +121,10 @@ async def apply(
 
 @asynccontextmanager
 async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
-    """Apply the run's control file whenever it changes. A disk or file system that fails meanwhile is tried again, and
-    never ends the run."""
+    """Apply the run's control file whenever it changes, for the time of the block.
+
+    If the disk or file system fails meanwhile, it is tried again; it never ends the run.
+    """
     if not cfg.train.resume:
         for name in (FILE, APPLIED):
             (cfg.run_dir / name).unlink(missing_ok=True)
@@ -110,11 +135,13 @@ async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
 
 
 async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mapping[str, str]) -> None:
-    path, seen = run_dir / FILE, None
+    path = run_dir / FILE
+    seen = None
     while True:
         stamp = _stamp(path)
         if stamp not in (None, seen):
-            control, error = None, None
+            control = None
+            error = None
             try:
                 control = read(path)
                 await apply(control, run, token=token, serves=serves)
@@ -130,7 +157,7 @@ async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mappin
 
 
 def _stamp(path: Path) -> int | None:
-    """Changes whenever the file does; None: there is none."""
+    """Return a value that changes whenever the file does; None if there is none."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -138,12 +165,12 @@ def _stamp(path: Path) -> int | None:
 
 
 def applied(run_dir: Path) -> dict[str, Any] | None:
-    """What became of the control file as it is now; None: the controller has not seen it yet."""
+    """Return the controller's answer to the control file as it is now; None if the controller has not read it yet."""
     try:
-        said = json.loads((run_dir / APPLIED).read_text())
+        answer = json.loads((run_dir / APPLIED).read_text())
     except FileNotFoundError:
         return None
-    return said if said["stamp"] == _stamp(run_dir / FILE) else None
+    return answer if answer["stamp"] == _stamp(run_dir / FILE) else None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation: held-out problems through the same actors, environments and rewards as training, without filters."""
+"""Evaluate held-out problems by the same actors, environments and rewards as in training, without filters."""
 
 from __future__ import annotations
 
@@ -24,38 +24,60 @@ if TYPE_CHECKING:
     from ..services import Services
 
 CONCURRENT_GROUPS = 32
+"""Groups that run at the same time."""
 EVAL_EPOCH = -1
+"""Epoch in the keys of evaluation groups."""
 ACTOR_RETRIES = 120
+"""How often a group waits for the replacement of a dead actor, a second each time."""
 ALL_KINDS = "all"
-"""The kind that all problems are of, those that name none among them."""
+"""The kind of all problems together, and of a problem that names none."""
 MAX_FAILED = 0.02
-"""Share of samples that may be lost to infrastructure before the figures are refused: they were of other problems."""
+"""Share of samples that infrastructure may lose before the figures are refused: they would describe other problems."""
 
 
 class Samples(Protocol):
-    """A EnginePool, or what takes its turn before it."""
+    """An EnginePool, or an object that takes its turn on the GPUs before it."""
 
-    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]: ...
+    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]:
+        """See EnginePool.run_group."""
 
 
 async def evaluate_held_out(
     services: Services, cfg: Config, tasks: list[Task], what: str, sampled: EvalResult | None = None
 ) -> tuple[EvalResult, EvalResult]:
-    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. `sampled`: where they
-    are known already. Raises EvaluationFailed."""
-    n, silent = cfg.eval.n_samples_per_prompt, without_calls(cfg, cfg.eval.max_calls)
-    with bar(f"evaluate {what}", (n * (sampled is None) + 1) * len(tasks), services.console) as advance:
+    """Return the figures of the engines' current weights: sampled (eval.temperature, n samples) and greedy.
+
+    Args:
+        services: The session.
+        cfg: The configuration.
+        tasks: The held-out problems.
+        what: Name of the model, for the display.
+        sampled: The sampled figures, if they are known already.
+
+    Raises:
+        EvaluationFailed: Infrastructure lost too many samples.
+    """
+    samples_per_problem = cfg.eval.n_samples_per_prompt
+    no_call_environments = without_calls(cfg, cfg.eval.max_calls)
+    with bar(
+        f"evaluate {what}", (samples_per_problem * (sampled is None) + 1) * len(tasks), services.console
+    ) as advance:
         if sampled is None:
-            sampled = await evaluate(services.rollout, tasks, mode_of(cfg), silent, tick=lambda: advance(n))
-        once = EvalMode(1, 0.0, max_calls=cfg.eval.max_calls)
-        greedy = await evaluate(services.rollout, tasks, once, silent, tick=advance)
+            sampled = await evaluate(
+                services.rollout, tasks, mode_of(cfg), no_call_environments, tick=lambda: advance(samples_per_problem)
+            )
+        greedy_mode = EvalMode(1, 0.0, max_calls=cfg.eval.max_calls)
+        greedy = await evaluate(services.rollout, tasks, greedy_mode, no_call_environments, tick=advance)
     return sampled, greedy
 
 
 async def try_to_evaluate(
     services: Services, cfg: Config, tasks: list[Task], what: str, sampled: EvalResult | None = None
 ) -> HeldOut | None:
-    """The figures, or None when eval.max_tries evaluations failed, which is said: training and export do without."""
+    """Return the figures, or None if eval.max_tries evaluations failed.
+
+    A failure is printed, and does not end the run: training and export work without figures.
+    """
     figures = await attempt(
         lambda: evaluate_held_out(services, cfg, tasks, what, sampled),
         what,
@@ -69,7 +91,7 @@ async def try_to_evaluate(
 
 
 def mode_of(cfg: Config, version: int | None = None) -> EvalMode:
-    """How evaluation samples: the section `eval`; `version`: of which weights."""
+    """Return how an evaluation samples: by the section `eval`, with the weights of `version` if it is given."""
     return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls, version)
 
 
@@ -81,122 +103,160 @@ async def evaluate(
     *,
     tick: Callable[[], None] = lambda: None,
 ) -> EvalResult:
-    """mode.n samples per task (temperature 0: greedy); `tick` after each. `without_calls`: see summarise. Raises
-    EvaluationFailed when more than 2 % of the samples failed."""
+    """Sample and evaluate problems.
+
+    Args:
+        pool: Runs the groups.
+        tasks: The problems.
+        mode: Samples per problem, temperature (0 is greedy) and limits.
+        without_calls: Environments in which a response makes no call; see `summarise`.
+        tick: Called after each problem.
+
+    Raises:
+        EvaluationFailed: More than MAX_FAILED of the samples failed.
+    """
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
-    async def one(i: int, task: Task) -> GroupMeta | str:
-        """The group's metadata, or the reason why nothing came back."""
+    async def evaluate_problem(index: int, task: Task) -> GroupMeta | str:
+        """Return the group's metadata, or the reason why there is none."""
         async with gate:
-            end = await sampled_group(pool, i, task, mode)
+            end = await sampled_group(pool, index, task, mode)
         if isinstance(end, str):
             return end
         tick()
         return end[0]
 
-    async with asyncio.TaskGroup() as tg:
-        running = [tg.create_task(one(i, t), name=f"evaluate {i}") for i, t in enumerate(tasks)]
-    return summarise(tasks, [t.result() for t in running], mode.n, without_calls)
+    async with asyncio.TaskGroup() as group:
+        running = [
+            group.create_task(evaluate_problem(index, task), name=f"evaluate {index}")
+            for index, task in enumerate(tasks)
+        ]
+    return summarise(tasks, [problem.result() for problem in running], mode.n, without_calls)
 
 
-async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
-    """A group of the i-th task and its payload, or why nothing came back. An actor that dies is waited for."""
+async def sampled_group(pool: Samples, index: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
+    """Return a group of the task and its payload, or the reason why there is none.
+
+    If an actor dies, its replacement is waited for.
+    """
     for _ in range(ACTOR_RETRIES):
         try:
-            return await pool.run_group(GroupKey(EVAL_EPOCH, i), task, mode)
+            return await pool.run_group(GroupKey(EVAL_EPOCH, index), task, mode)
         except EngineGone:
             await asyncio.sleep(1)
-        except InfraError as e:
-            return e.reason
+        except InfraError as error:
+            return error.reason
     return EngineGone.reason
 
 
 def summarise(
     tasks: list[Task], ended: list[GroupMeta | str], n: int, without_calls: Collection[str] = ()
 ) -> EvalResult:
-    """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. `without_calls`: environments in
-    which a response makes no call; where all tasks are of these there is no code ratio. Raises EvaluationFailed."""
+    """Return the figures of an evaluation.
+
+    Args:
+        tasks: The problems.
+        ended: For each problem the metadata of its group, or the reason why it has none.
+        n: Samples per problem.
+        without_calls: Environments in which a response makes no call. If all problems are of these, there is no code
+            ratio.
+
+    Raises:
+        EvaluationFailed: More than MAX_FAILED of the samples failed.
+    """
     reasons: Counter[str] = Counter()
     for end in ended:
         reasons.update({end: n} if isinstance(end, str) else end.failures)
-    failed, samples = reasons.total(), n * len(tasks)
+    failed = reasons.total()
+    samples = n * len(tasks)
     if failed > max(1, MAX_FAILED * samples) or failed == samples:
-        why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
-        broken = next(
-            (
-                said
-                for m in ended
-                if isinstance(m, GroupMeta)
-                for reason, said in m.why.items()
-                if reason in METHOD_REASONS
-            ),
-            None,
+        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        errors = (
+            message
+            for end in ended
+            if isinstance(end, GroupMeta)
+            for reason, message in end.why.items()
+            if reason in METHOD_REASONS
         )
-        remedy = f"The last error: {broken}" if broken else "See the actors' and the servers' logs."
-        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({why}). {remedy}", failed, samples)
-    measured = [(t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)]
-    metas = [m for _, m in measured]
-    correct = np.concatenate([m.correct for m in metas]).astype(float)
-    code = np.concatenate([m.used_code for m in metas]).astype(bool)
-    weights = np.array([len(m.correct) for m in metas], float)
-    formats = [(m.stats["format_ok"], len(m.correct)) for m in metas if "format_ok" in m.stats]
+        error = next(errors, None)
+        remedy = f"An error of the method's code: {error}" if error else "See the actors' and the servers' logs."
+        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({counts}). {remedy}", failed, samples)
+    measured = [(task, meta) for task, meta in zip(tasks, ended, strict=True) if isinstance(meta, GroupMeta)]
+    metas = [meta for _, meta in measured]
+    correct = np.concatenate([meta.correct for meta in metas]).astype(float)
+    code = np.concatenate([meta.used_code for meta in metas]).astype(bool)
+    weights = np.array([len(meta.correct) for meta in metas], float)
+    with_format = [meta for meta in metas if "format_ok" in meta.stats]
+    format_ok = np.nan
+    if with_format:
+        shares = [meta.stats["format_ok"] for meta in with_format]
+        format_ok = float(np.average(shares, weights=[len(meta.correct) for meta in with_format]))
     kinds: dict[str, list[GroupMeta]] = {}
-    for t, m in measured:
-        if m.correct:  # a group without a valid sample says nothing of its kind
-            kinds.setdefault(str(t.meta.get("kind", ALL_KINDS)), []).append(m)
-    if len(kinds) > 1:  # beside the kinds, all problems; of one kind alone it would say the same twice
-        kinds[ALL_KINDS] = [m for m in metas if m.correct]
+    for task, meta in measured:
+        if meta.correct:  # A group without a valid sample says nothing about its kind.
+            kinds.setdefault(str(task.meta.get("kind", ALL_KINDS)), []).append(meta)
+    if len(kinds) > 1:  # With a single kind, all problems together would be the same figures again.
+        kinds[ALL_KINDS] = [meta for meta in metas if meta.correct]
     return EvalResult(
         accuracy=float(correct.mean()),
         code_ratio=_code_ratio(metas, without_calls),
-        format_ok=float(np.average([v for v, _ in formats], weights=[n for _, n in formats])) if formats else np.nan,
+        format_ok=format_ok,
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
-        calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
-        response_tokens=float(np.concatenate([m.response_tokens for m in metas]).mean()),
+        calls=float(np.average([meta.stats.get("calls", 0.0) for meta in metas], weights=weights)),
+        response_tokens=float(np.concatenate([meta.response_tokens for meta in metas]).mean()),
         pass_at=_by_k(metas, n, pass_at_k),
         pass_hat=_by_k(metas, n, pass_hat_k),
-        parts=reward_parts(metas, [len(m.correct) for m in metas]),
+        parts=reward_parts(metas, [len(meta.correct) for meta in metas]),
         by_env=_by_env(tasks, ended, n, without_calls),
         by_kind={
-            kind: (float(np.concatenate([m.correct for m in of]).mean()), _code_ratio(of, without_calls))
-            for kind, of in sorted(kinds.items())
+            kind: (
+                float(np.concatenate([meta.correct for meta in of_kind]).mean()),
+                _code_ratio(of_kind, without_calls),
+            )
+            for kind, of_kind in sorted(kinds.items())
         },
     )
 
 
 def _by_k(metas: list[GroupMeta], n: int, figure: Callable[[int, int, int], float]) -> dict[int, float]:
-    """k > 1 (1 is the accuracy) -> the mean of `figure` over problems; without a k that none has the samples for."""
-    counts = [(len(m.correct), sum(m.correct)) for m in metas]
-    enough = {k: [figure(valid, right, k) for valid, right in counts if valid >= k] for k in ks_of(n) if k > 1}
-    return {k: float(np.mean(of_problems)) for k, of_problems in enough.items() if of_problems}
+    """Return k -> mean of `figure` over the problems with at least k valid samples, for k > 1 (k = 1 is the
+    accuracy)."""
+    counts = [(len(meta.correct), sum(meta.correct)) for meta in metas]
+    by_k = {k: [figure(valid, right, k) for valid, right in counts if valid >= k] for k in ks_of(n) if k > 1}
+    return {k: float(np.mean(of_problems)) for k, of_problems in by_k.items() if of_problems}
 
 
 def _code_ratio(metas: list[GroupMeta], without_calls: Collection[str]) -> float | None:
-    """The share of the samples that called a tool; None where none did and none could, as in rollout_metrics."""
-    code = np.concatenate([m.used_code for m in metas]).astype(bool)
-    return float(code.mean()) if code.any() or any(m.env not in without_calls for m in metas) else None
+    """Return the share of samples that called a tool; None if none did and none could, as in rollout_metrics."""
+    code = np.concatenate([meta.used_code for meta in metas]).astype(bool)
+    can_call = any(meta.env not in without_calls for meta in metas)
+    return float(code.mean()) if code.any() or can_call else None
 
 
 def _by_env(
     tasks: list[Task], ended: list[GroupMeta | str], n: int, without_calls: Collection[str]
 ) -> dict[str, EnvResult]:
-    """Environment -> its figures, empty where all tasks are of one. An environment of which nothing could be measured
-    has none."""
+    """Return the figures of each environment; {} if all problems are of one.
+
+    An environment of which nothing could be measured is left out.
+    """
     ends: dict[str, list[GroupMeta | str]] = {}
     for task, end in zip(tasks, ended, strict=True):
         ends.setdefault(task.env, []).append(end)
-    found = {}
-    for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
-        metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
+    results = {}
+    for env, env_ends in sorted(ends.items()) if len(ends) > 1 else ():
+        metas = [meta for meta in env_ends if isinstance(meta, GroupMeta) and meta.correct]
         if metas:
-            found[env] = EnvResult(
-                accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
+            results[env] = EnvResult(
+                accuracy=float(np.concatenate([meta.correct for meta in metas]).astype(float).mean()),
                 code_ratio=_code_ratio(metas, without_calls),
-                calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
-                samples=sum(len(m.correct) for m in metas),
-                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+                calls=float(
+                    np.average([meta.stats["calls"] for meta in metas], weights=[len(meta.correct) for meta in metas])
+                ),
+                samples=sum(len(meta.correct) for meta in metas),
+                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in env_ends),
                 pass_at=_by_k(metas, n, pass_at_k),
             )
-    return found
+    return results

@@ -1,9 +1,13 @@
-"""Suites: a plan (evaluation/plan.py) and engines that are up -> items on disk, figures and tables. One session serves
-all sets and the whole sweep.
+"""Evaluate the sets of a plan (evaluation/plan.py): items on disk, figures and tables. One session serves all sets and
+the
+whole sweep.
 
-    per set and setting:  store -> problems that are left -> groups -> items, each on disk as it ends -> figures.json
-Infrastructure that loses more than 2 % of the samples costs the figures, never the items: the same command goes on
-where it ended."""
+    for each set and setting:  store -> problems that are left -> groups -> items, each on disk as it ends ->
+    figures.json
+
+If infrastructure loses more than 2 % of the samples, there are no figures, but the items stay: the same command
+continues where it ended.
+"""
 
 from __future__ import annotations
 
@@ -37,44 +41,61 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Evaluated:
-    """What one set came to under one setting."""
+    """The result of one set under one setting.
+
+    Attributes:
+        name: Name of the set.
+        setting: Value of the swept setting; None without a sweep.
+        figures: The figures.
+        directory: Directory of the items.
+    """
 
     name: str
     setting: float | None
-    """Value of what is swept; None without a sweep."""
     figures: dict[str, Any]
     directory: Path
 
 
 def tasks_of(plan: Plan) -> dict[str, list[Task]]:
-    """The problems of each set as they are asked. Raises ConfigError where a published set would be cut."""
+    """Return the problems of each set, with their prompts.
+
+    Raises:
+        ConfigError: A published set would be cut.
+    """
     from .inputs import prompts_of, tokenizer_of
 
     cfg = plan.cfg
     tokenizer = tokenizer_of(cfg)
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens
-    found = {}
-    for asked in plan.asked:
-        prompts = prompts_of(cfg, asked.data, tokenizer, longest)
-        if said := check_whole(asked, prompts.tasks, prompts.dropped, longest):
-            log.warning(said)
-        found[asked.name] = [*prompts.tasks]
-    return found
+    tasks = {}
+    for evaluated_set in plan.asked:
+        prompts = prompts_of(cfg, evaluated_set.data, tokenizer, longest)
+        warning = check_whole(evaluated_set, prompts.tasks, prompts.dropped, longest)
+        if warning:
+            log.warning(warning)
+        tasks[evaluated_set.name] = [*prompts.tasks]
+    return tasks
 
 
 async def evaluate_plan(services: Services, plan: Plan, tasks: dict[str, list[Task]]) -> list[Evaluated]:
-    """Raises EvaluationFailed for the first set that lost too many samples; those before it have their figures."""
+    """Evaluate every set under every setting.
+
+    Raises:
+        EvaluationFailed: A set lost too many samples. The sets before it have their figures.
+    """
     done = []
     for asked in plan.asked:
         for how in plan.settings:
             setting = plan.value(how) if plan.swept else None
             what = asked.name if setting is None else f"{asked.name} {plan.swept} {setting:g}"
-            found = await _one(services, plan.cfg, asked, plan.directory(asked, how), how, tasks[asked.name], what)
+            found = await _evaluate_set(
+                services, plan.cfg, asked, plan.directory(asked, how), how, tasks[asked.name], what
+            )
             done.append(Evaluated(asked.name, setting, found, plan.directory(asked, how)))
     return done
 
 
-async def _one(
+async def _evaluate_set(
     services: Services, cfg: Config, asked: Asked, directory: Path, how: Sampled, tasks: list[Task], what: str
 ) -> dict[str, Any]:
     store = Store(directory, made_under(cfg, how, asked.name, digest_of(tasks)), tasks)
@@ -109,59 +130,73 @@ async def sample(
     *,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Samples every problem that is left; each item is on disk when `tick` is called.
+    """Sample every problem that is left. Each item is on disk when `tick` is called.
 
-    Raises EvaluationFailed once `max_broken` problems one after the other were lost to an error of the method's own
-    code."""
+    Args:
+        pool: The engines.
+        store: The items.
+        suite: Name of the suite.
+        how: The setting.
+        max_broken: Consecutive problems that an error of the method's own code may lose.
+        tick: Called after each problem.
+
+    Raises:
+        EvaluationFailed: `max_broken` consecutive problems were lost to the method's own code.
+    """
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
     mode = EvalMode(how.n, how.temperature, how.top_p, how.max_calls)
     broken = 0
 
-    async def one(i: int) -> None:
+    async def sample_problem(index: int) -> None:
         nonlocal broken
         async with gate:
-            sampled, why = await _group(pool, i, store.tasks[i], mode)
-            item = item_of(suite, i, store.tasks[i], sampled, how.n)
+            sampled, method_error = await _group(pool, index, store.tasks[index], mode)
+            item = item_of(suite, index, store.tasks[index], sampled, how.n)
             store.add(item)
-        broken = broken + 1 if why and not item.n else 0
+        broken = broken + 1 if method_error and not item.n else 0
         if broken >= max_broken:
             raise EvaluationFailed(
-                f"{broken} problems of {suite} one after the other cannot be judged. The last error: {why}",
+                f"{broken} consecutive problems of {suite} cannot be graded. The last error: {method_error}",
                 how.n * broken,
                 how.n * broken,
             )
         tick()
 
-    async with asyncio.TaskGroup() as tg:
-        for i in store.left:
-            tg.create_task(one(i), name=f"evaluate {suite} {i}")
+    async with asyncio.TaskGroup() as group:
+        for index in store.left:
+            group.create_task(sample_problem(index), name=f"evaluate {suite} {index}")
 
 
-async def _group(pool: EnginePool, i: int, task: Task, mode: EvalMode) -> tuple[Group | str, str]:
-    """The trajectories, or the reason why there are none; and what the method's own code said where it failed."""
-    end = await sampled_group(pool, i, task, mode)
+async def _group(pool: EnginePool, index: int, task: Task, mode: EvalMode) -> tuple[Group | str, str]:
+    """Return the trajectories, or the reason why there are none; and the error of the method's own code, "" if none."""
+    end = await sampled_group(pool, index, task, mode)
     if isinstance(end, str):
         return end, ""
     meta, payload = end
-    why = next((said for reason, said in meta.why.items() if reason in METHOD_REASONS), "")
+    method_error = next((message for reason, message in meta.why.items() if reason in METHOD_REASONS), "")
     try:
         (group,) = await pool.fetch([payload])
-    except InfraError as e:
-        return e.reason, why
-    return group, why
+    except InfraError as error:
+        return error.reason, method_error
+    return group, method_error
 
 
 def check_lost(items: list[Item], n: int, directory: Path) -> None:
-    """Raises EvaluationFailed where more than 2 % of the samples were lost."""
+    """Check that infrastructure lost at most MAX_FAILED of the samples, `n` for each item.
+
+    Raises:
+        EvaluationFailed: It lost more.
+    """
     reasons: Counter[str] = Counter()
     for item in items:
         reasons.update(item.failures)
-    lost, samples = reasons.total(), n * len(items)
+    lost = reasons.total()
+    samples = n * len(items)
     if lost > max(1, MAX_FAILED * samples) or (lost and lost == samples):
-        why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
+        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
         raise EvaluationFailed(
-            f"{lost} of {samples} evaluation samples failed ({why}). What is whole stays in {directory}: the same"
-            " command samples only the rest. See the actors' and the servers' logs.",
+            f"{lost} of {samples} evaluation samples failed ({counts}). Finished problems stay in {directory}: the same"
+            " command samples only the others. See the actors' and the servers' logs.",
             lost,
             samples,
         )

@@ -1,8 +1,8 @@
-"""Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
+"""Complete a model directory that the learner wrote, so that the model can be prompted as the run prompted it.
 
-chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
-generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own,
-                          `generate` fails without a tokenizer
+chat_template.jinja       the run's prompt, with a place for the question (data/export_template.py)
+generation_config.json    also answer_stop_strings, with which an answer ends. This is our own key: with transformers'
+                          own key `generate` fails without a tokenizer
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ _OUTPUT = "\x00output\x00"
 
 
 def models(cfg: Config, directory: Path) -> list[Path]:
-    """The directories of an export: the model's, and that of its average, if there is one."""
+    """Return the directories of an export: the model's, and that of its moving average, if there is one."""
     return [directory, *([directory.with_name(directory.name + OF_AVERAGE)] if cfg.train.enable_ema else [])]
 
 
 def complete(cfg: Config, directory: Path) -> None:
-    """Add the chat template and the stop strings to an export, and to that of the average beside it. Raises OSError
-    when the disk refuses them."""
-    for each in models(cfg, directory):
-        _complete(cfg, each)
+    """Add the chat template and the stop strings to an export, and to that of the moving average beside it.
+
+    Raises:
+        OSError: The disk refuses them.
+    """
+    for model_directory in models(cfg, directory):
+        _complete(cfg, model_directory)
 
 
 def _complete(cfg: Config, directory: Path) -> None:
@@ -39,11 +42,13 @@ def _complete(cfg: Config, directory: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(directory)
     own = template_of(tokenizer)
-    if cfg.rollout.agent == "external":  # agents sent messages of their own, and ended their answers themselves
+    if cfg.rollout.agent == "external":  # Agents sent their own messages, and ended their answers themselves.
         return
     if own and cfg.data.apply_chat_template:
         template = chat_template(own, cfg.data)
-    else:  # prompts of such a run begin as the tokenizer begins every text, which servers leave to the template
+    else:
+        # Prompts of such a run begin with the token that the tokenizer puts before every text. Servers expect the
+        # template to write it.
         template = ("{{- bos_token -}}" if bos_of(tokenizer) else "") + raw_template(cfg.data, block_of(cfg))
     (directory / TEMPLATE).write_text(template, encoding="utf-8")
     if stops := answer_stops(cfg):
@@ -55,22 +60,24 @@ def _complete(cfg: Config, directory: Path) -> None:
 
 
 def block_of(cfg: Config) -> Block | None:
-    """The block of the run's turn protocol; None where it is not text, output, text. It is asked with a short output,
-    and must show it whole."""
+    """Return the block that the run's turn protocol writes around an output; None if it is not text, output, text.
+
+    The protocol is asked with a short output, and must show it whole.
+    """
     protocol: Any = turns.make(cfg.env)
-    # its block names the function that was called; it answers with messages
+    # The block of a function protocol names the function; a messages protocol has no block.
     if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):
         return None
     try:
-        before, found, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
+        before, output, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
         padded = turns.make(cfg.env).insertion(f" {_OUTPUT}\n")
-    except TurnError:  # a protocol of one's own that reads the output
+    except TurnError:  # a user's protocol that reads the output
         return None
-    if not found or padded not in (before + f" {_OUTPUT}\n" + after, before + _OUTPUT + after):
+    if not output or padded not in (before + f" {_OUTPUT}\n" + after, before + _OUTPUT + after):
         return None
     return Block(before, after, strips=padded == before + _OUTPUT + after)
 
 
 def answer_stops(cfg: Config) -> tuple[str, ...]:
-    """The stop strings of a model without calls left: a text that is no call ends where the run's did."""
+    """Return the stop strings of a model that has no calls left: a text without a call ends where it did in the run."""
     return tuple(turns.make(cfg.env.model_copy(update={"max_calls": 0})).stops)

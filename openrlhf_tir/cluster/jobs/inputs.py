@@ -1,5 +1,6 @@
-"""Inputs: a configuration -> prompts, held-out problems and canary prompts. Read before Ray or a model is started, so
-that bad data is told at once."""
+"""The inputs of a run: prompts, held-out problems and canary prompts. They are read before Ray or a model starts, so
+that
+bad data is reported at once."""
 
 from __future__ import annotations
 
@@ -25,13 +26,19 @@ from ...types import Task
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT = 1000
-"""Prompts that are looked through for special tokens' texts."""
+MAX_SEARCHED = 1000
+"""Prompts that are searched for texts of special tokens."""
 
 
 @dataclass
 class Inputs:
-    """`held_out` is empty when there is no eval.dataset."""
+    """The inputs of a run.
+
+    Attributes:
+        prompts: The prompts to train on.
+        held_out: The held-out problems; empty if there is no eval.dataset.
+        canary: Token ids of the canary prompts.
+    """
 
     prompts: PromptSet
     held_out: list[Task]
@@ -46,16 +53,21 @@ class TaskPrompts:
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
         curriculum = curriculum_of(cfg, prompts)
         stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
-        self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
-        self.learned, self.facts = stream.learned, stream.facts
-        self.state, self.restore = stream.state, stream.restore
+        self.next = stream.next
+        self.more = stream.more
+        self.in_place_of = stream.in_place_of
+        self.learned = stream.learned
+        self.facts = stream.facts
+        self.state = stream.state
+        self.restore = stream.restore
 
     def task(self, prompt: int) -> Task:
+        """Return the task of a prompt."""
         return self.prompts[prompt]
 
 
 def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int | None = None) -> PromptSet:
-    """The prompts of `data` for the environments of the run. Raises as load_prompts does."""
+    """Return the prompts of `data` for the environments of the run. Raises as `load_prompts` does."""
     templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
     tools = {name: e.env.tools for name, e in cfg.environments.items()}
     return load_prompts(
@@ -79,9 +91,9 @@ def tokenizer_of(cfg: Config) -> Any:
     name = cfg.actor.model_name_or_path
     try:
         return AutoTokenizer.from_pretrained(name)
-    except OSError as e:
-        raise fault_of(e)(f"There is no tokenizer in {name}: {e}. Correct actor.model_name_or_path.") from e
-    except Exception as e:  # what a broken tokenizer.json raises is KeyError, ValueError or tokenizers' own Exception
+    except OSError as error:
+        raise fault_of(error)(f"There is no tokenizer in {name}: {error}. Correct actor.model_name_or_path.") from error
+    except Exception as e:  # A broken tokenizer.json raises KeyError, ValueError or tokenizers' own Exception.
         raise ConfigError(
             f"The tokenizer in {name} cannot be read: {type(e).__name__}: {shorten(str(e))}. Save or download its files"
             " again, or correct actor.model_name_or_path."
@@ -89,8 +101,17 @@ def tokenizer_of(cfg: Config) -> Any:
 
 
 def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
-    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable
-    when the hub is."""
+    """Read the inputs of a run.
+
+    Args:
+        cfg: The configuration.
+        training: Whether the run trains; otherwise it only evaluates.
+
+    Raises:
+        ConfigError: A data set is missing or cannot be read.
+        DataError: Rows cannot be used, or too few prompts fit.
+        Unavailable: The hub does not answer.
+    """
     tokenizer = tokenizer_of(cfg)
     for chats in chat_formats(cfg, HfCodec(tokenizer), tokenizer).values():
         for fact in chats.checked.facts() if chats else ():
@@ -108,16 +129,18 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         if prompts.distinct < len(prompts):
             log.info("%d prompts, of which %d are distinct", len(prompts), prompts.distinct)
     held_out = [*prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks] if cfg.eval.dataset else []
-    looked_at = (prompts.tasks if len(prompts) else held_out)[:LOOKED_AT]
-    told = special_texts_of(cfg.actor.model_name_or_path)  # by the checks, of all rows
-    if not told and (count := sum(MARK in task.prompt for task in looked_at)):
+    searched = (prompts.tasks if len(prompts) else held_out)[:MAX_SEARCHED]
+    # If the model is on this machine, the checks have reported this already, for all rows.
+    already_reported = special_texts_of(cfg.actor.model_name_or_path)
+    count = 0 if already_reported else sum(MARK in task.prompt for task in searched)
+    if count:
         log.warning(
-            f"{count} of the first {len(looked_at)} prompts have the text of a special token in their rows: the model"
-            " reads its characters, not the token. Rows that a chat template rendered already should be messages, with"
-            " --data.apply_chat_template, or be named as such with --data.rendered"
+            f"{count} of the first {len(searched)} prompts have the text of a special token in their rows: the model"
+            " reads its characters, not the token. Give rows that a chat template has rendered as messages with"
+            " --data.apply_chat_template, or declare them with --data.rendered"
         )
     canary = [
-        tokenizer(t.prompt, add_special_tokens=False)["input_ids"]
-        for t in (prompts.tasks if len(prompts) else held_out)[: 2 * CANARIES]  # of a proof's two rounds
+        tokenizer(task.prompt, add_special_tokens=False)["input_ids"]
+        for task in (prompts.tasks if len(prompts) else held_out)[: 2 * CANARIES]  # A proof has two rounds.
     ]
     return Inputs(prompts, held_out, canary)

@@ -1,5 +1,8 @@
-"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the
-preflight checks; whoever calls `train`, `quickstart` or `toy_model` holds the run directory's lock (run_lock.py)."""
+"""Entry points of the commands that need a cluster. Each opens a session, does the work and returns its figures.
+
+They are called after the preflight checks. The caller of `train`, `quickstart` and `toy_model` holds the lock of the
+run directory (run_lock.py).
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,13 @@ PIPE_WIDTH = 240
 
 
 def train(cfg: Config, setup_s: float = 0.0) -> Summary:
-    """The `train` command, and the quickstart of a real model, whose set-up took `setup_s` seconds."""
+    """Run the `train` command, or the quickstart of a real model, whose set-up took `setup_s` seconds."""
     cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
         with heartbeat.doing("reading the prompts"):
             inputs = load_inputs(cfg)
-        if cfg.train.resume:  # before anything is loaded; run_training says what it finds
+        if cfg.train.resume:  # Checked before anything is loaded; run_training prints the result.
             resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
         async with running_services(cfg, model=cfg.actor.model_name_or_path) as services:
             return await run_training(services, cfg, inputs, setup_s=setup_s)
@@ -59,7 +62,7 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
 
 
 def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResult]:
-    """The `eval` command: prints figures, writes them as JSON to `out`."""
+    """Run the `eval` command: print the figures, and write them as JSON to `out`."""
     if not cfg.eval.dataset:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
     cfg = with_tools(freeze(cfg))
@@ -70,21 +73,23 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
             return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)
 
     sampled, greedy = _run(go())
-    text = json.dumps({"sampled": _plain(sampled), "greedy": _plain(greedy)}, indent=2, allow_nan=False)
+    text = json.dumps({"sampled": _as_json(sampled), "greedy": _as_json(greedy)}, indent=2, allow_nan=False)
     if out:
         out.write_text(text + "\n")
     print(text)
     return sampled, greedy
 
 
-def _plain(result: EvalResult) -> dict[str, Any]:
-    """As JSON can hold it: None for what the reward says nothing of."""
+def _as_json(result: EvalResult) -> dict[str, Any]:
+    """Return a result as JSON can hold it: None for what the reward does not report."""
     return {name: finite(value) if isinstance(value, float) else value for name, value in asdict(result).items()}
 
 
 def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
-    """The `eval` command with suites, own rows with items, or a sweep: prints a table, writes items, figures and plots,
-    and all figures to `out`."""
+    """Run the `eval` command with suites, rows with items, or a sweep.
+
+    Prints a table, writes items, figures and plots, and writes all figures to `out`.
+    """
     cfg = with_tools(freeze(plan.cfg))
     plan = replace(plan, cfg=cfg)
 
@@ -94,9 +99,9 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
             return await evaluate_plan(services, plan, tasks)
 
     console = Console()
-    if not console.is_terminal:  # a pipe has no width: no column is left out for it
+    if not console.is_terminal:  # A pipe has no width, so no column may be left out.
         console.width = PIPE_WIDTH
-    for line in dict.fromkeys(fact for asked in plan.asked for fact in asked.facts):
+    for line in dict.fromkeys(fact for evaluated_set in plan.asked for fact in evaluated_set.facts):
         console.print(line, soft_wrap=True, highlight=False)
     results = _run(go())
     if out:
@@ -104,35 +109,45 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     console.print(table(plan, results))
     for line in env_lines(results):
         console.print(line, soft_wrap=True, highlight=False)
-    for name in dict.fromkeys(r.name for r in results) if plan.swept else ():
-        of_set = [r for r in results if r.name == name]
-        path = of_set[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"
-        path.write_bytes(sweep_png(name, plan.swept, [(r.setting, r.figures) for r in of_set if r.setting is not None]))
+    for name in dict.fromkeys(result.name for result in results) if plan.swept else ():
+        set_results = [result for result in results if result.name == name]
+        path = set_results[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"
+        path.write_bytes(
+            sweep_png(
+                name,
+                plan.swept,
+                [(result.setting, result.figures) for result in set_results if result.setting is not None],
+            )
+        )
         console.print(f"plot: {path}", soft_wrap=True, highlight=False)
     return results
 
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
-    """The `play` command. It has a directory of its own, which is gone afterwards: the recipe's run directory may be
-    that of a run that is running, whose logs an engine of ours would write over."""
-    # A cluster's nodes must all see the directory; a machine by itself needs nothing beside the run's.
+    """Run the `play` command.
+
+    It uses a temporary run directory: the recipe's may belong to a running run, whose logs this engine would overwrite.
+    """
+    # All nodes of a cluster must see the directory, so it is made beside the run's.
     parent = cfg.run_dir.absolute().parent if os.environ.get("RAY_ADDRESS") else None
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="openrlhf_tir_play_", dir=parent, ignore_cleanup_errors=True) as directory:
         logger = cfg.logger.model_copy(update={"trajectories": 0.0, "dropped": 0})
-        own = with_tools(freeze(cfg.model_copy(update={"run_dir": Path(directory), "logger": logger})))
+        scratch_cfg = with_tools(freeze(cfg.model_copy(update={"run_dir": Path(directory), "logger": logger})))
 
         async def go() -> None:
-            task = pick_task(own, question, row)
-            async with running_services(own, model=own.actor.model_name_or_path, learner=False) as services:
-                await _play(services, own, task)
+            task = pick_task(scratch_cfg, question, row)
+            async with running_services(
+                scratch_cfg, model=scratch_cfg.actor.model_name_or_path, learner=False
+            ) as services:
+                await _play(services, scratch_cfg, task)
 
         _run(go())
 
 
 def serve(cfg: Config) -> None:
-    """The `serve` command: the endpoints of the rollout actors, until a signal or train.save_before_s ends it."""
+    """Run the `serve` command: keep the endpoints of the rollout actors until a signal or train.save_before_s."""
     cfg = with_tools(freeze(cfg))
 
     async def go() -> None:
@@ -142,12 +157,16 @@ def serve(cfg: Config) -> None:
             services.console.print("serving the model as 'policy', or by its path; Ctrl-C ends it", highlight=False)
             await asyncio.get_running_loop().create_future()
 
-    with suppress(Stopped):  # which is how it ends
+    with suppress(Stopped):  # the normal end
         _run(go())
 
 
 def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
-    """The `toy-model` command: problems, tokenizer, a cold-started base that passed its gates; its directory."""
+    """Run the `toy-model` command: make problems, a tokenizer and a cold-started base model that passed its gates.
+
+    Returns:
+        The directory of the base model.
+    """
 
     async def go() -> Path:
         base = ToyBase(cfg, lesson)
@@ -163,7 +182,7 @@ def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
 
 
 def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
-    """The `quickstart` command: the toy base model (made once per seed), then RL on it, in one session."""
+    """Run the `quickstart` command: make the toy base model (once per seed), then train it, in one session."""
 
     async def go() -> Summary:
         base = ToyBase(cfg)
@@ -181,7 +200,7 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
             figures = HeldOut.of(*await make_base(services, base, inputs))
             async with services.learning():
                 await services.learner.reload(rl)
-            # of the problems only: with games, the base is measured on all
+            # These figures are of the problems only. With games, the base model is measured again, on everything.
             known = figures if len(cfg.environments) == 1 else None
             return await run_training(
                 services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started
@@ -192,7 +211,7 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
 
 
 def _run(coroutine):
-    """asyncio.run, with our own errors taken out of the groups that task groups wrap them in."""
+    """Run a coroutine with asyncio.run, and take this project's errors out of the groups of task groups."""
     try:
         return asyncio.run(coroutine)
     except BaseExceptionGroup as group:
@@ -202,6 +221,7 @@ def _run(coroutine):
         error: BaseException = known
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        Console(stderr=True).print_exception() if group.split(TirError)[1] else None
-        # What a rank or an actor raised carries its whole traceback as text: the error itself says what is wrong.
+        if group.split(TirError)[1]:  # other errors are in the group too
+            Console(stderr=True).print_exception()
+        # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
         raise (getattr(error, "cause", None) or error) from None

@@ -1,4 +1,4 @@
-"""Measured: what an evaluation found -> a row of metrics.jsonl, and what the run's summary holds of it."""
+"""The results of an evaluation, as a row of metrics.jsonl and in the run's summary."""
 
 from __future__ import annotations
 
@@ -11,48 +11,62 @@ from ...report.summary import EnvScores, Scores
 
 @dataclass(slots=True)
 class EnvResult:
-    """What an evaluation found in one environment of several, over its valid samples."""
+    """Figures of one environment of several, over its valid samples.
+
+    Attributes:
+        accuracy: Share of samples that are correct.
+        code_ratio: Share of samples that called a tool; None where no call can be made.
+        calls: Calls per response.
+        samples: Number of valid samples.
+        failed: Number of samples that infrastructure lost.
+        pass_at: k, from 2 to n -> pass@k over the environment's problems.
+    """
 
     accuracy: float
     code_ratio: float | None
-    """None where no call can be made."""
     calls: float
     samples: int
     failed: int
     pass_at: dict[int, float] = field(default_factory=dict)
-    """k, from 2 to n -> pass@k over this environment's problems."""
 
 
 @dataclass(slots=True)
 class EvalResult:
-    """Fractions over all valid samples. `failed` counts those lost to infrastructure, no part of the fractions."""
+    """Figures of an evaluation, over all valid samples.
+
+    Attributes:
+        accuracy: Share of samples that are correct.
+        code_ratio: Share of samples that called a tool; None where no call can be made.
+        format_ok: Share of samples with the right format; NaN if the reward does not report it.
+        code_correct: Share of samples with a call that are correct.
+        samples: Number of valid samples.
+        failed: Number of samples that infrastructure lost. They are not part of the shares.
+        calls: Calls per response.
+        response_tokens: Tokens per response, with those of tools.
+        pass_at: k, from 2 to n -> pass@k, the mean over the problems with at least k valid samples.
+        pass_hat: The same of pass^k.
+        by_kind: Kind of problem -> its accuracy and code ratio.
+        parts: `reward/PART` -> its mean over the samples of the groups that have it.
+        by_env: Environment -> its figures; {} if all problems are of one.
+    """
 
     accuracy: float
     code_ratio: float | None
-    """None where no call can be made."""
     format_ok: float
-    """NaN where the reward says nothing of it."""
     code_correct: float
     samples: int
     failed: int
     calls: float = 0.0
-    """Calls per response."""
     response_tokens: float = 0.0
-    """Tokens per response, those of tools included."""
     pass_at: dict[int, float] = field(default_factory=dict)
-    """k, from 2 to n -> pass@k, the mean over the problems with at least k valid samples."""
     pass_hat: dict[int, float] = field(default_factory=dict)
-    """The same of pass^k."""
     by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    """Kind of problem -> its accuracy and code ratio."""
     parts: dict[str, float] = field(default_factory=dict)
-    """`reward/PART`: its mean over the samples of the groups that have it."""
     by_env: dict[str, EnvResult] = field(default_factory=dict)
-    """Environment -> its own figures; empty where all tasks are of one."""
 
 
 def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
-    """As the run's summary holds them; by environment those that both evaluations have."""
+    """Return the scores as the run's summary holds them, with the environments that both evaluations have."""
     envs = {
         env: EnvScores(
             accuracy=figures.accuracy,
@@ -67,7 +81,7 @@ def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
 
 
 def evaluation_row(sampled: EvalResult) -> dict[str, float]:
-    """As metrics.jsonl has it; without what is None."""
+    """Return the figures as metrics.jsonl holds them, without those that are None."""
     row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
     row |= {"eval/response_tokens": sampled.response_tokens}
     row |= {f"eval/pass_at_{k}": value for k, value in sampled.pass_at.items()}
@@ -87,18 +101,24 @@ def evaluation_row(sampled: EvalResult) -> dict[str, float]:
 
 
 class HeldOut(BaseModel):
-    """Both evaluations of one model, as a run keeps them: base.json is one."""
+    """Both evaluations of one model, as a run keeps them in base.json.
+
+    Attributes:
+        scores: The scores for the run's summary.
+        row: The row for metrics.jsonl: `evaluation_row`, and the accuracy of the greedy responses.
+    """
 
     scores: Scores
-    """For the run's summary."""
     row: dict[str, float]
-    """For metrics.jsonl: `evaluation_row`, and what is right of the greedy responses."""
 
     @classmethod
     def of(cls, sampled: EvalResult, greedy: EvalResult) -> HeldOut:
-        told = scores(sampled, greedy)
-        by_env = {f"eval/{env}/greedy_accuracy": of_env.greedy_accuracy for env, of_env in told.envs.items()}
-        row = evaluation_row(sampled) | {"eval/greedy_accuracy": told.greedy_accuracy} | by_env
+        """Return both evaluations in this form."""
+        summary_scores = scores(sampled, greedy)
+        by_env = {
+            f"eval/{env}/greedy_accuracy": env_scores.greedy_accuracy for env, env_scores in summary_scores.envs.items()
+        }
+        row = evaluation_row(sampled) | {"eval/greedy_accuracy": summary_scores.greedy_accuracy} | by_env
         if len(greedy.by_kind) > 1:
             row |= {f"eval/kind/{kind}/greedy_accuracy": accuracy for kind, (accuracy, _) in greedy.by_kind.items()}
-        return cls(scores=told, row=row)
+        return cls(scores=summary_scores, row=row)

@@ -1,5 +1,4 @@
-"""Play: one problem -> one episode on the terminal. What the model wrote (and training would learn from) is green, the
-rest is not."""
+"""Play one episode of a problem on the terminal. What the model wrote, and training would learn from, is green."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ from .inputs import prompts_of
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
-    """The question through the template of the (first) environment, or a row of eval.dataset (else training data)."""
+    """Return the question in the template of the first environment, or a row of eval.dataset (else of the training
+    data)."""
     if question is not None:
         first = next(iter(cfg.environments.values()))
         return Task(render(resolve(first.input_template), question), label="", env=first.name)
@@ -39,21 +39,24 @@ async def play(services: Services, cfg: Config, task: Task) -> Trajectory:
     return group.trajectories[0]
 
 
-def show(console: Console, task: Task, traj: Trajectory) -> None:
-    """The episode, coloured by who produced each token, and its facts."""
+def show(console: Console, task: Task, trajectory: Trajectory) -> None:
+    """Print an episode, coloured by who produced each token, and facts about it."""
     text = Text(printable(task.prompt), style="dim")
-    for segment in traj.segments:
+    for segment in trajectory.segments:
         text.append(printable(segment.text), style="green" if segment.source == "model" else "yellow")
     console.print(text, soft_wrap=True)
     console.rule(style="dim")
-    trained = int(traj.is_model.sum())
+    trained = int(trajectory.is_model.sum())
     facts = (
-        f"{trained} tokens by the model (green, trained), {traj.response_tokens - trained} by the environment (yellow,"
-        f" masked), {len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+        f"{trained} tokens by the model (green, trained), {trajectory.response_tokens - trained} by the environment"
+        f" (yellow, masked), {len(trajectory.calls)} calls, ended by"
+        f" {trajectory.stop_reason or trajectory.finish_reason!r}"
     )
     console.print(facts, soft_wrap=True, highlight=False)
-    if traj.failed:
-        failed = printable(f"failed: {traj.failed}; such a response is never trained")
+    if trajectory.failed:
+        failed = printable(f"failed: {trajectory.failed}; such a response is never trained")
         console.print(failed, style="red", markup=False)
     elif task.label:
-        console.print(f"label {task.label!r}, reward {traj.reward}", highlight=False, soft_wrap=True, markup=False)
+        console.print(
+            f"label {task.label!r}, reward {trajectory.reward}", highlight=False, soft_wrap=True, markup=False
+        )

@@ -1,7 +1,8 @@
-"""Fine-tuning on the learner's ranks: inputs -> Ray, ranks, the loop (pipeline/fine_tuning.py) -> an exported model. No
+"""Fine-tune on the learner's ranks: start Ray and the ranks, run the loop (pipeline/fine_tuning.py), export the model.
+No
 engine is started.
 
-Learner ranks that die start again from the last checkpoint, at most train.max_learner_restarts times.
+Ranks that die start again from the last checkpoint, at most train.max_learner_restarts times.
 """
 
 from __future__ import annotations
@@ -36,17 +37,28 @@ from ..signals import stoppable
 from .sft_inputs import SftInputs, checkpoints_of
 
 SUMMARY = "sft.json"
+"""Name of the summary in the run directory."""
 
 
 def fine_tune(
     cfg: Config, inputs: SftInputs, resume: Path | None = None, console: Console | None = None
 ) -> dict[str, Any]:
-    """The `sft` command, after its checks; whoever calls holds the lock of the run directory. Returns the summary,
-    which is also in run_dir."""
+    """Run the `sft` command after its checks. The caller holds the lock of the run directory.
+
+    Args:
+        cfg: The configuration.
+        inputs: The rows.
+        resume: The checkpoint to continue from; None for a new run.
+        console: Where to print.
+
+    Returns:
+        The summary, which is also in run_dir.
+    """
     try:
         return asyncio.run(_session(cfg, inputs, resume, console or Console()))
-    except TirError as e:  # what a rank raised carries its whole traceback as text: the error itself says what is wrong
-        raise (getattr(e, "cause", None) or e) from None
+    except TirError as error:
+        # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
+        raise (getattr(error, "cause", None) or error) from None
 
 
 async def _session(cfg: Config, inputs: SftInputs, resume: Path | None, console: Console) -> dict[str, Any]:
@@ -70,9 +82,9 @@ async def _run(
         checkpoints.clear()
     else:
         with disk.faults_as_unavailable(checkpoints.directory):
-            said = [*resume_messages(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
-        for sentence in said:
-            console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
+            messages = [*resume_messages(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
+        for message in messages:
+            console.print(f"resume: {message}", soft_wrap=True, highlight=False, markup=False)
     public = cfg.model_copy(
         update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
     )
@@ -83,23 +95,24 @@ async def _run(
             MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics,
             bar("fine-tuning", inputs.schedule.steps, console) as advance,
         ):
-            shown = _Shown(cfg.run_dir, metrics, advance, losses)
-            for left in reversed(range(cfg.train.max_learner_restarts + 1)):
-                shown.goes_on_from(Checkpoints.state(resume)["step"] if resume else -1)
+            display = _Display(cfg.run_dir, metrics, advance, losses)
+            for restarts_left in reversed(range(cfg.train.max_learner_restarts + 1)):
+                display.continue_from(Checkpoints.state(resume)["step"] if resume else -1)
                 try:
-                    await _tuning(cfg, inputs, ranks, checkpoints, shown, stop).run(resume)
+                    await _tuning(cfg, inputs, ranks, checkpoints, display, stop).run(resume)
                     break
-                except LearnerDied as e:
-                    if not left:
+                except LearnerDied as error:
+                    if not restarts_left:
                         raise
-                    # signals reach the learner's processes too, if whoever sends them means all of a job
+                    # A signal that is sent to the whole job also ends the learner's processes.
                     if stop.reason:
                         raise Stopped(
                             f"The run was stopped: {stop.reason}, and a learner rank died meanwhile."
-                            " The checkpoint before counts."
-                        ) from e
-                    restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
-                    console.print(f"[yellow]{e} All ranks start again, {restart}.", soft_wrap=True, highlight=False)
+                            " The last checkpoint before it counts."
+                        ) from error
+                    max_restarts = cfg.train.max_learner_restarts
+                    restart = f"restart {max_restarts - restarts_left + 1} of {max_restarts}"
+                    console.print(f"[yellow]{error} All ranks start again, {restart}.", soft_wrap=True, highlight=False)
                 await ranks.stop()
                 ranks = await LearnerGroup.start_again(cfg)
                 resume = await asyncio.to_thread(checkpoints.choose)
@@ -123,26 +136,35 @@ async def _run(
 
 
 def _tuning(
-    cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Checkpoints, shown: _Shown, stop: StopRequest
+    cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Checkpoints, display: _Display, stop: StopRequest
 ) -> FineTuning:
-    s, steps = cfg.sft, inputs.schedule.steps
-    warmup = math.ceil(steps * s.lr_warmup_ratio)
-    lr_at = lr_schedule(s.lr_scheduler, peak=s.learning_rate, total=steps, warmup=warmup, min_ratio=s.min_lr_ratio)
+    settings = cfg.sft
+    steps = inputs.schedule.steps
+    warmup = math.ceil(steps * settings.lr_warmup_ratio)
+    lr_at = lr_schedule(
+        settings.lr_scheduler, peak=settings.learning_rate, total=steps, warmup=warmup, min_ratio=settings.min_lr_ratio
+    )
     held_out = inputs.held_out.rows if inputs.held_out else []
-    return FineTuning(cfg, inputs.schedule, inputs.rows.rows, held_out, ranks, checkpoints, lr_at, shown, stop)
+    return FineTuning(cfg, inputs.schedule, inputs.rows.rows, held_out, ranks, checkpoints, lr_at, display, stop)
 
 
-class _Shown:
-    """metrics.jsonl, the bar, and the losses for the summary."""
+class _Display:
+    """Records each update: in metrics.jsonl, on the bar, and its losses for the summary."""
 
     def __init__(
         self, run_dir: Path, metrics: MetricsLog, advance: Callable[..., None], losses: dict[str, float]
     ) -> None:
-        self.run_dir, self.metrics, self.advance, self.losses, self.step = run_dir, metrics, advance, losses, 0
+        self.run_dir = run_dir
+        self.metrics = metrics
+        self.advance = advance
+        self.losses = losses
+        self.step = 0
 
-    def goes_on_from(self, step: int) -> None:
-        """Rows of later updates are forgotten: they are made again. -1: all of them. The losses before count on,
-        whoever measured them."""
+    def continue_from(self, step: int) -> None:
+        """Forget the rows of updates after `step` (-1: all), because these are made again.
+
+        The losses of the updates before count, whichever process measured them.
+        """
         self.metrics.truncate_after(step)
         self.losses.clear()
         columns = read(self.run_dir)

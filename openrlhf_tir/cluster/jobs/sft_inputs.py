@@ -1,4 +1,4 @@
-"""Fine-tuning's inputs: a configuration -> rows as tokens, and what a resume compares. Before Ray or a model is up."""
+"""The inputs of fine-tuning: rows as tokens, and what a resume compares. They are read before Ray or a model starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ from .inputs import tokenizer_of
 
 @dataclass
 class SftInputs:
-    """`held_out`: None without sft.eval_dataset. `made_of`: what a resumed run must share with the one before."""
+    """The inputs of a fine-tuning run.
+
+    Attributes:
+        rows: The rows to learn from.
+        held_out: The held-out rows; None without sft.eval_dataset.
+        schedule: The updates.
+        made_of: What a resumed run must share with the run before.
+        facts: Lines to print.
+    """
 
     rows: SftSet
     held_out: SftSet | None
@@ -34,16 +42,28 @@ class SftInputs:
 
 
 def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> SftInputs:
-    """Raises ConfigError, DataError, or Unavailable for a hub that does not answer."""
+    """Read all rows.
+
+    Args:
+        cfg: The configuration.
+        tick: Called for each row.
+
+    Raises:
+        ConfigError: A setting does not fit the rows or the model.
+        DataError: A row cannot be used.
+        Unavailable: The hub does not answer.
+    """
     tokenizer = tokenizer_of(cfg)
-    vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
+    vocabulary = vocabulary_of(tokenizer)
+    template = chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
     held_out = load_set(cfg, vocabulary, template, held_out=True, tick=tick) if cfg.sft.eval_dataset else None
     longest = max(len(row.token_ids) for row in [*rows.rows, *(held_out.rows if held_out else ())])
-    if (most := _positions(cfg)) and longest > most:
+    positions = _positions(cfg)
+    if positions and longest > positions:
         raise ConfigError(
-            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings)."
-            f" Set --sft.max_len {most}."
+            f"A row has {longest} tokens, and the model has {positions} positions (max_position_embeddings)."
+            f" Set --sft.max_len {positions}."
         )
     schedule = Schedule.of(cfg, len(rows.rows))
     made_of = {
@@ -63,28 +83,33 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Return the tokenizer in the form that rows are tokenised with."""
     specials = {text: tokenizer.convert_tokens_to_ids(text) for text in special_texts(tokenizer)}
     return Vocabulary(HfCodec(tokenizer), specials, tokenizer.eos_token_id, bos_of(tokenizer))
 
 
 def chat_template_of(cfg: Config, tokenizer: Any) -> ChatTemplate | None:
-    """The tokenizer's own. Of a model that a run exported: without that run's prompt around the question."""
-    given = template_of(tokenizer)
-    if not given:
+    """Return the tokenizer's chat template, or None.
+
+    If a run exported the model, its template puts that run's prompt around the question; it is returned without it.
+    """
+    template = template_of(tokenizer)
+    if not template:
         return None
-    own = {} if without_question(given) == given else {"chat_template": without_question(given)}
-    return ChatTemplate.of(tokenizer, {**cfg.data.chat_template_options, **own})
+    options = {} if without_question(template) == template else {"chat_template": without_question(template)}
+    return ChatTemplate.of(tokenizer, {**cfg.data.chat_template_options, **options})
 
 
 def _positions(cfg: Config) -> int | None:
-    """None where the model's directory does not say, or stretches them."""
+    """Return the number of positions of the model; None if its directory does not say, or if they are scaled."""
     file = Path(cfg.actor.model_name_or_path) / "config.json"
     model = json.loads(file.read_text(encoding="utf-8-sig")) if file.is_file() else {}
-    most = model.get("max_position_embeddings")
-    return most if isinstance(most, int) and not model.get("rope_scaling") else None
+    positions = model.get("max_position_embeddings")
+    return positions if isinstance(positions, int) and not model.get("rope_scaling") else None
 
 
 def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkpoints:
+    """Return the checkpoints of a fine-tuning run. `made_of` is stored in new ones (see SftInputs)."""
     facts = None if made_of is None else {"sft": made_of}
     return Checkpoints(
         cfg.run_dir / cfg.ckpt.path,
@@ -96,40 +121,50 @@ def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkp
 
 
 def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path | None:
-    """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start
-    allows that.
+    """Return the verified checkpoint from which a run with train.resume continues.
 
-    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none; CheckpointDamaged."""
+    Returns None if there is none and train.resume_or_start allows that.
+
+    Raises:
+        ConfigError: There is no checkpoint, it belongs to another run, or its passes ended elsewhere.
+        CheckpointDamaged: The checkpoint is damaged.
+    """
     checkpoints = checkpoints_of(cfg)
     path = checkpoints.choose(cfg.train.resume_from)
     if path is None:
         if cfg.train.resume_or_start:
             return None
         raise ConfigError(
-            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"
-            " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew by itself as long as"
-            " there is none."
+            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to continue. Correct"
+            " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew as long as there is"
+            " none."
         )
     state = checkpoints.state(path)
-    before = (state.get("facts") or {}).get("sft")
-    if before is None:
+    checkpoint_made_of = (state.get("facts") or {}).get("sft")
+    if checkpoint_made_of is None:
         raise ConfigError(
             f"{path} is a checkpoint of `openrlhf-tir train`."
             " Resume it with that command, or give this run another --run-dir."
         )
-    wrong = [
-        f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now
+    differences = [
+        f"{name} = {checkpoint_made_of.get(name)}, this run has {value}"
+        for name, value in made_of.items()
+        if checkpoint_made_of.get(name) != value
     ]
-    if wrong := [*wrong, *filter(None, [ranks.refusal(state, cfg)])]:
+    refusal = ranks.refusal(state, cfg)
+    if refusal:
+        differences.append(refusal)
+    if differences:
         raise ConfigError(
-            f"The checkpoint {path.name} was made with {'; '.join(wrong)}."
+            f"The checkpoint {path.name} was made with {'; '.join(differences)}."
             " Resume with the same, or start anew in another --run-dir."
         )
-    taken, now = state.get(ROWS_TAKEN), schedule.taken(state["step"])
-    if taken not in (None, now):
+    rows_taken = state.get(ROWS_TAKEN)
+    rows_expected = schedule.taken(state["step"])
+    if rows_taken not in (None, rows_expected):
         raise ConfigError(
-            f"The updates of {path.name} have taken {taken} rows; with sft.max_epochs = {schedule.epochs} they would"
-            f" have taken {now}, since an update that ends the passes is smaller. Resume with the same passes, or"
-            " fine-tune that run's model further in another --run-dir."
+            f"The updates of {path.name} have taken {rows_taken} rows; with sft.max_epochs = {schedule.epochs} they"
+            f" would have taken {rows_expected}, because the last update of the passes is smaller. Resume with the same"
+            " passes, or fine-tune that run's model further in another --run-dir."
         )
     return path

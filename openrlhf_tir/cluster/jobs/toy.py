@@ -1,4 +1,4 @@
-"""The quickstart's base model: files, cold start on the services' learner, gates on its engines.
+"""The quickstart's base model: its files, a cold start on the session's learner, and gates on its engines.
 
 run_dir/data/{train,test}.jsonl      problems
 run_dir/init                         random weights, tokenizer
@@ -32,18 +32,29 @@ from .measured import EvalResult
 
 
 class ToyBase:
-    """Where the base model of a run lives. Made once per seed: a second quickstart goes straight to RL."""
+    """The base model of a run and where it is kept. It is made once per seed: a second quickstart starts with RL."""
 
     def __init__(self, cfg: Config, lesson: str = lessons.QUICKSTART) -> None:
-        """`lesson`: what it is taught, a name of toy/lessons. Raises ConfigError for one that is not known."""
-        self.cfg, self.seed = cfg, cfg.train.seed
-        self.taught, self.lesson = lesson, lessons.named(lesson)
-        self.init, self.directory = cfg.run_dir / "init", cfg.run_dir / "base"
+        """Create the object; nothing is written yet.
+
+        Args:
+            cfg: The run's configuration.
+            lesson: What the model is taught: a name of toy/lessons.
+
+        Raises:
+            ConfigError: There is no such lesson.
+        """
+        self.cfg = cfg
+        self.seed = cfg.train.seed
+        self.taught = lesson
+        self.lesson = lessons.named(lesson)
+        self.init = cfg.run_dir / "init"
+        self.directory = cfg.run_dir / "base"
         self.data = cfg.run_dir / ("_".join(["data", *cfg.envs]) if cfg.envs else "data")
 
     @property
     def ready(self) -> bool:
-        """Whether a base model of this seed and lesson is there and passed its gates."""
+        """Whether there is a base model of this seed and lesson that passed its gates."""
         done = self.directory / lessons.FIGURES
         return self.data.exists() and lessons.is_base(done, self.taught, self.seed)
 
@@ -63,14 +74,15 @@ class ToyBase:
             write_jsonl(self.lesson.examples(lessons.EXAMPLES, self.seed), self.data / "sft.jsonl")
         save_model(self.init, self.seed)
 
-    def _serving(self, what: str) -> str | None:
-        """The environment, of several, that the toy's rows of this kind are for."""
-        return (
-            next((e.name for e in self.cfg.environments.values() if e.serves == what), None) if self.cfg.envs else None
-        )
+    def _serving(self, server: str) -> str | None:
+        """Return the environment with this server; None if there is none, or if the run has a single environment."""
+        if not self.cfg.envs:
+            return None
+        return next((env.name for env in self.cfg.environments.values() if env.serves == server), None)
 
     def config(self, model: Path) -> Config:
-        """The run's configuration with `model` as the policy and the toy problems as data, where none was named."""
+        """Return the run's configuration with `model` as the policy, and the toy problems as data if none were
+        named."""
         data = {} if self.cfg.data.prompt_dataset else {"prompt_dataset": str(self.data / "train.jsonl")}
         held_out = {} if self.cfg.eval.dataset else {"dataset": str(self.data / "test.jsonl")}
         return self.cfg.model_copy(
@@ -83,10 +95,13 @@ class ToyBase:
 
 
 async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[EvalResult, EvalResult]:
-    """Fine-tune the services' learner, prove it on the services' engines, export. Returns (sampled, greedy) figures of
-    the base on the problems, without the games.
+    """Fine-tune the session's learner, prove the weights on its engines, and export the model.
 
-    Raises ColdStartError when the gates are still missed after the schedule's repairs.
+    Returns:
+        The (sampled, greedy) figures of the base model on the problems, without the games.
+
+    Raises:
+        ColdStartError: The gates are still missed after the repairs of the schedule.
     """
     cfg = base.config(base.init)
     publisher = WeightPublisher(
@@ -108,7 +123,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         async with services.learning(), publisher.fine_tuning():
             return await services.learner.sft_step(rows, lr)
 
-    with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
+    with ExitStack() as shown:  # Only one bar at a time: that of the fine-tuning ends before the evaluation's starts.
         advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, services.console))
 
         async def judge() -> EvalResult:
@@ -117,13 +132,13 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             if measured:
                 missed = "; ".join(check_gates(measured[-1][0], gates))
                 services.console.print(
-                    f"outside the gates: {missed}. Trained some more.", soft_wrap=True, highlight=False
+                    f"outside the gates: {missed}. Training continues.", soft_wrap=True, highlight=False
                 )
             measured.append(
                 await evaluate_held_out(
                     services,
                     cfg,
-                    [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)],
+                    [task for task in inputs.held_out if task.meta.get("kind") not in (guess.KIND, puzzles.KIND)],
                     "the base model",
                 )
             )
@@ -144,11 +159,11 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             on_step=on_step,
         )
     await services.learner.export(base.directory)
-    # Engines that start from here on load the weights that the others hold.
+    # Engines that start from now on load the weights that the others hold.
     services.pool.detach_prover(publisher.join)
     services.pool.model = str(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
-    found = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
-    (base.directory / lessons.FIGURES).write_text(json.dumps(found, indent=2))
+    record = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
+    (base.directory / lessons.FIGURES).write_text(json.dumps(record, indent=2))
     return sampled, greedy

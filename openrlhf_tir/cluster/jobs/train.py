@@ -1,4 +1,4 @@
-"""Train: a configuration and a running session -> a trained model, figures, a report. Wires the parts into a loop."""
+"""Train in a running session: wire the parts into the loop, then export the model and write summary and report."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ from .measured import EvalResult, HeldOut, evaluation_row
 log = logging.getLogger(__name__)
 
 BUSY_EVERY_S = 5.0
+"""Seconds between two collections of the actors' busy times."""
 SHOW_EVERY_S = 1.0
+"""Seconds between two updates of the status."""
 BASE = "base.json"
+"""Name of the file with the base model's figures."""
 CALIBRATIONS = 3
-"""Tries to calibrate the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of
-its own is not lost three times."""
+"""Tries to calibrate the canary's tolerance if every engine dies under it. An engine that is lost for another reason is
+not lost three times."""
 RESTARTED = (LearnerDied, PayloadLost)
-"""What is answered by learner ranks that start again from the last checkpoint."""
+"""Errors after which the learner ranks start again from the last checkpoint."""
 
 
 async def run_training(
@@ -70,7 +73,19 @@ async def run_training(
     setup_s: float = 0.0,
     cold_start_s: float = 0.0,
 ) -> summaries.Summary:
-    """RL from the services' engines and learner, both at cfg.actor.model_name_or_path. `base`: its figures if known."""
+    """Train from the model at cfg.actor.model_name_or_path, which the session's engines and learner hold.
+
+    Args:
+        services: The session.
+        cfg: The configuration.
+        inputs: The prompts.
+        base: Figures of the base model, if they are known.
+        setup_s: Seconds that the set-up took, for the summary.
+        cold_start_s: Seconds that the cold start took, for the summary.
+
+    Returns:
+        The summary of the run.
+    """
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
     resuming = _resuming(services.console, cfg, inputs, checkpoints)
@@ -80,7 +95,7 @@ async def run_training(
             (cfg.run_dir / name).unlink(missing_ok=True)
         for directory in (trajectories.DIRECTORY, trajectories.DROPPED_DIRECTORY):
             for path in (cfg.run_dir / directory).glob("*.jsonl"):
-                os.truncate(path, 0)  # actors have them open already
+                os.truncate(path, 0)  # Truncated and not removed, because the actors have opened them already.
     public = cfg.model_copy(
         update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
     )
@@ -100,7 +115,7 @@ async def run_training(
                 metrics.log(0, base.row)
         rl_started = time.monotonic()
         seen: dict[int, EvalResult] = {}
-        # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
+        # The last push is kept until the evaluation is over, because an engine that is replaced meanwhile needs it.
         async with AsyncExitStack() as pushing:
             async with followed(cfg, services.pool):
                 version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing, seen)
@@ -111,14 +126,14 @@ async def run_training(
                 if trained:
                     metrics.log(version, trained.row)
     with _not_fatal("the audit of the ledger"):
-        _say_audit(services.console, cfg.run_dir / LEDGER)
+        _print_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
         with heartbeat.doing("exporting the model"):
             await services.learner.export(model)
             exported.complete(cfg, model)
-    except (OSError, LearnerDied) as e:
-        raise InfraError(_not_exported(model, e, checkpoints)) from e
+    except (OSError, LearnerDied) as error:
+        raise InfraError(_not_exported(model, error, checkpoints)) from error
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base and base.scores,
@@ -149,20 +164,23 @@ async def run_training(
     return summary
 
 
-def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
-    """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
+def _not_exported(model: Path, error: Exception, checkpoints: Checkpoints) -> str:
+    """Return the message for a model that could not be exported: why, and what is left of its weights."""
     last = checkpoints.latest()
-    why = fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
-    left = (
-        f"--resume goes on from {last.name}, and exports it"
+    reason = error.args[0] if isinstance(error, LearnerDied) else f"{error}; {room(model.parent)}. Make room"
+    remedy = (
+        f"--resume continues from {last.name}, and exports it"
         if last
-        else "There is no checkpoint either: what was trained is lost"
+        else "There is no checkpoint either: the trained weights are lost"
     )
-    return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
+    return f"Training is done, but the model could not be exported to {model}: {str(reason).rstrip('.')}. {remedy}."
 
 
 async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
-    """The model is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
+    """Export the best checkpoint, if there is one.
+
+    The model itself is exported already, so a disk that refuses and a damaged checkpoint are printed and end no run.
+    """
     name, score = checkpoints.best()
     if name:
         try:
@@ -172,36 +190,36 @@ async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints
             services.console.print(
                 f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True
             )
-        except (CheckpointDamaged, OSError) as e:
-            services.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
+        except (CheckpointDamaged, OSError) as error:
+            services.console.print(f"[red]best:   not exported. {error}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
 def _not_fatal(what: str) -> Iterator[None]:
-    """What is written for people ends no run when the disk refuses it, or somebody edited what it is made of."""
+    """Log what cannot be written for people, because the disk refuses it or its source was edited; it ends no run."""
     try:
         yield
-    except (OSError, DataError) as e:
-        log.warning("%s was not written: %s", what, e)
+    except (OSError, DataError) as error:
+        log.warning("%s was not written: %s", what, error)
 
 
 def _sum(columns: dict[str, list], name: str) -> float:
-    """0.0 where metrics.jsonl lacks the column: it was removed, or the disk refused its rows."""
-    return sum(n or 0 for n in columns.get(name, ()))
+    """Return the sum of a column; 0.0 if metrics.jsonl lacks it: it was removed, or the disk refused its rows."""
+    return sum(value or 0 for value in columns.get(name, ()))
 
 
 def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:
-    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said is printed."""
+    """Return True if there is a verified checkpoint to continue from, and print what a person should know."""
     if not cfg.train.resume:
         return False
-    path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
+    path, messages = resumable(cfg, checkpoints, inputs.prompts.tasks)
     with disk.faults_as_unavailable(checkpoints.directory):
         if path and cfg.train.new_ledger:
-            path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
-            said = [*said, done]
-        said += checkpoints.accept(path) if path else []
-    for sentence in said:
-        console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
+            path, message = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
+            messages = [*messages, message]
+        messages += checkpoints.accept(path) if path else []
+    for message in messages:
+        console.print(f"resume: {message}", soft_wrap=True, highlight=False, markup=False)
     return path is not None
 
 
@@ -215,14 +233,23 @@ async def _pipeline(
     pushing: AsyncExitStack,
     seen: dict[int, EvalResult],
 ) -> int:
-    """The loop to its end; returns the final version, whose push stays until `pushing` is closed. `seen`: the latest
-    evaluation, by the version that it measured.
+    """Run the loop to its end and return the final version.
 
-    Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
+    If learner ranks die, all of them start again from the last checkpoint; the engines stay up.
+
+    Args:
+        services: The session.
+        cfg: The configuration.
+        inputs: The prompts.
+        checkpoints: The run's checkpoints.
+        metrics: Where the loop writes its metrics.
+        resume: Whether to start from a checkpoint.
+        pushing: The last push is kept until this is closed.
+        seen: Receives the latest evaluation, by the version that it measured.
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.canary_tolerance
-    for left in reversed(range(cfg.train.max_learner_restarts + 1)):
+    for restarts_left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
             services.learner,
             services.pool.members,
@@ -234,33 +261,35 @@ async def _pipeline(
             ceiling=cfg.vllm.canary_ceiling,
             delta=cfg.vllm.sync_delta,
             transport=transport_of(cfg, services.learner),
-            # a node that comes later does not see this one's shared memory
+            # A node that joins later does not see this node's shared memory.
             place=lambda: directory if only_here() else push_directory(cfg.run_dir, None, one_node=False),
         )
         pushing.push_async_callback(publisher.close)
-        # an engine that starts later waits for no learner or file that is gone
+        # Detached at the end, so that an engine that starts later does not wait for a learner or file that is gone.
         pushing.callback(services.pool.detach_prover, publisher.join)
         services.pool.attach_prover(publisher.join)
         try:
             if tolerance is None:
                 with heartbeat.doing("calibrating the proof of weight pushes"):
                     tolerance = await _calibrated(services, cfg, publisher)
-            seen.clear()  # what is trained again comes to other weights
+            seen.clear()  # Training again from a checkpoint leads to other weights.
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
-            if not left or lost.split(RESTARTED)[1] is not None:
+            if not restarts_left or lost.split(RESTARTED)[1] is not None:
                 raise
-            # signals reach the learner's processes too, if whoever sends them means all of a job
+            # A signal that is sent to the whole job also ends the learner's processes.
             if services.stop.reason:
                 raise Stopped(
                     f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."
-                    " The checkpoint before counts."
+                    " The last checkpoint before it counts."
                 ) from error
-            restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
-            what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
+            restart = (
+                f"restart {cfg.train.max_learner_restarts - restarts_left + 1} of {cfg.train.max_learner_restarts}"
+            )
+            event = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
             services.console.print(
-                f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
+                f"[yellow]{event}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
             )
         services.pool.hold_new_engines()
         await pushing.aclose()
@@ -270,17 +299,22 @@ async def _pipeline(
 
 
 async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Reference:
-    """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises
-    WeightsUnverified when none answers."""
-    for left in reversed(range(CALIBRATIONS)):
+    """Calibrate the canary and return its reference.
+
+    If all engines died or were given up under the canary, their replacements are asked.
+
+    Raises:
+        WeightsUnverified: No engine answered.
+    """
+    for tries_left in reversed(range(CALIBRATIONS)):
         try:
             async with services.sampling():
                 reference = await publisher.calibrate()
-        except WeightsUnverified as e:
-            if not left:
+        except WeightsUnverified as error:
+            if not tries_left:
                 raise
             services.console.print(
-                f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False
+                f"[yellow]{error} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False
             )
             await within(
                 Deadline.of(cfg, "timeouts.start_s"),
@@ -303,16 +337,17 @@ async def _attempt(
     resume: bool,
     seen: dict[int, EvalResult],
 ) -> int:
-    """Wire the loop and run it with the learner ranks that are up."""
+    """Wire the loop, run it with the learner ranks that are up, and return the final version."""
 
     async def evaluate_now() -> dict[str, float]:
-        silent, version = without_calls(cfg, cfg.eval.max_calls), pipeline.scheduler.pushed_version
-        found = await evaluate(
+        silent = without_calls(cfg, cfg.eval.max_calls)
+        version = pipeline.scheduler.pushed_version
+        result = await evaluate(
             services.rollout, inputs.held_out, mode_of(cfg, version), silent, tick=pipeline.watchdog.beat
         )
         seen.clear()
-        seen[version] = found
-        return evaluation_row(found)
+        seen[version] = result
+        return evaluation_row(result)
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)
@@ -358,18 +393,18 @@ async def _attempt(
 
 
 def _read_base(cfg: Config) -> HeldOut | None:
-    """The base model's figures that an interrupted run left."""
+    """Return the base model's figures that an interrupted run left, or None."""
     path = cfg.run_dir / BASE
     try:
         return HeldOut.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
-    except (OSError, ValueError) as e:  # pydantic's ValidationError among them
-        log.warning("%s cannot be read (%s): the base model is evaluated again.", path, e)
+    except (OSError, ValueError) as error:  # pydantic's ValidationError among them
+        log.warning("%s cannot be read (%s): the base model is evaluated again.", path, error)
         return None
 
 
-def _say_audit(console: Console, ledger: Path) -> None:
+def _print_audit(console: Console, ledger: Path) -> None:
     report = audit(ledger)
-    ends = ", ".join(f"{what} {n}" for what, n in sorted(report.ended.items()))
+    ends = ", ".join(f"{end} {count}" for end, count in sorted(report.ended.items()))
     console.print(
         f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False
     )
@@ -379,14 +414,17 @@ def _say_audit(console: Console, ledger: Path) -> None:
 
 @asynccontextmanager
 async def _watched(services: Services, timeline: timelines.Timeline, live: Live) -> AsyncIterator[None]:
-    """Collect from the actors when they were decoding, and when their environments started and judged, for the timeline
-    and the overlap ratio; and what they do right now, for the console and the live page."""
+    """Collect what the actors do, for the time of the block.
+
+    When engines decoded and environments started and graded goes into the timeline and the overlap ratio; what they do
+    right now goes to the console and the live page.
+    """
     activity: dict[str, float] = {}
 
     async def collect() -> None:
         async with asyncio.timeout(BUSY_EVERY_S):
-            for actor, found in (await services.pool.busy_intervals()).items():
-                for (track, name), intervals in found.items():
+            for actor, spans in (await services.pool.busy_intervals()).items():
+                for (track, name), intervals in spans.items():
                     for start, end in intervals:
                         timeline.add(f"engine/{actor}" if track == "engine" else track, name, start, end)
             reported = await services.pool.activity()

@@ -1,8 +1,7 @@
-"""Reward models: a process per replica, found by name from the rollout actors, which ask them for the scores of their
-trajectories.
+"""Reward models: one process per replica. Rollout actors find them by name and ask them for the scores of trajectories.
 
-A replica that dies is started again by Ray; what was asked of it meanwhile fails its sample (RewardModelError), whose
-group is issued again. It never becomes a reward.
+Ray restarts a replica that dies. A request to it meanwhile fails its sample (RewardModelError), whose group is issued
+again; it never becomes a reward.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ...engines.reward_model import RewardModel
 
 RESTARTS = 20
-"""How often Ray restarts a replica in a run: more deaths than that are no accident."""
+"""How often Ray restarts a replica in a run. More deaths are not accidents."""
 
 
 def _name(replica: int) -> str:
@@ -39,8 +38,7 @@ def _name(replica: int) -> str:
 
 
 class RewardModelActor:
-    """A replica's process. It loads the model when it is first asked: by `ready`, or after Ray started it again by
-    whoever wants a score."""
+    """The process of a replica. It loads the model at the first request: `ready`, or after a restart a score."""
 
     def __init__(self, cfg: Config, name: str) -> None:
         self.cfg = cfg
@@ -48,10 +46,11 @@ class RewardModelActor:
         watched(cfg, name)
 
     async def ready(self) -> None:
-        """Raises ConfigError for what is no reward model."""
+        """Load the model. Raises ConfigError if it is not a reward model."""
         await self._model()
 
     async def score(self, token_ids: np.ndarray) -> float:
+        """Return the score of prompt and response, [tokens] int32."""
         model = await self._model()
         return await model.score(token_ids)
 
@@ -64,13 +63,20 @@ class RewardModelActor:
 
 
 class RewardModels:
-    """The replicas, as long as the session. Raises ClusterFull, DeadlineMissed, or what a constructor raised."""
+    """The replicas of a session.
+
+    Attributes:
+        placement: Their reservation.
+        actors: Their Ray handles.
+    """
 
     def __init__(self, placement: PlacementGroup) -> None:
-        self.placement, self.actors = placement, list[Any]()
+        self.placement = placement
+        self.actors: list[Any] = []
 
     @classmethod
     async def start(cls, cfg: Config) -> RewardModels:
+        """Start all replicas. Raises ClusterFull, DeadlineMissed, or what a constructor raised."""
         replicas = cfg.reward.replicas
         room = reward_room(cfg)
         placement = await place(room, f"{replicas} reward models", cfg)
@@ -97,6 +103,7 @@ class RewardModels:
         return self
 
     async def stop(self) -> None:
+        """End all replicas and release their resources."""
         try:
             for actor in self.actors:
                 ray.kill(actor)
@@ -106,7 +113,7 @@ class RewardModels:
 
 @asynccontextmanager
 async def rewarding(cfg: Config) -> AsyncIterator[None]:
-    """The reward models of a session, if it has any."""
+    """Run the reward models of a session, if it has any, for the time of the block."""
     models = await RewardModels.start(cfg) if cfg.reward.model_name_or_path else None
     try:
         yield
@@ -116,30 +123,34 @@ async def rewarding(cfg: Config) -> AsyncIterator[None]:
 
 
 class RewardModelClient:
-    """In a rollout actor: asks the replicas in turn."""
+    """Asks the replicas in turn; used in a rollout actor."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self._actors: dict[str, Any] = {}
-        self._turn = itertools.cycle(range(cfg.reward.replicas))
+        self._next_replica = itertools.cycle(range(cfg.reward.replicas))
 
     async def score(self, trajectory: Trajectory) -> float:
-        """Raises RewardModelError when the replica dies, fails or misses reward.model_timeout_s."""
-        name = _name(next(self._turn))
+        """Return the score of a trajectory.
+
+        Raises:
+            RewardModelError: The replica died, failed, or missed reward.model_timeout_s.
+        """
+        name = _name(next(self._next_replica))
         ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids])
         try:
             if name not in self._actors:
                 self._actors[name] = ray.get_actor(name)
             ref = self._actors[name].score.remote(ids)
             return await within(Deadline.of(self.cfg, "reward.model_timeout_s"), _result(ref), f"A score by {name}")
-        except DeadlineMissed as e:
+        except DeadlineMissed as error:
             raise RewardModelError(
-                f"{e} It is overloaded or hangs; add reward.model_replicas, or raise the deadline."
-            ) from e
-        except (ray.exceptions.RayError, ValueError) as e:  # ValueError: no actor of that name
-            happened = death(e)
-            why = str(e) if happened is None else await end_of(self.cfg, name, happened)
-            raise RewardModelError(f"{name} gave no score: {why}") from e
+                f"{error} It is overloaded or hangs; add reward.model_replicas, or raise the deadline."
+            ) from error
+        except (ray.exceptions.RayError, ValueError) as error:  # ValueError if there is no actor of that name.
+            happened = death(error)
+            why = str(error) if happened is None else await end_of(self.cfg, name, happened)
+            raise RewardModelError(f"{name} gave no score: {why}") from error
 
 
 async def _result(ref: Any) -> Any:

@@ -116,12 +116,12 @@ def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_
 
 
 def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
-    from openrlhf_tir.cluster.nodes import some_gpus
+    from openrlhf_tir.cluster.nodes import wait_for_gpus
 
     ray.nodes = [HEAD]
     with pytest.raises(ClusterFull, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
-        run(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
-    run(some_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
+        run(wait_for_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
+    run(wait_for_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
 
 
 def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_said(ray: Ray):
@@ -141,13 +141,13 @@ def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_
 
 
 def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
-    from openrlhf_tir.cluster.nodes import has_gpus, some_gpus
+    from openrlhf_tir.cluster.nodes import has_gpus, wait_for_gpus
 
     ray.nodes = [HEAD]
 
     async def scenario():
         waiting = asyncio.create_task(
-            some_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600}))
+            wait_for_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600}))
         )
         await asyncio.sleep(100)
         assert not waiting.done()
