@@ -67,10 +67,10 @@ class ChatTemplate:
         """`go_on`: the assistant speaks next, so the generation prompt is added. Raises TemplateRefuses."""
         try:
             return self._apply(list(messages), tools=list(tools) or None, add_generation_prompt=go_on)
-        except Exception as e:  # the template is a program of the model's
+        except Exception as error:  # the template is a program of the model's
             roles = ", ".join(str(m.get("role")) for m in messages)
             raise TemplateRefuses(
-                f"the chat template refuses a conversation of {roles}: {type(e).__name__}: {shorten(str(e))}"
+                f"the chat template refuses a conversation of {roles}: {type(error).__name__}: {shorten(str(error))}"
             ) from None
 
     def tail(

@@ -53,8 +53,8 @@ def extra_of(row: Mapping[Any, Any], without: Collection[str], meta: Mapping[str
         try:
             checks.text(str(name), "", "column")
             text = json.dumps(checks.json_value(_plain(value), "", str(name)), ensure_ascii=False)
-        except DataError as e:
-            left_out[_shown(name)] = _reason(value, e)
+        except DataError as error:
+            left_out[_shown(name)] = _reason(value, error)
             continue
         if len(text) > room:
             left_out[str(name)] = f"more than is left of {MAX_CHARS >> 20} MiB for the columns of one row"

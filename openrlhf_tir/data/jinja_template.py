@@ -66,9 +66,9 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
     }
     try:
         render = of_text(template, {name: text for name, text in named.items() if text})
-    except TemplateSyntaxError as e:
+    except TemplateSyntaxError as error:
         raise ConfigError(
-            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}."
+            f"The chat template of {model} is no Jinja: line {error.lineno}: {error.message}."
             " Copy it again from the model's source."
         ) from None
     return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))

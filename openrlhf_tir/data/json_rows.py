@@ -61,8 +61,8 @@ def _array(path: Path, raw: bytes, bad: Bad) -> Iterator[tuple[str, dict[str, An
     for i, row in enumerate(rows, 1):
         try:
             found = _object(row, f"{path} item {i}")
-        except DataError as e:
-            bad(e)
+        except DataError as error:
+            bad(error)
         else:
             yield found
 
@@ -82,7 +82,7 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
             continue
         try:
             found = _object(parse(_text(line, where), where), where)
-        except DataError as e:
+        except DataError as error:
             if (number == 1 and line.strip() in (b"{", b"[")) or (
                 path.suffix == ".json" and line.strip().startswith(b"{")
             ):
@@ -90,7 +90,7 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
                     f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one"
                     " row per line, or an array of rows."
                 ) from None
-            bad(e)
+            bad(error)
         else:
             yield found
 
@@ -120,15 +120,15 @@ def parse(text: str, where: str) -> Any:
     """json.loads that keeps to JSON. Raises DataError."""
     try:
         return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-    except json.JSONDecodeError as e:
-        line = f"line {e.lineno} " if "\n" in text.strip() else ""
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno} " if "\n" in text.strip() else ""
         raise DataError(
-            f"{where} is not JSON: {e.msg.removesuffix(' at')} at {line}column {e.colno}. Correct or remove it."
+            f"{where} is not JSON: {error.msg.removesuffix(' at')} at {line}column {error.colno}. Correct or remove it."
         ) from None
     except RecursionError:
         raise DataError(f"{where} is nested too deeply to be read. Flatten it or remove it.") from None
-    except _NotJson as e:
-        raise DataError(f"{where} {e}") from None
+    except _NotJson as error:
+        raise DataError(f"{where} {error}") from None
     except ValueError:
         raise DataError(
             f"{where} has an integer of more than 4,300 digits. Write it as text, or remove the row."

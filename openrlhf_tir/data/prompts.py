@@ -88,18 +88,18 @@ def _of_source(
         if reader is None:
             try:
                 reader = reader_of(source, row, cfg, labels=labels)
-            except ConfigError as e:
+            except ConfigError as error:
                 if cfg.on_bad_row == "error" or cfg.row_schema is not None:
                     raise
-                unread = unread or e  # none of its columns is known: one odd row, unless all are
-                bad(DataError(f"{where}: {e}"))
+                unread = unread or error  # none of its columns is known: one odd row, unless all are
+                bad(DataError(f"{where}: {error}"))
                 continue
             if reader.schema is not None:
                 cfg = cfg.model_copy(update={"input_key": INPUT, "label_key": LABEL})
         try:
             problem = _problem(where, reader(where, row, cfg.env_key), cfg, labels)
-        except DataError as e:
-            bad(e)
+        except DataError as error:
+            bad(error)
         else:
             asked = cfg.input_key if reader.schema is None else reader.question
             extra = extra_of(row, {asked, cfg.env_key}, problem.meta)
@@ -305,8 +305,8 @@ def load_prompts(
                 if not p.label and name not in unlabelled:
                     raise DataError(no_label(p.where, cfg.label_key))
                 tools = _own_tools(p) or (one(tools_of, name) if tools_of else ())
-            except DataError as e:
-                told(e, int(counts[place]))
+            except DataError as error:
+                told(error, int(counts[place]))
             else:
                 yield _Asked(p, name, resolved.get(name, template), tuple(tools), place)
 
@@ -410,11 +410,11 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
                     yield from finished()
             while under_way:
                 yield from finished()
-        except BrokenProcessPool as e:
+        except BrokenProcessPool as error:
             raise ConfigError(
                 f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or"
                 " because the tokenizer cannot be handed to another process. Lower the number, or leave it out."
-            ) from e
+            ) from error
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -440,8 +440,8 @@ def _try_all(chunk: Sequence[_Asked]) -> list[Rendered]:
 def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
     try:
         return _render(one.problem, cfg, one.template, tokenizer, one.tools)
-    except DataError as e:
-        return e
+    except DataError as error:
+        return error
 
 
 def render_text(p: Problem, template: str | None, tokenizer: Any = None, *, is_rendered: bool = False) -> str:
@@ -486,11 +486,11 @@ def _render(
     try:
         shown = marked_in(chat, specials)
         text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **more))
-    except Exception as e:
+    except Exception as error:
         # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
-            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}:"
-            f" {shorten(str(e))}. Correct the messages, or use --data.input_template without"
+            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(error).__name__}:"
+            f" {shorten(str(error))}. Correct the messages, or use --data.input_template without"
             " --data.apply_chat_template."
         ) from None
     if lost := lost_in_context(chat, text):

@@ -117,9 +117,9 @@ def _read_file(path: Path, bad: Bad) -> Iterator[Row]:
         )
     try:
         yield from _read_parquet(path) if path.suffix == ".parquet" else read_json(path, bad)
-    except OSError as e:
+    except OSError as error:
         raise ConfigError(
-            f"Data file {path} cannot be read: {e.strerror or e}. Correct the path or its permissions."
+            f"Data file {path} cannot be read: {error.strerror or error}. Correct the path or its permissions."
         ) from None
 
 
@@ -137,10 +137,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                 for row in batch.to_pylist():
                     i += 1
                     yield f"{path} row {i}", unfilled(row)
-    except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
+    except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:
         what = f"is not readable after row {i}" if i else "is not a parquet file"
         raise DataError(
-            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__).rstrip('.')}."
+            f"{path} {what}: {shorten(str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip('.')}."
             " Convert it again."
         ) from None
 
@@ -162,12 +162,12 @@ def dataset_of(source: str, split: str) -> Any:
             if Path(name).is_dir()
             else datasets.load_dataset(name, data_dir=data_dir or None)
         )
-    except Exception as e:
+    except Exception as error:
         # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
-        raise fault_of(e)(
+        raise fault_of(error)(
             f"Data set {shown(source)} is no local file or directory, and datasets could not load it:"
-            f" {type(e).__name__}: {shorten(str(e))}. {_remedy()}"
-        ) from e
+            f" {type(error).__name__}: {shorten(str(error))}. {_remedy()}"
+        ) from error
     if isinstance(data, dict):
         if split not in data:
             raise ConfigError(

@@ -139,8 +139,8 @@ def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) ->
     """The reward reads the true calls. Raises DataError where it cannot."""
     try:
         gold_calls(label)
-    except ValueError as e:
-        raise DataError(f"{where}: reward_model.ground_truth: {e}. Correct or remove the row.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: reward_model.ground_truth: {error}. Correct or remove the row.") from None
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:

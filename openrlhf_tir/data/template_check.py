@@ -48,9 +48,9 @@ def check_template(
     call = _form(template, replies, tools)
     try:
         rewritten = [name for name, turn in TURNS.items() if not call and _rewrites(template, turn, replies, tools)]
-    except TemplateRefuses as e:
+    except TemplateRefuses as error:
         raise ConfigError(
-            f"The model's chat template shows one reply and refuses the second: {e}. Show replies as the user's"
+            f"The model's chat template shows one reply and refuses the second: {error}. Show replies as the user's"
             " (env.options.role = 'user'), or use a model whose template knows tools."
         ) from None
     checked = Checked(call, tuple(rewritten))
@@ -82,8 +82,8 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
                 tools,
                 call=call,
             )
-        except TemplateRefuses as e:
-            told = told or str(e)
+        except TemplateRefuses as error:
+            told = told or str(error)
             continue
         if SEEN in tail:
             return call

@@ -107,9 +107,9 @@ def resolve(template: str | None) -> str | None:
         fields = [
             (name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None
         ]
-    except ValueError as e:
+    except ValueError as error:
         raise ConfigError(
-            f"data.input_template {shown(template)} is no format string with one {{}} ({e})."
+            f"data.input_template {shown(template)} is no format string with one {{}} ({error})."
             " Double literal braces: {{}}."
         ) from None
     if not fields:

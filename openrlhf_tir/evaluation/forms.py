@@ -1,5 +1,6 @@
-"""Forms: a row of a published evaluation set -> {"prompt", "label", "meta"} as data.prompts reads it. One function per
-family; each raises DataError.
+"""Convert a row of a published evaluation set to {"prompt", "label", "meta"}, as data.prompts reads it.
+
+There is one function per family; each raises DataError.
 
     maths      problem or question; answer, final_answer, label, or a solution with one box
     answers    question; golden_answers, answers or answer: a text or a list of texts (FlashRAG's rows, Search-R1's,
@@ -9,8 +10,9 @@ family; each raises DataError.
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
     multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
                class, protocol
-    played     prompt, label and meta, as the make_tasks of our environments write them; meta is told to the environment
-Column names are compared without case. A row of verl's form goes through its schema first.
+    played     prompt, label and meta, as the make_tasks of our environments write them; the environment gets meta
+
+Case does not matter in names of columns. A row of verl's form is converted by its schema first.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ Form = Callable[[str, Row], dict[str, Any]]
 QUESTIONS = ("problem", "question", "prompt")
 MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
 PLAYED = {"domains", "repo", "tau_domain"}
-"""What our environments functions, swe and tau play from."""
+"""The keys of meta from which our environments functions, swe and tau play an episode."""
 TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
+"""Keys of meta with the names of tests."""
 KINDS = ("level", "problem_type", "subfield", "difficulty", "kind", "subject")
+"""Columns that say of what kind a problem is, the preferred one first."""
 
 FUNCTIONS = (
     "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list"
@@ -44,16 +48,17 @@ FUNCTIONS = (
     " none of the functions fits, or a required value is not given, say so in words and call nothing."
     " The functions, as JSON:\n"
 )
-"""The system message of `ast`, in our words; the official prompting handler's asks for the same notation."""
+"""The system message of `ast`, in our words. The official prompting handler asks for the same notation."""
 
 
 def maths(where: str, row: Row) -> dict[str, Any]:
+    """Convert a row of a set of mathematical problems."""
     row = _lower(row)
     if isinstance(row.get("reward_model"), Mapping):
         made = SCHEMAS["dapo" if detected(row) == "dapo" else "verl"](where, row)
         return {INPUT: made[INPUT], LABEL: _one_answer(where, made[LABEL]), "meta": _kind(row)}
     question = _text(where, row, QUESTIONS, "the problem")
-    name = next((n for n in MATHS_ANSWERS if row.get(n) not in (None, "", [])), None)
+    name = next((column for column in MATHS_ANSWERS if row.get(column) not in (None, "", [])), None)
     if name is None:
         raise DataError(
             f"{where} has no answer: none of {', '.join(MATHS_ANSWERS)} among its columns {shorten(', '.join(row))}."
@@ -71,16 +76,18 @@ def maths(where: str, row: Row) -> dict[str, Any]:
 
 
 def question(where: str, row: Row) -> str | list[Any]:
-    """What a row of `maths` or `answers` asks, whether it has an answer or not."""
-    asked = _text(where, _lower(row), QUESTIONS, "the problem")
-    return checks.messages(asked, where, "the problem") if isinstance(asked, list) else asked
+    """Return the question of a row of `maths` or `answers`, whether it has an answer or not."""
+    text = _text(where, _lower(row), QUESTIONS, "the problem")
+    return checks.messages(text, where, "the problem") if isinstance(text, list) else text
 
 
 def _one_answer(where: str, answer: Any) -> str:
-    """Several parts of one answer are joined, as they are asked for together. NaN is what pandas writes for no answer:
-    no response would be right."""
-    if isinstance(answer, list) and answer and all(isinstance(a, str | int | float) for a in answer):
-        return ", ".join(_plain(a) for a in answer)
+    """Return an answer as text. Several parts of one answer are joined, because they are asked for together.
+
+    NaN is refused: pandas writes it for a missing answer, and no response would be right.
+    """
+    if isinstance(answer, list) and answer and all(isinstance(part, str | int | float) for part in answer):
+        return ", ".join(_plain(part) for part in answer)
     if (
         isinstance(answer, bool)
         or not isinstance(answer, str | int | float)
@@ -92,7 +99,7 @@ def _one_answer(where: str, answer: Any) -> str:
 
 
 def _plain(answer: str | int | float) -> str:
-    """Without the dollars around it; 204.0 as 204."""
+    """Return an answer without dollars around it; 204.0 as 204."""
     if isinstance(answer, float) and answer.is_integer():
         return str(int(answer))
     text = str(answer).strip()
@@ -101,63 +108,64 @@ def _plain(answer: str | int | float) -> str:
 
 
 def answers(where: str, row: Row) -> dict[str, Any]:
+    """Convert a row of a question and its gold answers."""
     row = _lower(row)
     if "golden_answers" in row or isinstance(row.get("reward_model"), Mapping):
-        made = SCHEMAS["searchr1"](where, row)
-        return {INPUT: made[INPUT], LABEL: made[LABEL], "meta": _kind(row)}
-    said = _golds(row)
-    return {
-        INPUT: (made := SCHEMAS["searchr1"](where, {"question": row.get("question"), "golden_answers": said}))[INPUT],
-        LABEL: made[LABEL],
-        "meta": _kind(row),
-    }
+        converted = SCHEMAS["searchr1"](where, row)
+    else:
+        plain = {"question": row.get("question"), "golden_answers": _golds(row)}
+        converted = SCHEMAS["searchr1"](where, plain)
+    return {INPUT: converted[INPUT], LABEL: converted[LABEL], "meta": _kind(row)}
 
 
 def _golds(row: Row) -> Any:
     """Return the gold answers of a row in the form of TriviaQA, PopQA, MuSiQue or 2WikiMultihopQA, each once.
 
-    What is no list of texts is returned as it is, for the schema to refuse.
+    A value that is not a list of texts is returned as it is, and the schema refuses it.
     """
-    said = row.get("answers", row.get("answer", row.get("possible_answers")))
+    gold = row.get("answers", row.get("answer", row.get("possible_answers")))
     aliases = row.get("answer_aliases")
-    if isinstance(said, Mapping):  # TriviaQA
-        aliases = said.get("aliases")
-        said = said.get("value")
-    if isinstance(said, str) and "possible_answers" in row:  # PopQA writes its list as JSON text
+    if isinstance(gold, Mapping):  # TriviaQA
+        aliases = gold.get("aliases")
+        gold = gold.get("value")
+    if isinstance(gold, str) and "possible_answers" in row:  # PopQA writes its list as JSON text
         try:
-            said = json.loads(said)
+            gold = json.loads(gold)
         except (ValueError, RecursionError):
-            return said
-    if isinstance(said, str):
-        said = [said]
-    if isinstance(said, list) and isinstance(aliases, list):
-        said = [*said, *(alias for alias in aliases if alias not in said)]
-    return said
+            return gold
+    if isinstance(gold, str):
+        gold = [gold]
+    if isinstance(gold, list) and isinstance(aliases, list):
+        gold = [*gold, *(alias for alias in aliases if alias not in gold)]
+    return gold
 
 
 def call(where: str, row: Row) -> dict[str, Any]:
+    """Convert a row of one step with a gold call."""
     if isinstance(row.get("reward_model"), Mapping):
-        made = SCHEMAS["verl"](where, row)
-        asked, gold = made[INPUT], made[LABEL]
+        converted = SCHEMAS["verl"](where, row)
+        prompt, gold = converted[INPUT], converted[LABEL]
     else:
-        asked = (
+        prompt = (
             row.get("prompt")
             or row.get("messages")
             or _system_and_user(row)
-            or "\n".join(str(row[k]) for k in ("instruction", "input") if row.get(k))
+            or "\n".join(str(row[column]) for column in ("instruction", "input") if row.get(column))
         )
-        gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
-    if not isinstance(asked, str | list) or not asked:
+        gold = next(
+            (row[column] for column in ("label", "answer", "expected_output", "ground_truth") if row.get(column)), None
+        )
+    if not isinstance(prompt, str | list) or not prompt:
         raise DataError(
             f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'system' and 'user', or"
             " 'instruction' and 'input'."
             f" Columns: {shorten(', '.join(row))}."
         )
     try:
-        found = json.loads(gold) if isinstance(gold, str) else gold
+        gold_calls = json.loads(gold) if isinstance(gold, str) else gold
     except (ValueError, RecursionError):
-        found = None
-    first = found[0] if isinstance(found, list) and found else found
+        gold_calls = None
+    first = gold_calls[0] if isinstance(gold_calls, list) and gold_calls else gold_calls
     if (
         not isinstance(first, Mapping)
         or not isinstance(first.get("name"), str)
@@ -167,7 +175,7 @@ def call(where: str, row: Row) -> dict[str, Any]:
             f'{where}: the gold call is {kind(gold)}, not {{"name": ..., "parameters": {{...}}}} or a list of such.'
             " Correct the row."
         )
-    return {INPUT: asked, LABEL: json.dumps(found, ensure_ascii=False), "meta": _kind(_lower(row))}
+    return {INPUT: prompt, LABEL: json.dumps(gold_calls, ensure_ascii=False), "meta": _kind(_lower(row))}
 
 
 def _system_and_user(row: Row) -> list[dict[str, Any]]:
@@ -179,12 +187,18 @@ def _system_and_user(row: Row) -> list[dict[str, Any]]:
 
 
 def ast(where: str, row: Row) -> dict[str, Any]:
-    """`category` of the row: simple, multiple, parallel, irrelevance, ...; it is the kind too. Of an irrelevance row no
-    call is right."""
-    functions, turns, category = row.get("function"), row.get("question"), str(row.get("category", "simple"))
+    """Convert a row of BFCL.
+
+    The row's `category` (simple, multiple, parallel, irrelevance, ...) is also its kind. For an irrelevance row no call
+    is
+    right.
+    """
+    functions = row.get("function")
+    turns = row.get("question")
+    category = str(row.get("category", "simple"))
     functions = [functions] if isinstance(functions, Mapping) else functions
     if not isinstance(functions, list) or not all(
-        isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions
+        isinstance(function, Mapping) and isinstance(function.get("name"), str) for function in functions
     ):
         raise DataError(
             f"{where}: function is {kind(functions)}, not a list of function descriptions. Give BFCL's own file."
@@ -199,7 +213,7 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     if (
         not isinstance(turns, list)
         or not turns
-        or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in turns)
+        or not all(isinstance(message, Mapping) and isinstance(message.get("content"), str) for message in turns)
     ):
         raise DataError(
             f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file."
@@ -208,35 +222,37 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     if (
         not isinstance(gold, list)
         or not (gold or "irrelevance" in category)
-        or not all(isinstance(g, Mapping) for g in gold)
+        or not all(isinstance(call, Mapping) for call in gold)
     ):
         raise DataError(
             f"{where} (id {row.get('id')!r}) has no ground_truth."
             " Put the possible_answer directory of BFCL beside the file of questions."
         )
     system = FUNCTIONS + json.dumps(functions, ensure_ascii=False)
-    own = "\n\n".join(m["content"] for m in turns if m.get("role") == "system")
+    system_text = "\n\n".join(message["content"] for message in turns if message.get("role") == "system")
     messages = [
-        {"role": "system", "content": f"{system}\n\n{own}" if own else system},
-        *(dict(m) for m in turns if m.get("role") != "system"),
+        {"role": "system", "content": f"{system}\n\n{system_text}" if system_text else system},
+        *(dict(message) for message in turns if message.get("role") != "system"),
     ]
     label = {"function": functions, "possible_answer": gold, "category": category}
     return {INPUT: messages, LABEL: json.dumps(label, ensure_ascii=False), "meta": {"kind": category}}
 
 
 def multi_turn(where: str, row: Row) -> dict[str, Any]:
-    """Later turns and the classes' state travel in meta to the environment; `category` is the kind."""
-    made = with_functions(where, row, row["functions"], row["protocol"])
+    """Convert a row of BFCL's multi-turn files. Later turns and the state travel in meta; `category` is the kind."""
+    converted = with_functions(where, row, row["functions"], row["protocol"])
     return {
-        INPUT: made[INPUT],
-        LABEL: json.dumps(made[LABEL], ensure_ascii=False),
-        "meta": made["meta"] | {"kind": str(row["category"])},
+        INPUT: converted[INPUT],
+        LABEL: json.dumps(converted[LABEL], ensure_ascii=False),
+        "meta": converted["meta"] | {"kind": str(row["category"])},
     }
 
 
 def played(where: str, row: Row) -> dict[str, Any]:
-    """The kind is the row's own, else its repository."""
-    prompt, label, meta = row.get(INPUT), row.get(LABEL, ""), row.get("meta")
+    """Convert a row of one of our environments. Its kind is its own, or its repository."""
+    prompt = row.get(INPUT)
+    label = row.get(LABEL, "")
+    meta = row.get("meta")
     if not isinstance(prompt, str | list) or not prompt:
         raise DataError(f"{where} has no prompt: text or messages in 'prompt'. Columns: {shorten(', '.join(row))}.")
     if not isinstance(meta, Mapping) or not (PLAYED & meta.keys()):
@@ -247,37 +263,38 @@ def played(where: str, row: Row) -> dict[str, Any]:
     names = [name for key in TESTS for name in _names(meta.get(key))]
     if strange := [name for name in names if "::" not in name]:
         raise DataError(
-            f"{where}: {' or '.join(TESTS)} names {strange[0]!r}, which is no test of pytest's (FILE::NAME): Django's"
-            " and SymPy's runners are not run here. Leave the row out."
+            f"{where}: {' or '.join(TESTS)} names {strange[0]!r}, which is not a test of pytest (FILE::NAME). Django's"
+            " and SymPy's runners are not supported. Leave the row out."
         )
-    said = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
-    return {INPUT: prompt, LABEL: said, "meta": {"kind": str(meta.get("repo", "all"))} | dict(meta)}
+    label_text = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
+    return {INPUT: prompt, LABEL: label_text, "meta": {"kind": str(meta.get("repo", "all"))} | dict(meta)}
 
 
 def _names(value: Any) -> list[str]:
-    """SWE-bench keeps its lists as JSON texts. What is neither is for the environment to refuse."""
+    """Return the names of tests. SWE-bench keeps its lists as JSON texts. Other values are for the environment to
+    refuse."""
     try:
         names = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return []
-    return [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _lower(row: Row) -> dict[str, Any]:
-    return {str(k).lower(): v for k, v in row.items()}
+    return {str(name).lower(): value for name, value in row.items()}
 
 
 def _kind(row: Row) -> dict[str, Any]:
-    name = next((n for n in KINDS if row.get(n) not in (None, "", [])), None)
+    name = next((column for column in KINDS if row.get(column) not in (None, "", [])), None)
     if name is None:
         return {}
     value = row[name]
-    said = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return {"kind": f"level {said}" if name == "level" and said.isdigit() else said}
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return {"kind": f"level {text}" if name == "level" and text.isdigit() else text}
 
 
 def _text(where: str, row: Row, names: tuple[str, ...], what: str) -> str | list[Any]:
-    """Text, or a chat's messages."""
+    """Return the first of these columns that holds a text or a chat. Raises DataError."""
     for name in names:
         value = row.get(name)
         if (isinstance(value, str) and value.strip()) or (isinstance(value, list) and value):

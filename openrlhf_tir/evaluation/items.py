@@ -180,8 +180,8 @@ def read_item(row: Mapping[str, Any], where: str) -> Item:
     try:
         item = Item(**{name: value for name, value in row.items() if name != "failed"})
         lengths = {len(getattr(item, name)) for name in LISTS}
-    except TypeError as e:
-        raise _not_an_item(where, str(e)) from None
+    except TypeError as error:
+        raise _not_an_item(where, str(error)) from None
     if (
         type(item.index) is not int
         or not isinstance(item.failures, dict)

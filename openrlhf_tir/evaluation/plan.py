@@ -1,5 +1,6 @@
-"""Plan: the suites and the sweep that were asked for -> what is sampled of what, where its items are kept. Nothing
-heavy runs before a plan stands.
+"""The plan of an evaluation: what is sampled of which sets under which settings, and where the items are kept.
+
+Nothing heavy runs before the plan is complete.
 
 DIR/SUITE/                    or, in a sweep, DIR/SUITE/max_calls=4/ and so on: one store each (store.py)
 DIR/SUITE/problems.jsonl      the set's rows in our form
@@ -25,13 +26,21 @@ from .store import PROBLEMS
 from .suites import Suite, convert, find, reward_for, size_fact
 
 OWN = "own"
-"""What rows of eval.dataset are called where a suite's name stands."""
+"""The name of the rows of eval.dataset, in place of a suite's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One set: how its rows are read, where its items go, and what is to be said of it. `published`: rows of the
-    published set, None for own rows."""
+class PlannedSet:
+    """One set.
+
+    Attributes:
+        name: Name of the suite, or OWN.
+        data: How its rows are read.
+        directory: Where its items go.
+        rows: Number of its rows; None for the user's own rows.
+        published: Number of rows of the published set; None for the user's own rows.
+        facts: Lines to print about it.
+    """
 
     name: str
     data: Data
@@ -43,32 +52,53 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`cfg` has the reward that grades the sets. `swept`: the key that `settings` vary, "" for one setting."""
+    """What is evaluated.
+
+    Attributes:
+        cfg: The configuration, with the reward that grades the sets.
+        sets: The sets.
+        settings: The settings, one unless a setting is swept.
+        swept: The key of the swept setting; "" if none is.
+    """
 
     cfg: Config
-    asked: list[Asked]
+    sets: list[PlannedSet]
     settings: list[Sampled]
     swept: str = ""
 
-    def directory(self, asked: Asked, how: Sampled) -> Path:
-        return asked.directory / f"{SWEPT[self.swept]}={self.value(how):g}" if self.swept else asked.directory
+    def directory(self, planned: PlannedSet, how: Sampled) -> Path:
+        """Return the directory of a set's items under a setting."""
+        if not self.swept:
+            return planned.directory
+        return planned.directory / f"{SWEPT[self.swept]}={self.value(how):g}"
 
     def value(self, how: Sampled) -> float:
-        """The swept setting's value."""
+        """Return the value of the swept setting."""
         return float(getattr(how, SWEPT[self.swept]))
 
 
 def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: Path, sweep: str | None) -> Plan:
-    """Finds, makes and converts the sets. Raises ConfigError and DataError, among them for sets that one reward cannot
-    grade together."""
+    """Find, generate and convert the sets.
+
+    Args:
+        cfg: The configuration.
+        named: The suites, NAME or NAME=FILE.
+        suites_dir: Where files of suites are looked for.
+        items_dir: Where items are kept.
+        sweep: KEY=VALUE,VALUE; None for one setting.
+
+    Raises:
+        ConfigError: There is nothing to evaluate, a file is missing, or one reward cannot grade all sets.
+        DataError: A file has rows of another form.
+    """
     swept, settings = parse_sweep(sweep, Sampled.of(cfg)) if sweep else ("", [Sampled.of(cfg)])
     if not named:
         if not cfg.eval.dataset:
             raise ConfigError(
-                "Evaluate what? Give --suite NAME (openrlhf-tir eval --list-suites), or rows of your own:"
+                "There is nothing to evaluate. Give --suite NAME (openrlhf-tir eval --list-suites), or your own rows:"
                 " --eval.dataset FILE."
             )
-        return Plan(cfg, [Asked(OWN, cfg.held_out, items_dir / OWN, None, None)], settings, swept)
+        return Plan(cfg, [PlannedSet(OWN, cfg.held_out, items_dir / OWN, None, None)], settings, swept)
     if cfg.eval.dataset:
         raise ConfigError("--suite and --eval.dataset are both given. Evaluate one after the other.")
     if cfg.envs:
@@ -76,30 +106,47 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
             f"A suite is for one environment, and this recipe has {', '.join(cfg.envs)}."
             " Give rows that name theirs: --eval.dataset FILE."
         )
-    found = [find(text, suites_dir) for text in dict.fromkeys(named)]
-    if twice := sorted({f.suite.name for f in found if sum(g.suite.name == f.suite.name for g in found) > 1}):
+    suite_files = [find(text, suites_dir) for text in dict.fromkeys(named)]
+    if duplicates := sorted(
+        {
+            suite_file.suite.name
+            for suite_file in suite_files
+            if sum(other.suite.name == suite_file.suite.name for other in suite_files) > 1
+        }
+    ):
         raise ConfigError(
-            f"--suite {twice[0]} is given with two files. Evaluate one after the other, with an --items directory each."
+            f"--suite {duplicates[0]} is given with two files. Evaluate one after the other, with an --items directory"
+            " each."
         )
-    cfg, graded = _graded_by(cfg, [(f.suite.name, reward_for(f.suite, cfg.reward)) for f in found])
-    asked = []
-    for f in found:
-        directory = items_dir / f.suite.name
-        _check_env(cfg, f.suite)
-        f = with_rows(f, directory, one(cfg.environments, cfg.env.name))
-        rows, _ = convert(f, directory / PROBLEMS, cfg.env.protocol)
-        _check_chat(cfg, f.suite.name, directory / PROBLEMS)
-        facts = (*((said,) if (said := size_fact(f.suite, rows)) else ()), *graded)
-        asked.append(
-            Asked(f.suite.name, _data(cfg, directory / PROBLEMS), directory, rows, f.suite.rows or None, facts)
+    cfg, graded = _graded_by(
+        cfg, [(suite_file.suite.name, reward_for(suite_file.suite, cfg.reward)) for suite_file in suite_files]
+    )
+    sets = []
+    for suite_file in suite_files:
+        directory = items_dir / suite_file.suite.name
+        _check_env(cfg, suite_file.suite)
+        suite_file = with_rows(suite_file, directory, one(cfg.environments, cfg.env.name))
+        rows, _ = convert(suite_file, directory / PROBLEMS, cfg.env.protocol)
+        _check_chat(cfg, suite_file.suite.name, directory / PROBLEMS)
+        size_note = size_fact(suite_file.suite, rows)
+        facts = (size_note, *graded) if size_note else graded
+        sets.append(
+            PlannedSet(
+                suite_file.suite.name,
+                _data(cfg, directory / PROBLEMS),
+                directory,
+                rows,
+                suite_file.suite.rows or None,
+                facts,
+            )
         )
-    return Plan(cfg, asked, settings, swept)
+    return Plan(cfg, sets, settings, swept)
 
 
 def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with the reward that grades all of them, and what to say where it is not the recipe's."""
+    """Return the configuration with the reward that grades all sets, and lines to print if it is not the recipe's."""
     if cfg.reward.weights:
-        return cfg, ()  # the first of the weights decides what is correct; who mixes rewards knows which
+        return cfg, ()  # With several rewards the first decides what is correct, as the user intended.
     names = sorted({reward for _, reward in wanted})
     if len(names) > 1:
         pairs = ", ".join(f"{suite} by {reward!r}" for suite, reward in wanted)
@@ -115,7 +162,7 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
 
 
 def _check_env(cfg: Config, suite: Suite) -> None:
-    """Raises ConfigError where the rows would be played in another environment, or without the user of later turns."""
+    """Raise ConfigError if the rows need another environment, or a user who speaks in later turns."""
     if not suite.env:
         return
     serves = one(cfg.environments, cfg.env.name).serves
@@ -132,7 +179,7 @@ def _check_env(cfg: Config, suite: Suite) -> None:
 
 
 def _data(cfg: Config, path: Path) -> Data:
-    """All rows of a converted set; templates as the recipe says."""
+    """Return the settings to read all rows of a converted set. Templates are the recipe's."""
     return cfg.data.model_copy(
         update={
             "prompt_dataset": str(path),
@@ -148,41 +195,53 @@ def _data(cfg: Config, path: Path) -> Data:
 
 
 def _check_chat(cfg: Config, name: str, path: Path) -> None:
-    """A text template asks the last user message alone: what a system message says, the functions of BFCL for one,
-    would be lost."""
+    """Raise ConfigError if a text template would lose system messages, such as the functions of BFCL.
+
+    A text template only uses the last user message.
+    """
     if cfg.data.apply_chat_template:
         return
     for _, row in read_json(path):
         prompt = row["prompt"]
-        if isinstance(prompt, list) and any(m.get("role") == "system" for m in prompt):
+        if isinstance(prompt, list) and any(message.get("role") == "system" for message in prompt):
             raise ConfigError(
                 f"The prompts of {name} have system messages, which only a chat template renders."
                 " Set --data.apply_chat_template."
             )
 
 
-def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], longest: int) -> str | None:
-    """What is to be said of own rows that are left out. Raises ConfigError where problems of a suite do not fit, since
-    figures without them would be of another set, and where no row is left."""
-    what = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
+def check_whole(planned: PlannedSet, tasks: Sequence[Task], dropped: dict[str, int], longest: int) -> str | None:
+    """Return a remark on the user's own rows that are left out, or None.
+
+    Args:
+        planned: The set.
+        tasks: Its problems that fit.
+        dropped: Reason -> number of rows that were left out.
+        longest: Maximum number of tokens of a prompt.
+
+    Raises:
+        ConfigError: Problems of a suite do not fit (its figures would describe another set), or no row is left.
+    """
+    reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.items())
     if not tasks:
         raise ConfigError(
-            f"No problem of {asked.name} can be asked ({what or 'it has none'}; a prompt may have {longest} tokens)."
-            " Give other rows, or raise --data.max_len."
+            f"No problem of {planned.name} can be asked ({reasons or 'it has none'}; a prompt may have {longest}"
+            " tokens). Give other rows, or raise --data.max_len."
         )
-    if asked.rows is None and dropped:
+    if planned.rows is None and dropped:
         return (
-            f"{sum(dropped.values())} rows of {asked.name} are left out ({what};"
+            f"{sum(dropped.values())} rows of {planned.name} are left out ({reasons};"
             f" a prompt may have {longest} tokens); raise data.max_len to ask them"
         )
-    if asked.rows is not None and len(tasks) < asked.rows:
+    if planned.rows is not None and len(tasks) < planned.rows:
         raise ConfigError(
-            f"{asked.rows - len(tasks)} of {asked.rows} problems of {asked.name} cannot be asked ({what}; a prompt may"
-            f" have {longest} tokens). A set is not cut: raise --data.max_len, or lower --rollout.max_new_tokens."
+            f"{planned.rows - len(tasks)} of {planned.rows} problems of {planned.name} cannot be asked ({reasons}; a"
+            f" prompt may have {longest} tokens). A set is not cut: raise --data.max_len, or lower"
+            " --rollout.max_new_tokens."
         )
     return None
 
 
 def digest_of(tasks: Sequence[Task]) -> str:
-    """The digest of all problems as they are asked, in their order."""
-    return xxhash.xxh3_64_hexdigest(json.dumps([[t.row, t.prompt, t.env] for t in tasks]).encode())
+    """Return a digest of all problems with their prompts, in order."""
+    return xxhash.xxh3_64_hexdigest(json.dumps([[task.row, task.prompt, task.env] for task in tasks]).encode())

@@ -1,8 +1,10 @@
-"""Suites: the evaluation sets by name. Published rows come from the user's files: none is in the package, and none is
-downloaded. Tasks of our own environments are made where no file is given (made.py).
+"""The evaluation sets by name.
 
-A set is never cut in silence: all rows of the file are taken, and where it has another number of rows than the
-published set, that is said and told with the figures.
+Published rows come from the user's files: no set is in the package, and none is downloaded. Tasks of our own
+environments are generated if no file is given (made.py).
+
+A set is never cut silently: all rows of the file are taken, and if their number differs from the published set's, that
+is printed and stored with the figures.
 """
 
 from __future__ import annotations
@@ -28,54 +30,70 @@ from .items import ITEMS
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
 ANSWER_DIRECTORY = "possible_answer"
+"""Directory of BFCL's answers, beside its files of questions."""
 V4 = {"simple": "simple_python"}
-"""What the package calls a category's file since V4, where it is another name."""
+"""BFCL category -> the name that the package uses since V4, if it differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The command that writes a suite's rows: a module with its flags, besides --protocol and --out."""
+    """The command that generates a suite's rows.
+
+    Attributes:
+        command: Its module and arguments, without --protocol and --out.
+        protocols: env.protocol -> the command's name for it.
+        flags: Further flags.
+        takes_rows: Whether it turns the user's file into prompts (--rows, --root). Otherwise it needs no file, and a
+            given
+            file is taken as it is.
+    """
 
     command: tuple[str, ...]
     protocols: Mapping[str, str]
-    """env.protocol -> what the command calls it."""
     flags: tuple[str, ...] = ()
     takes_rows: bool = False
-    """It turns the user's file into prompts (--rows, --root). Otherwise it needs no file, and a file is taken as it
-    is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One set. `rows`: of the published one, 0 where any number may be. `rewards`: those that grade it, the first where
-    the recipe's is none of them."""
+    """One set.
+
+    Attributes:
+        name: Name on the command line.
+        title: Name for people.
+        rows: Number of rows of the published set; 0 if any number is fine.
+        source: Where the file can be found.
+        shape: Format and columns of the file, as the publisher writes them.
+        form: Converts a row.
+        rewards: Rewards that grade it. The first is used unless the recipe's is among them.
+        files: Names that the publisher gives the file, besides NAME.jsonl, NAME.json and NAME.parquet.
+        category: The category of a BFCL suite.
+        env: The environment that its rows need; "" if any will do.
+        user: Whether a user speaks in later turns.
+        maker: The command that generates its rows; None if there is none.
+    """
 
     name: str
     title: str
     rows: int
     source: str
-    """Where the file can be had."""
     shape: str
-    """The file's format and columns, as the publisher writes them."""
     form: Form
     rewards: tuple[str, ...]
     files: tuple[str, ...] = ()
-    """Names that the publisher gives its file, besides NAME.jsonl, NAME.json and NAME.parquet."""
     category: str = ""
-    """The category, for a suite of BFCL."""
     env: str = ""
-    """The environment that its rows are played in; "" where the recipe's is as good as another."""
     user: bool = False
-    """A user speaks in later turns."""
     maker: Maker | None = field(default=None, compare=False)
 
     @property
     def made(self) -> bool:
-        """No file is needed."""
+        """Whether the rows are generated, so that no file is needed."""
         return self.maker is not None and not self.maker.takes_rows
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names under which the file is looked for."""
         return (*(f"{self.name}{suffix}" for suffix in SUFFIXES), *self.files)
 
 
@@ -146,14 +164,14 @@ def _multi_turn(variant: str, title: str) -> Suite:
 
 
 def _tau_like() -> Suite:
-    """After tau-bench (arXiv 2406.12045). Its seed is no one's: training rows come from 0 upwards."""
+    """Return the suite after tau-bench (arXiv 2406.12045). Training rows use seeds from 0 upwards, so not this one."""
     protocols = {"tool": "tool", "hermes": "hermes", "messages": "messages"}
     flags = ("--policy", "--count", str(TAU_ROWS), "--seed", "240612045")
     return Suite(
         "tau_like",
         "a help desk with a policy and users, after tau-bench",
         TAU_ROWS,
-        "nowhere: it is made where no file is given, by `python -m env_servers.functions.make_tasks --policy`",
+        "nowhere: it is generated if no file is given, by `python -m env_servers.functions.make_tasks --policy`",
         'rows of the environment functions: {"prompt", "label", "meta": {"domains", "gold", "check": "end", ...}}',
         played,
         ("env",),
@@ -170,7 +188,7 @@ def _tau(domain: str, rows: int) -> Suite:
         f"tau-bench, {domain}",
         rows,
         "GitHub: sierra-research/tau-bench (pip install git+https://github.com/sierra-research/tau-bench): its rows are"
-        " made of the installed package where no file is given",
+        " generated from the installed package if no file is given",
         'rows of the environment tau: {"prompt", "label", "meta": {"tau_domain", "split", "index", ...}}',
         played,
         ("env",),
@@ -184,7 +202,8 @@ def _swe(name: str, title: str, rows: int, source: str, shape: str, maker: Maker
     return Suite(name, title, rows, source, shape, played, ("env",), env="swe", maker=maker)
 
 
-TAU_ROWS, SWE_ROWS = 48, 60
+TAU_ROWS = 48
+SWE_ROWS = 60
 SWE_TASKS = "env_servers.swe.make_tasks"
 SWE_PROTOCOLS = {"skyrl": "skyrl", "tool": "tool", "hermes": "hermes", "messages": "messages"}
 SUITES: dict[str, Suite] = {
@@ -259,7 +278,7 @@ SUITES: dict[str, Suite] = {
             "swe_like",
             "bugs in twelve small repositories, held out from training",
             SWE_ROWS,
-            f"nowhere: it is made where no file is given, by `python -m {SWE_TASKS} --split held_out`",
+            f"nowhere: it is generated if no file is given, by `python -m {SWE_TASKS} --split held_out`",
             'rows of the environment swe: {"prompt", "label", "meta": {"repo", ...}}',
             Maker((SWE_TASKS,), SWE_PROTOCOLS, ("--split", "held_out", "--count", str(SWE_ROWS))),
         ),
@@ -280,23 +299,31 @@ SUITES: dict[str, Suite] = {
 
 @dataclass(frozen=True, slots=True)
 class SuiteFile:
-    """A suite and the file that holds it. None: it is still to be made (made.py)."""
+    """A suite and the file that holds it; None if it is still to be generated (made.py)."""
 
     suite: Suite
     path: Path | None
 
     @property
     def file(self) -> Path:
+        """The file of a suite that has one."""
         assert self.path is not None, f"the rows of {self.suite.name} are made first: made.with_rows"
         return self.path
 
 
 def find(text: str, directory: str | Path) -> SuiteFile:
-    """`NAME` (looked for in `directory`) or `NAME=FILE`. A set that is made needs no file. Raises ConfigError, which
-    says where the set is had and in which form."""
+    """Return the suite that the user names.
+
+    Args:
+        text: NAME, whose file is looked for in `directory`, or NAME=FILE. A generated set needs no file.
+        directory: The value of --suites-dir.
+
+    Raises:
+        ConfigError: There is no such suite or file. The message says where to get it and in which form.
+    """
     name, given, file = text.partition("=")
     if name not in SUITES:
-        raise unknown("suite", name, SUITES, "Or evaluate rows of your own: --eval.dataset FILE.")
+        raise unknown("suite", name, SUITES, "Or evaluate your own rows: --eval.dataset FILE.")
     suite = SUITES[name]
     if given:
         path = local_path(file, "--suite")
@@ -315,39 +342,50 @@ def find(text: str, directory: str | Path) -> SuiteFile:
 
 
 def where_from(suite: Suite) -> str:
+    """Return where to get the file of a suite, and in which form, as a sentence."""
     return (
         f"Get it from {suite.source}; {suite.rows or 'any number of'} rows, {suite.shape}. Then give --suite"
         f" {suite.name}=FILE, or put it into --suites-dir."
     )
 
 
-def rows_of(found: SuiteFile, protocol: str = "tool") -> Iterator[dict[str, Any]]:
-    """Every row in our form; `protocol` is how the policy writes calls. Raises DataError with file, line and column for
-    a row that has another form."""
-    gold = _gold(found) if found.suite.category and "irrelevance" not in found.suite.category else {}
-    told = (
-        {"functions": read_functions(found.file.parent / DIRECTORY), "protocol": protocol}
-        if found.suite.form is multi_turn
+def rows_of(suite_file: SuiteFile, protocol: str = "tool") -> Iterator[dict[str, Any]]:
+    """Yield every row of a suite in our form.
+
+    Args:
+        suite_file: The suite and its file.
+        protocol: How the policy writes calls.
+
+    Raises:
+        DataError: A row has another form. The message names file, line and column.
+    """
+    gold = _gold(suite_file) if suite_file.suite.category and "irrelevance" not in suite_file.suite.category else {}
+    meta = (
+        {"functions": read_functions(suite_file.file.parent / DIRECTORY), "protocol": protocol}
+        if suite_file.suite.form is multi_turn
         else {}
     )
     try:
-        for where, row in read_rows(str(found.file), "test"):
-            if found.suite.category:
+        for where, row in read_rows(str(suite_file.file), "test"):
+            if suite_file.suite.category:
                 name = row.get("id")
                 row = {
                     **row,
-                    "category": found.suite.category,
-                    **told,
+                    "category": suite_file.suite.category,
+                    **meta,
                     **({"ground_truth": gold[name]} if isinstance(name, str) and name in gold else {}),
                 }
-            yield _sound(where, found.suite.form(where, row))
-    except DataError as e:
-        raise DataError(f"{e} This is read as {found.suite.title}: {found.suite.shape}.") from None
+            yield _checked(where, suite_file.suite.form(where, row))
+    except DataError as error:
+        raise DataError(f"{error} This is read as {suite_file.suite.title}: {suite_file.suite.shape}.") from None
 
 
-def _sound(where: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The row, once it is known that it can be asked and written. Raises DataError for a chat that is none, and for
-    what UTF-8 cannot hold."""
+def _checked(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row if it can be asked and written.
+
+    Raises:
+        DataError: Its chat is malformed, or it holds text that UTF-8 cannot.
+    """
     if isinstance(row[INPUT], list):
         checks.messages(row[INPUT], where, INPUT)
     for column, value in row.items():
@@ -355,10 +393,12 @@ def _sound(where: str, row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _gold(found: SuiteFile) -> dict[str, Any]:
-    """id -> the allowed calls, from the file of the same name in the directory of answers; {} where there is none (rows
-    may have their own)."""
-    path = found.file.parent / ANSWER_DIRECTORY / found.file.name
+def _gold(suite_file: SuiteFile) -> dict[str, Any]:
+    """Return id -> the allowed calls, from the file of the same name in the directory of answers.
+
+    Returns {} if there is no such file: rows may have their own answers.
+    """
+    path = suite_file.file.parent / ANSWER_DIRECTORY / suite_file.file.name
     if not asked(path, Path.is_file, "--suite"):
         return {}
     gold: dict[str, Any] = {}
@@ -371,27 +411,37 @@ def _gold(found: SuiteFile) -> dict[str, Any]:
     return gold
 
 
-def convert(found: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int, str]:
-    """Write the set in our form; returns the number of rows and a digest of them. `protocol`: see rows_of.
+def convert(suite_file: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int, str]:
+    """Write the set in our form.
 
-    Raises DataError for a set without rows, ConfigError where `target` is another set and has items below its
-    directory: it says what they answer."""
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(found, protocol)]
+    Args:
+        suite_file: The suite and its file.
+        target: The file to write.
+        protocol: See `rows_of`.
+
+    Returns:
+        The number of rows, and a digest of them.
+
+    Raises:
+        DataError: The set has no rows.
+        ConfigError: `target` is another set, to which items below its directory belong.
+    """
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(suite_file, protocol)]
     if not lines:
-        raise DataError(f"{found.path} holds no rows of {found.suite.title}. {where_from(found.suite)}")
+        raise DataError(f"{suite_file.path} holds no rows of {suite_file.suite.title}. {where_from(suite_file.suite)}")
     text = "".join(lines)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and target.read_bytes() != text.encode() and any(target.parent.rglob(ITEMS)):
         raise ConfigError(
-            f"{target.parent} holds items of other problems than {found.path} has. Choose another --items directory, or"
-            " remove that one."
+            f"{target.parent} holds items of other problems than {suite_file.path} has. Choose another --items"
+            " directory, or remove that one."
         )
     target.write_text(text, encoding="utf-8")
     return len(lines), xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def size_fact(suite: Suite, rows: int) -> str | None:
-    """What is to be said of a file that is not the whole published set."""
+    """Return a remark on a file that is not the whole published set, or None."""
     if rows == suite.rows or not suite.rows:
         return None
     whole = "the set that is made" if suite.made else "the published set"
@@ -399,6 +449,6 @@ def size_fact(suite: Suite, rows: int) -> str | None:
 
 
 def reward_for(suite: Suite, used: Reward) -> str:
-    """The recipe's reward where it grades this set (OTC's: its base), one of the user's always; else the set's own."""
+    """Return the recipe's reward if it grades this set (of OTC its base) or is the user's own; otherwise the set's."""
     base = str(used.options.get("base", "math")) if used.name == "otc" else used.name
     return used.name if base in suite.rewards or ":" in base else suite.rewards[0]

@@ -24,7 +24,7 @@ from ...config.environments import without_calls
 from ...episodes.group_runner import EvalMode
 from ...errors import METHOD_REASONS, EvaluationFailed, InfraError
 from ...evaluation.items import Item, item_of
-from ...evaluation.plan import Asked, Plan, check_whole, digest_of
+from ...evaluation.plan import Plan, PlannedSet, check_whole, digest_of
 from ...evaluation.scores.figures import figures
 from ...evaluation.settings import Sampled, made_under
 from ...evaluation.store import Store
@@ -68,7 +68,7 @@ def tasks_of(plan: Plan) -> dict[str, list[Task]]:
     tokenizer = tokenizer_of(cfg)
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens
     tasks = {}
-    for evaluated_set in plan.asked:
+    for evaluated_set in plan.sets:
         prompts = prompts_of(cfg, evaluated_set.data, tokenizer, longest)
         warning = check_whole(evaluated_set, prompts.tasks, prompts.dropped, longest)
         if warning:
@@ -84,7 +84,7 @@ async def evaluate_plan(services: Services, plan: Plan, tasks: dict[str, list[Ta
         EvaluationFailed: A set lost too many samples. The sets before it have their figures.
     """
     done = []
-    for asked in plan.asked:
+    for asked in plan.sets:
         for how in plan.settings:
             setting = plan.value(how) if plan.swept else None
             what = asked.name if setting is None else f"{asked.name} {plan.swept} {setting:g}"
@@ -96,7 +96,7 @@ async def evaluate_plan(services: Services, plan: Plan, tasks: dict[str, list[Ta
 
 
 async def _evaluate_set(
-    services: Services, cfg: Config, asked: Asked, directory: Path, how: Sampled, tasks: list[Task], what: str
+    services: Services, cfg: Config, asked: PlannedSet, directory: Path, how: Sampled, tasks: list[Task], what: str
 ) -> dict[str, Any]:
     store = Store(directory, made_under(cfg, how, asked.name, digest_of(tasks)), tasks)
     try:

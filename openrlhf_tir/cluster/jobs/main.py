@@ -101,7 +101,7 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     console = Console()
     if not console.is_terminal:  # A pipe has no width, so no column may be left out.
         console.width = PIPE_WIDTH
-    for line in dict.fromkeys(fact for evaluated_set in plan.asked for fact in evaluated_set.facts):
+    for line in dict.fromkeys(fact for evaluated_set in plan.sets for fact in evaluated_set.facts):
         console.print(line, soft_wrap=True, highlight=False)
     results = _run(go())
     if out:

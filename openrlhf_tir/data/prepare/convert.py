@@ -50,8 +50,8 @@ def converted(
     for i, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers)):
         try:
             row = write(problem, i)
-        except DataError as e:
-            bad(e)
+        except DataError as error:
+            bad(error)
             continue
         yield {**row, **raw} if to == "tooln1" else row
 
@@ -73,8 +73,8 @@ def _read(
                     for raw in source(where, row, left_out):
                         places[:] = [where]
                         yield raw
-                except DataError as e:
-                    bad(e)
+                except DataError as error:
+                    bad(error)
 
     rows = (
         augmented(raws(), mask_names=augment.mask_names, irrelevant=augment.irrelevant, seed=augment.seed)
@@ -84,8 +84,8 @@ def _read(
     for raw in rows:
         try:
             messages, label = tool_n1.convert(places[0], raw)
-        except DataError as e:
-            bad(e)
+        except DataError as error:
+            bad(error)
             continue
         yield (
             Problem(places[0], messages, label, None, {"datasource": "toolcall"}),

@@ -90,8 +90,8 @@ def _json(row: Any, number: int) -> str:
         where, said = f"row {number} of those that are written", "is no JSON."
         try:
             checks.json_value(row, where, "it")
-        except DataError as e:
-            where, said = str(e), ""
+        except DataError as error:
+            where, said = str(error), ""
         raise DataError(f"{where} {said} Or write .parquet, which holds what a parquet file held.") from None
     try:
         text.encode()
@@ -112,8 +112,8 @@ def _write_parquet(path: Path, rows: list[Row], columns: Any) -> None:
             else pa.Table.from_pylist(rows, schema=columns)
         )
         pq.write_table(table, path)
-    except (pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError) as e:
-        said = shorten(str(e).splitlines()[0] if str(e) else type(e).__name__).rstrip(".")
+    except (pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError) as error:
+        said = shorten(str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip(".")
         raise DataError(
             f"The rows do not fit into one parquet table: {said}. A column has one type there: write .jsonl instead."
         ) from None

@@ -56,8 +56,8 @@ def check_other(cfg: Data, bad: Bad, tick: Callable[[], None]) -> tuple[int, lis
         for where, row in islice(read_rows(source, cfg.prompt_split, bad), cfg.max_samples):
             try:
                 examples += read(where, row, left_out)
-            except DataError as e:
-                bad(e)
+            except DataError as error:
+                bad(error)
             else:
                 rows += 1
             tick()

@@ -99,8 +99,8 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
     said = "".join(f"{_recorded(where, m)}\n" for m in messages if m["role"] != "system")
     try:
         target = f"<think> {THOUGHT} </think>\n{_block(calls)}"
-    except ValueError as e:
-        raise DataError(f"{where}: {e}. Remove the row.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: {error}. Remove the row.") from None
     system = {"role": "system", "content": SYSTEM.format(tools=tools)}
     return [system, {"role": "user", "content": f"{HISTORY}\n{said}"}], target
 
@@ -136,8 +136,8 @@ def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) ->
             "conversations": _conversation(str(said).partition(HISTORY)[2]),
             "answer": _arguments(target),
         }
-    except ValueError as e:
-        raise DataError(f"{where}: {e}. Correct or remove the row.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: {error}. Correct or remove the row.") from None
     return {
         **{name: json.dumps(value, ensure_ascii=False) for name, value in row.items()},
         "raw_system": tool_n1.EXPERT,

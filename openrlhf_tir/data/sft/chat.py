@@ -169,8 +169,8 @@ def _turn(
     """What the model reads before its message i, and the message as it is rendered behind that."""
     try:
         before, whole = template.render(messages[:i], tools), template.render(messages[: i + 1], tools, go_on=False)
-    except TemplateRefuses as e:
-        raise DataError(f"{where}: {e}. Correct or remove the row.") from None
+    except TemplateRefuses as error:
+        raise DataError(f"{where}: {error}. Correct or remove the row.") from None
     if not whole.startswith(before):
         raise DataError(
             f"{where}: the chat template does not render messages[{i}] behind its own generation prompt, which ends in"

@@ -77,8 +77,8 @@ def load_set(
     for where, row in _rows(cfg, names, bad, held_out):
         try:
             chains = reader(where, row)
-        except DataError as e:
-            bad(DataError(str(e).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
+        except DataError as error:
+            bad(DataError(str(error).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
             continue
         found.counts["read"] += 1
         _add(found, chains, vocabulary, cfg.sft.max_len)
@@ -116,8 +116,8 @@ def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterat
     for name in names:
         try:
             yield from islice(read_rows(name, split, bad), cfg.sft.max_samples)
-        except (ConfigError, DataError) as e:
-            raise _renamed(e, SETTINGS["eval" if held_out else "train"]) from None
+        except (ConfigError, DataError) as error:
+            raise _renamed(error, SETTINGS["eval" if held_out else "train"]) from None
 
 
 def _renamed(error: TirError, names: Mapping[str, str]) -> TirError:

@@ -141,7 +141,7 @@ def test_a_missing_directory_of_functions_says_what_to_copy(tmp_path):
 def test_a_plan_is_graded_by_the_environment(tmp_path):
     files(tmp_path / "sets")
     p = planned(tmp_path, NAME, reward={"name": "artist", "options": {"functions": True}}, **SUITE)
-    assert p.cfg.reward.name == "env" and any("1 rows, the published set 200" in fact for fact in p.asked[0].facts)
+    assert p.cfg.reward.name == "env" and any("1 rows, the published set 200" in fact for fact in p.sets[0].facts)
     assert SUITES[NAME].rows == 200
 
 

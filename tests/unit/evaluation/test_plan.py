@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.evaluation.plan import Asked, check_whole, digest_of, plan
+from openrlhf_tir.evaluation.plan import PlannedSet, check_whole, digest_of, plan
 from openrlhf_tir.evaluation.settings import Sampled, differences, made_under, parse_sweep
 from openrlhf_tir.types import Task
 from tests.unit.evaluation.test_suites import WEATHER, jsonl
@@ -60,7 +60,7 @@ def test_a_sweep_that_cannot_be_is_refused(text, said):
 def test_a_set_is_planned_whole_whatever_the_recipe_reads_of_its_training_data(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", data=READ_OTHERWISE, eval={"max_calls": 2, "top_p": 0.7})
-    (asked,) = p.asked
+    (asked,) = p.sets
     assert (asked.rows, asked.published, asked.facts) == (30, 30, ())
     assert (asked.data.max_samples, asked.data.input_key, asked.data.row_schema, asked.data.input_template) == (
         100_000_000,
@@ -78,7 +78,7 @@ def test_a_set_is_planned_whole_whatever_the_recipe_reads_of_its_training_data(t
 def test_every_value_of_a_sweep_has_a_directory_of_its_own(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", sweep="env.max_calls=0,20")
-    assert [str(p.directory(p.asked[0], s).relative_to(tmp_path)) for s in p.settings] == [
+    assert [str(p.directory(p.sets[0], s).relative_to(tmp_path)) for s in p.settings] == [
         "items/aime24/max_calls=0",
         "items/aime24/max_calls=20",
     ]
@@ -86,7 +86,7 @@ def test_every_value_of_a_sweep_has_a_directory_of_its_own(tmp_path):
 
 def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_path):
     aime(tmp_path, 29)
-    (asked,) = planned(tmp_path, "aime24").asked
+    (asked,) = planned(tmp_path, "aime24").sets
     assert "29 rows, the published set 30" in asked.facts[0]
     check_whole(asked, [Task("p", "1")] * 29, {}, 10)
     with pytest.raises(
@@ -100,7 +100,7 @@ def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_pat
 
 
 def test_own_rows_that_do_not_fit_are_told_and_none_at_all_is_refused(tmp_path):
-    own = Asked("own", Config().data, tmp_path, None, None)
+    own = PlannedSet("own", Config().data, tmp_path, None, None)
     assert check_whole(own, [Task("p", "1")], {}, 10) is None
     assert (check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or "").startswith(
         "2 rows of own are left out (prompt_too_long 2;"
@@ -114,9 +114,7 @@ def test_own_rows_that_do_not_fit_are_told_and_none_at_all_is_refused(tmp_path):
 def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says_so(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", reward={"name": "toolrl", "options": {"variant": "fine"}})
-    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.asked[0].facts[
-        0
-    ]
+    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.sets[0].facts[0]
     assert planned(
         tmp_path, "aime24", reward={"name": "torl", "options": {"execution_penalty": 0.5}}
     ).cfg.reward.options == {"execution_penalty": 0.5}
@@ -139,16 +137,16 @@ def test_functions_in_a_system_message_are_never_lost_to_a_text_template(tmp_pat
 @pytest.mark.parametrize("separator", ["\u2028", "\x85"])
 def test_what_some_call_the_end_of_a_line_is_a_character_of_a_problem(tmp_path, separator):
     jsonl(tmp_path / "sets" / "aime24.jsonl", *({"problem": f"P{i}{separator}?", "answer": i} for i in range(30)))
-    assert planned(tmp_path, "aime24").asked[0].rows == 30
+    assert planned(tmp_path, "aime24").sets[0].rows == 30
 
 
 @pytest.mark.parametrize(
     ("named", "cfg", "said"),
     [
-        ((), {}, "Evaluate what"),
-        (("aime24",), {"eval": {"dataset": "x.jsonl"}}, "both given"),
-        (("aime24",), {"envs": {"a": {}, "b": {}}}, "for one environment"),
-        (("aime24", "aime24=FILE"), {}, "with two files"),
+        ((), {}, "--eval.dataset"),
+        (("aime24",), {"eval": {"dataset": "x.jsonl"}}, "--suite and --eval.dataset"),
+        (("aime24",), {"envs": {"a": {}, "b": {}}}, "a, b"),
+        (("aime24", "aime24=FILE"), {}, "--suite aime24"),
     ],
 )
 def test_what_cannot_be_evaluated_together_is_refused(tmp_path, named, cfg, said):
@@ -163,7 +161,7 @@ def test_what_cannot_be_evaluated_together_is_refused(tmp_path, named, cfg, said
 def test_the_problems_of_items_are_never_written_over_by_those_of_another_file(tmp_path, sweep):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", sweep=sweep)
-    items = p.directory(p.asked[0], p.settings[0])
+    items = p.directory(p.sets[0], p.settings[0])
     kept = (tmp_path / "items" / "aime24" / "problems.jsonl").read_text()
     aime(tmp_path, 29)
     planned(tmp_path, "aime24", sweep=sweep)  # nothing was sampled yet: the file may be corrected
@@ -181,7 +179,7 @@ def test_the_problems_of_items_are_never_written_over_by_those_of_another_file(t
 
 
 def test_own_rows_are_a_set_too(tmp_path):
-    (asked,) = planned(tmp_path, eval={"dataset": "mine.jsonl", "max_samples": 7}).asked
+    (asked,) = planned(tmp_path, eval={"dataset": "mine.jsonl", "max_samples": 7}).sets
     assert (asked.name, asked.data.prompt_dataset, asked.data.max_samples, asked.published) == (
         "own",
         "mine.jsonl",

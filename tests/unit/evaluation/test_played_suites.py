@@ -33,7 +33,7 @@ def rows(path):
 
 def test_the_help_desk_needs_no_file_and_is_made_once(tmp_path):
     p = planned(tmp_path, "tau_like", **DESK)
-    (asked,) = p.asked
+    (asked,) = p.sets
     problems = rows(asked.directory / "problems.jsonl")
     assert (asked.rows, asked.published, p.cfg.reward.name) == (48, 48, "env") and len(problems) == 48
     kinds = [row["meta"]["kind"] for row in problems]
@@ -47,7 +47,7 @@ def test_the_help_desk_needs_no_file_and_is_made_once(tmp_path):
 
 def test_for_messages_the_policy_is_the_system_message_and_the_template_is_told_the_functions(tmp_path):
     env = {"env": {**DESK["env"], "protocol": "messages"}, "data": {"apply_chat_template": True}}
-    (asked,) = planned(tmp_path, "tau_like", **env).asked
+    (asked,) = planned(tmp_path, "tau_like", **env).sets
     row = rows(asked.directory / "problems.jsonl")[0]
     assert [m["role"] for m in row["prompt"]] == ["system", "user"] and "# Policy" in row["prompt"][0]["content"]
     assert "find_customer" in [t["function"]["name"] for t in row["meta"]["chat_tools"]]
@@ -55,7 +55,7 @@ def test_for_messages_the_policy_is_the_system_message_and_the_template_is_told_
 
 @pytest.mark.slow
 def test_the_tasks_of_a_suite_are_not_those_that_training_makes(tmp_path):
-    ours = rows(planned(tmp_path, "tau_like", **DESK).asked[0].directory / "problems.jsonl")
+    ours = rows(planned(tmp_path, "tau_like", **DESK).sets[0].directory / "problems.jsonl")
     states = {json.dumps(row["meta"]["state"]) for row in ours}
     from env_servers.functions.policy import policy_task
 
@@ -75,8 +75,8 @@ def test_the_tasks_of_a_suite_are_not_those_that_training_makes(tmp_path):
 def test_a_file_in_the_environments_form_is_taken_as_it_is(tmp_path, name, row, config):
     path = jsonl(tmp_path / "mine.jsonl", row, row | {"prompt": "Again."})
     p = planned(tmp_path, f"{name}={path}", **config)
-    assert [r["prompt"] for r in rows(p.asked[0].directory / "problems.jsonl")] == ["Mend it.", "Again."]
-    assert any("the file has 2 rows, the set that is made" in fact for fact in p.asked[0].facts)
+    assert [r["prompt"] for r in rows(p.sets[0].directory / "problems.jsonl")] == ["Mend it.", "Again."]
+    assert any("the file has 2 rows, the set that is made" in fact for fact in p.sets[0].facts)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +86,18 @@ def test_a_file_in_the_environments_form_is_taken_as_it_is(tmp_path, name, row, 
 def test_rows_of_swe_gym_become_prompts_in_the_protocol_of_the_run(tmp_path, options, root):
     path = jsonl(tmp_path / "gym.jsonl", ISSUE)
     p = planned(tmp_path, f"swe_rows={path}", **swe(server_options=options), data={"apply_chat_template": True})
-    (row,) = rows(p.asked[0].directory / "problems.jsonl")
+    (row,) = rows(p.sets[0].directory / "problems.jsonl")
     system, user = row["prompt"]
     assert "<function=" in system["content"] and "twice(2) is 5." in user["content"]
     assert f"<uploaded_files>\n{root}\n" in user["content"]
-    assert (row["meta"]["kind"], row["meta"]["base_commit"], p.asked[0].published) == ("o/lib", "abc", None)
-    assert p.asked[0].facts == () or "graded by" in p.asked[0].facts[0], "any number of rows is the whole set"
+    assert (row["meta"]["kind"], row["meta"]["base_commit"], p.sets[0].published) == ("o/lib", "abc", None)
+    assert p.sets[0].facts == () or "graded by" in p.sets[0].facts[0], "any number of rows is the whole set"
 
 
 def test_rows_of_swe_gym_tell_the_chat_template_of_the_tools(tmp_path):
     chat = swe(protocol="messages", options={"calls": "hermes"}, server_options={"mirror": "m"})
     p = planned(tmp_path, f"swe_rows={jsonl(tmp_path / 'gym.jsonl', ISSUE)}", **chat)
-    (row,) = rows(p.asked[0].directory / "problems.jsonl")
+    (row,) = rows(p.sets[0].directory / "problems.jsonl")
     told = [tool["function"]["name"] for tool in row["meta"]["chat_tools"]]
     assert told == ["execute_bash", "str_replace_editor", "finish"]
 
@@ -105,7 +105,7 @@ def test_rows_of_swe_gym_tell_the_chat_template_of_the_tools(tmp_path):
 def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
     own = {"prompt": "In my words.", "label": "", "meta": {k: v for k, v in ISSUE.items() if k != "patch"}}
     p = planned(tmp_path, f"swe_rows={jsonl(tmp_path / 'made.jsonl', own)}", **swe(url="http://127.0.0.1:1"))
-    assert rows(p.asked[0].directory / "problems.jsonl")[0]["prompt"] == "In my words."
+    assert rows(p.sets[0].directory / "problems.jsonl")[0]["prompt"] == "In my words."
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(tmp_path, name,
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": "", "meta": {"repo": "f"}}, "has no prompt"),
-        ({"prompt": "P", "meta": {"x": 1}}, "plays an episode from domains or repo"),
-        ({"prompt": "P", "meta": {"repo": "d/d", "FAIL_TO_PASS": '["test_a (a.T)"]'}}, "no test of pytest's"),
+        ({"prompt": "", "meta": {"repo": "f"}}, "'prompt'"),
+        ({"prompt": "P", "meta": {"x": 1}}, "domains or repo"),
+        ({"prompt": "P", "meta": {"repo": "d/d", "FAIL_TO_PASS": '["test_a (a.T)"]'}}, "test_a (a.T)"),
     ],
 )
 def test_a_row_of_another_form_names_its_line(tmp_path, row, said):

@@ -84,13 +84,12 @@ def test_a_line_torn_by_a_kill_is_ignored_and_cut_before_the_next_row(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
 
 
-def test_garbled_lines_are_said_when_read_and_set_aside_by_a_resume(tmp_path, caplog):
-    """No JSON, bytes that are no UTF-8, JSON of another shape: four lines of which none ends a report or a resumed
-    run."""
+def test_garbled_lines_are_logged_when_read_and_set_aside_by_a_resume(tmp_path, caplog):
+    """Text that is not JSON, bytes that are not UTF-8, JSON of another shape: none of the four lines ends a run."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 1.0}\nnot json\n\xff\xfe\n[3]\n{"loss": 2.0}\n{"step": 2, "loss": 2.0}\n')
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0]
-    assert "metrics.jsonl:2 holds b'not json" in caplog.text and "and 3 more" in caplog.text
+    assert "metrics.jsonl:2" in caplog.text and len(caplog.records) == 1
     with MetricsLog(tmp_path, PLAIN) as log:
         assert log.truncate_after(1) == 1
         log.log(2, {"loss": 20.0})
@@ -124,19 +123,19 @@ def test_a_full_disk_is_said_once_and_the_rows_come_when_there_is_room(tmp_path,
     log = MetricsLog(tmp_path, PLAIN)
     for step in (1, 2, 3):
         log.log(step, {"loss": float(step)})
-    assert caplog.text.count("cannot be written") == 1 and metrics.read(tmp_path)["step"] == [1]
+    assert len(caplog.records) == 1 and metrics.read(tmp_path)["step"] == [1]
     disk.room = 10_000
     log.log(4, {"loss": 4.0})
     log.close()
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0, 3.0, 4.0]
-    assert "is written again. Rows lost meanwhile: 0" in caplog.text
+    assert len(caplog.records) == 3, "the refusal, its end, and the torn line that was read"
 
 
 def test_the_kernel_s_own_full_device_ends_nothing(caplog):
     writer = PatientWriter(Path("/dev/full"))
     writer.write({"step": 1})
     writer.close()
-    assert "No space left on device" in caplog.text and "lacks 1 rows" in caplog.text
+    assert writer.lost == 1 and "No space left on device" in caplog.text
 
 
 def test_rows_that_a_full_disk_refuses_to_the_end_are_counted(tmp_path, monkeypatch, caplog):
@@ -146,7 +145,7 @@ def test_rows_that_a_full_disk_refuses_to_the_end_are_counted(tmp_path, monkeypa
     for step in range(5):
         log.log(step, {})
     log.close()
-    assert "lacks 5 rows" in caplog.text
+    assert log._writer.lost == 5 and len(caplog.records) == 2
 
 
 def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_counted(caplog):
@@ -166,7 +165,7 @@ def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_
         now[0] = at
         mirror.log(step, {})
     assert (len(made), rows, mirror.lost) == (2, [3], 2)
-    assert caplog.text.count("TensorBoard refuses metrics") == 1
+    assert len(caplog.records) == 1 and "TensorBoard" in caplog.text
 
 
 def test_no_log_reads_as_no_columns(tmp_path):

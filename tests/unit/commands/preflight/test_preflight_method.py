@@ -22,57 +22,51 @@ def of(settings: dict) -> list[str]:
     return [*remarks(load(None, settings))]
 
 
+IS_GSPO = "actor.policy_loss_type = 'gspo'"
 MISTAKES = [
-    ({"actor.policy_loss_type": "gspo"}, "actor.eps_clip_low_high = 0.2 0.28 with actor.policy_loss_type = 'gspo'"),
-    ({"actor.policy_loss_type": "gspo", "actor.eps_clip": 0.2}, "actor.eps_clip = 0.2 with actor.policy_loss_type ="),
-    (GSPO | {"actor.dual_clip": 3.0}, "actor.dual_clip = 3 with actor.policy_loss_type = 'gspo' is hardly ever"),
+    ({"actor.policy_loss_type": "gspo"}, ("actor.eps_clip_low_high = 0.2 0.28", IS_GSPO)),
+    ({"actor.policy_loss_type": "gspo", "actor.eps_clip": 0.2}, ("actor.eps_clip = 0.2", IS_GSPO)),
+    (GSPO | {"actor.dual_clip": 3.0}, ("actor.dual_clip = 3", IS_GSPO)),
     (
         {"actor.eps_clip_low_high": [3e-4, 4e-4]},
-        "actor.eps_clip_low_high = 0.0003 0.0004 with actor.policy_loss_type = 'ppo' is a range for means",
+        ("actor.eps_clip_low_high = 0.0003 0.0004", "actor.policy_loss_type = 'ppo'"),
     ),
     (
         {"algo.advantage.is_correction_level": "seq"},
-        "is_correction_threshold = 0.5 5 with algo.advantage.is_correction_level = 'seq' leaves out next to nothing",
+        ("is_correction_threshold = 0.5 5", "algo.advantage.is_correction_level = 'seq'"),
     ),
-    (
-        GSPO,
-        "algo.advantage.estimator = 'reinforce_baseline' is whitened over the batch's tokens, and the loss of actor",
-    ),
+    (GSPO, ("algo.advantage.estimator = 'reinforce_baseline'", IS_GSPO)),
     (
         {"actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "opo"},
-        "algo.advantage.estimator = 'opo' has a mean of 0 over a group's tokens, and the loss of actor.loss_agg_mode",
+        ("algo.advantage.estimator = 'opo'", "actor.loss_agg_mode = 'seq-mean-token-mean'"),
     ),
     (
         {"actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "gae"},
-        "the loss of actor.loss_agg_mode = 'seq-mean-token-mean' is a mean over responses",
+        ("algo.advantage.estimator = 'gae'", "actor.loss_agg_mode = 'seq-mean-token-mean'"),
     ),
-    (GSPO | {"algo.advantage.estimator": "gae"}, "'gae' gives each token an advantage of its own"),
+    (GSPO | {"algo.advantage.estimator": "gae"}, ("algo.advantage.estimator = 'gae'", IS_GSPO, "'ppo'")),
     (
         GSPO | {"algo.advantage.estimator": "reinforce", "algo.advantage.gamma": 0.99},
-        "algo.advantage.gamma = 0.99 gives each token an advantage of its own",
+        ("algo.advantage.gamma = 0.99", IS_GSPO, "'ppo'"),
     ),
     (
         GSPO | IN_REWARD | {"algo.advantage.estimator": "group_norm"},
-        "algo.kl.init_coef = 0.001 in the reward gives each token an advantage of its own",
+        ("algo.kl.init_coef = 0.001", IS_GSPO, "algo.kl.use_loss"),
     ),
     (
         {"algo.advantage.estimator": "gae", "algo.advantage.gamma": 0.99},
-        "algo.advantage.gamma = 0.99 discounts by tokens: a reward is worth a third 100 tokens before the end",
+        ("algo.advantage.gamma = 0.99", "100 tokens", "rollout.max_new_tokens = "),
     ),
-    (IN_REWARD | {"algo.kl.estimator": "k3"}, "algo.kl.estimator = 'k3' in the reward hardly holds"),
-    (
-        ASYNC | {"actor.pi_old": "learner"},
-        "tokens up to S = 4 updates old are trained as if they were fresh. Use actor.pi_old = 'engine'",
-    ),
-    ({"ds.lora.rank": 16}, "actor.learning_rate = 1e-06 is a step for training all weights, and ds.lora.rank = 16"),
+    (IN_REWARD | {"algo.kl.estimator": "k3"}, ("algo.kl.estimator = 'k3'",)),
+    (ASYNC | {"actor.pi_old": "learner"}, ("actor.pi_old = 'learner'", "S = 4")),
+    ({"ds.lora.rank": 16}, ("actor.learning_rate = 1e-06", "ds.lora.rank = 16")),
 ]
 
 
-@pytest.mark.parametrize(("settings", "said"), MISTAKES, ids=[said[:60] for _, said in MISTAKES])
-def test_what_trains_and_is_surely_a_mistake_is_remarked_on(settings, said):
-    found = of(settings)
-    assert sum(said in line for line in found) == 1, found
-    assert all(" Use " in line or " Leave " in line or " Raise " in line for line in found), "each has a remedy"
+@pytest.mark.parametrize(("settings", "named"), MISTAKES, ids=[" ".join(named)[:60] for _, named in MISTAKES])
+def test_a_combination_that_is_surely_a_mistake_gets_one_remark_with_its_settings(settings, named):
+    lines = of(settings)
+    assert sum(all(setting in line for setting in named) for line in lines) == 1, lines
 
 
 @pytest.mark.parametrize(
@@ -173,14 +167,12 @@ def test_a_coefficient_of_the_kl_that_one_batch_would_turn_round_is_refused(read
     if value > 0:
         assert check(load(None, {**ready, **kl, **batch}), machine=CPU)
     else:
-        assert "algo.kl.horizon = 409 samples is no more than a fifth of a batch of 2048" in refused(
-            {**ready, **kl, **batch}
-        )
+        assert "algo.kl.horizon = 409" in refused({**ready, **kl, **batch})
 
 
 def test_a_critic_has_no_more_updates_than_samples(ready):
     said = refused(ready, algo__advantage__estimator="gae", critic__updates=5)
-    assert "critic.updates = 5 parts are more than the 4 samples of a batch" in said
+    assert "critic.updates = 5" in said
     assert check(load(None, {**ready, "algo.advantage.estimator": "gae", "critic.updates": 4}), machine=CPU)
 
 
