@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.commands.data import WHAT
+from openrlhf_tir.commands.data import SUBCOMMANDS
 from openrlhf_tir.data.identity import row_id
 from tests.contract.docs.docs_blocks import blocks
 from tests.data.make_samples import rows
@@ -211,7 +211,7 @@ def test_decontaminate_writes_the_rows_that_stay_as_they_were_and_tells_what_wen
         == 0
     )
     out = capsys.readouterr().out
-    assert "2 rows stay" in out and "1 go" in out and f"{train} line 2 is like {held_out} line 1 (100%)" in out
+    assert f"{train} line 2 is like {held_out} line 1 (100%)" in out
     assert [json.loads(line) for line in (tmp_path / "clean.jsonl").read_text().splitlines()] == [odd[0], odd[2]]
     (gone,) = (json.loads(line) for line in (tmp_path / "gone.jsonl").read_text().splitlines())
     assert gone["row"] == f"{train} line 2" and gone["text"] == PROBLEMS[1]
@@ -327,21 +327,21 @@ def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
     assert "learning impact:" in capsys.readouterr().out
 
 
-def test_what_select_cannot_do_is_said(capsys, tmp_path):
+def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(capsys, tmp_path):
     train = jsonl(tmp_path / "train.jsonl", [{"prompt": "another", "label": "1"}])
     run, out = run_of(tmp_path), tmp_path / "o.jsonl"
     for argv, said in (
-        (("--samples", run), "Select by what? Give --pass-rate LOW HIGH"),
-        (("--samples", run, "--pass-rate", 0, 1), "None of the 1 rows of"),
-        (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2: LOW is above HIGH"),
-        (("--samples", tmp_path / "no", "--pass-rate", 0, 1), "does not exist. Give the directory of a run"),
+        (("--samples", run), "--pass-rate"),
+        (("--samples", run, "--pass-rate", 0, 1), str(train)),
+        (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2"),
+        (("--samples", tmp_path / "no", "--pass-rate", 0, 1), f"--samples {tmp_path / 'no'}"),
     ):
         assert data("select", train, *argv, "--out", out) == 2
         assert said in capsys.readouterr().err
     assert not out.exists()
 
 
-@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("what", SUBCOMMANDS)
 def test_help_shows_examples(what, capsys):
     with pytest.raises(SystemExit) as e:
         data(what, "--help")

@@ -40,17 +40,14 @@ def test_standard_output_holds_rows_alone(run, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("nowhere --out x", "There is no run directory nowhere"),
-        (
-            ". --out x",
-            "has no trajectories/*.jsonl: the run kept nothing of what it sampled. Train with --logger.trajectories 1",
-        ),
-        ("run --out run/there", "run/there exists. Give another file, or --force"),
-        ("run --out x --wrong-too", "Give --min-reward too"),
-        ("run --out x --min-reward nan", "--min-reward nan is no finite number"),
-        ("run --out x --min-reward 2", "no response can be kept (left out: low_reward 3, "),
-        ("run --out no/such/file", "--out no/such/file cannot be written"),
-        ("run", "The following arguments are required: --out"),
+        ("nowhere --out x", "nowhere"),
+        (". --out x", "--logger.trajectories 1"),
+        ("run --out run/there", "--force"),
+        ("run --out x --wrong-too", "--min-reward"),
+        ("run --out x --min-reward nan", "--min-reward nan"),
+        ("run --out x --min-reward 2", "low_reward 3"),
+        ("run --out no/such/file", "--out no/such/file"),
+        ("run", "--out"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv, message):

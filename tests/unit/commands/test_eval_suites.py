@@ -26,9 +26,7 @@ def test_a_suite_without_its_file_says_where_to_get_it(capsys, tmp_path):
 
 
 def test_items_without_anything_to_evaluate_are_refused(capsys, tmp_path):
-    assert "Evaluate what?" in said(
-        capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--sweep", "env.max_calls=0,2"
-    )
+    assert "--suite" in said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--sweep", "env.max_calls=0,2")
 
 
 def test_a_cut_of_a_set_has_no_effect_and_is_refused(capsys, tmp_path):

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from openrlhf_tir.cli import COMMANDS, main
-from openrlhf_tir.commands.data import WHAT
+from openrlhf_tir.commands.data import SUBCOMMANDS
 from openrlhf_tir.config.flags import Parser
 from openrlhf_tir.config.settings import all_settings
 from openrlhf_tir.config.short_help import CONFIG, LINES
@@ -20,7 +20,7 @@ def printed(capsys, *argv):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS, *(f"data {what}" for what in WHAT)])
+@pytest.mark.parametrize("command", ["", *COMMANDS, *(f"data {what}" for what in SUBCOMMANDS)])
 def test_the_help_of_every_command_is_one_screen_without_placeholders(capsys, command):
     text = printed(capsys, *command.split(), "--help")
     assert len(text.splitlines()) <= LINES == 40

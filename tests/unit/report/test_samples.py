@@ -137,8 +137,8 @@ def test_what_a_model_writes_is_text_on_the_page_and_nothing_else(run_dir):
 
 def test_of_a_group_the_best_and_the_worst_sample_are_shown():
     rows = [Sample("", {"reward": reward, "index": i}) for i, reward in enumerate((0.5, 1.0, None, 0.2))]
-    assert [s.row["index"] for s in samples_page._some(rows)] == [1, 2]
-    assert [s.row["index"] for s in samples_page._some(rows[:1])] == [0]
+    assert [s.row["index"] for s in samples_page._best_and_worst(rows)] == [1, 2]
+    assert [s.row["index"] for s in samples_page._best_and_worst(rows[:1])] == [0]
     assert samples_page.spread_over(set(range(1, 11))) == [1, 6, 10] and samples_page.spread_over(set()) == []
 
 
