@@ -2,8 +2,9 @@
 
     attention      packed attention of one layer: one varlen call for the row, beside a call per sequence; how far the
                    packed result is from each sequence alone
-    engine         VllmEngine beside bare AsyncLLM with the same requests: sampled tokens/s, CPU of this process
-    engine_plain   LLM.generate on the same requests
+    engine         VllmEngine beside bare AsyncLLM with the same requests: sampled tokens/s, CPU of this process. `ours`
+                   gets its log-probs as one array per step (vllm.packed_logprobs), `ours_listed` in vLLM's own way
+    engine_plain   LLM.generate on the same requests, with and without log-probs
     learner_1.5b   a learner step of random weights of that shape: seconds, MFU, peak memory beside the planned one
     learner_0.5b   the same
     push           a push by file into an engine that answers, with its proof: seconds, pause (0.5b)
@@ -121,7 +122,7 @@ def _sizes(args: argparse.Namespace) -> tuple[int, int]:
 
 
 def engine(args: argparse.Namespace) -> dict[str, Any]:
-    """Compare VllmEngine.generate with AsyncLLM.generate, both whole answers with log-probs."""
+    """Compare VllmEngine.generate, log-probs packed and listed, with AsyncLLM.generate: whole answers, log-probs."""
     return asyncio.run(_engine(args))
 
 
@@ -133,8 +134,14 @@ async def _engine(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     vllm = await VllmEngine.start(str(args.model), h200.config(args))
     start_s = time.perf_counter() - start
+    inbox = vllm.inbox
 
     async def ours(prompt: list[int], name: str) -> int:
+        vllm.inbox = inbox
+        return len((await vllm.generate(prompt, Sampling(tokens), request_id=name)).token_ids)
+
+    async def ours_listed(prompt: list[int], name: str) -> int:
+        vllm.inbox = None
         return len((await vllm.generate(prompt, Sampling(tokens), request_id=name)).token_ids)
 
     async def bare(prompt: list[int], name: str) -> int:
@@ -150,7 +157,8 @@ async def _engine(args: argparse.Namespace) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"requests": requests, "start_s": round(start_s, 1)}
     await asyncio.gather(*(ours(p, f"warm-up {i}") for i, p in enumerate(_prompts(8))))
-    for name, way in (("ours", ours), ("bare", bare), ("ours_again", ours)):
+    ways = {"ours": ours, "ours_listed": ours_listed, "bare": bare, "ours_again": ours}
+    for name, way in ways.items():
         wall, cpu = time.perf_counter(), time.process_time()
         sampled = sum(await asyncio.gather(*(way(p, f"{name} {i}") for i, p in enumerate(_prompts(requests)))))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

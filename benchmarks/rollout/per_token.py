@@ -1,11 +1,14 @@
 """What a sampled token costs this process: our engine beside bare AsyncLLM, on real vLLM with a model of one layer.
 
-    bare   `live` coroutines on AsyncLLM: FINAL_ONLY outputs, the sampled token's log-prob, the same prompts, lengths,
-           seeds and stop strings
-    ours   VllmEngine.generate of the same requests, down to numpy arrays with the version of each token
+    bare                    `live` coroutines on AsyncLLM: FINAL_ONLY outputs, the sampled token's log-prob, the same
+                            prompts, lengths, seeds and stop strings
+    bare_without_logprobs   the same, and no log-probs
+    ours                    VllmEngine.generate of the same requests, down to numpy arrays with the version of each
+                            token; the log-probs arrive as one array per engine step (engines/packed_logprobs.py)
+    ours_listed             the same with vllm.packed_logprobs = false: the log-probs arrive in vLLM's own way
 
-vLLM's EngineCore runs in a process of its own, as on GPUs, so that this process' CPU time is the actor's alone. Both
-take turns on one engine; figures are medians over the turns.
+vLLM's EngineCore runs in a process of its own, as on GPUs, so that this process' CPU time is the actor's alone. All
+take turns on one engine; figures are medians over the turns, ratios and differences are taken within a turn.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.types import Sampling
@@ -36,7 +41,13 @@ def config(live: int) -> Config:
             "actor": {"num_gpus_per_node": 1},
             "ds": {"param_dtype": "fp32"},
             "rollout": {"max_new_tokens": TOKENS},
-            "vllm": {"max_num_seqs": live, "kv_cache_mib": 1024, "dtype": "float32", "enforce_eager": True},
+            "vllm": {
+                "max_num_seqs": live,
+                "kv_cache_mib": 1024,
+                "dtype": "float32",
+                "enforce_eager": True,
+                "packed_logprobs": True,
+            },
             "data": {"max_len": 256},
         }
     )
@@ -64,7 +75,7 @@ def save_one_layer(directory: Path) -> None:
     tokenizer.save_pretrained(directory)
 
 
-async def _bare(llm: Any, prompt: list[int], live: int, name: str) -> int:
+async def _bare(llm: Any, prompt: list[int], live: int, name: str, logprobs: int | None = 0) -> int:
     """Return the tokens that `live` requests sampled."""
     from vllm import SamplingParams
     from vllm.inputs.engine import tokens_input
@@ -78,7 +89,7 @@ async def _bare(llm: Any, prompt: list[int], live: int, name: str) -> int:
             ignore_eos=False,
             temperature=1.0,
             seed=index,
-            logprobs=0,
+            logprobs=logprobs,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         tokens = 0
@@ -89,7 +100,9 @@ async def _bare(llm: Any, prompt: list[int], live: int, name: str) -> int:
     return sum(await asyncio.gather(*(request(i) for i in range(live))))
 
 
-async def _ours(engine: Any, prompt: list[int], live: int, name: str) -> int:
+async def _ours(engine: Any, prompt: list[int], live: int, name: str, inbox: Any) -> int:
+    engine.inbox = inbox
+
     async def request(index: int) -> int:
         sampling = Sampling(TOKENS, stop=STOPS, seed=index)
         return len((await engine.generate(prompt, sampling, request_id=f"{name}/{index}")).token_ids)
@@ -97,11 +110,26 @@ async def _ours(engine: Any, prompt: list[int], live: int, name: str) -> int:
     return sum(await asyncio.gather(*(request(i) for i in range(live))))
 
 
-async def _timed(run: Callable[[str], Awaitable[int]], name: str) -> tuple[int, float, float]:
-    """Return (tokens, wall seconds, CPU seconds of this process)."""
-    wall, cpu = time.perf_counter(), time.process_time()
+class Turn(NamedTuple):
+    """What one way of sampling cost in one turn."""
+
+    tokens_per_s: float
+    actor_us: float
+    """Microseconds of this process' CPU per token."""
+    core_us: float
+    """Microseconds of CPU per token in vLLM's EngineCore, the model's own arithmetic included."""
+
+
+def _children_cpu_s() -> float:
+    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return sum(t.user + t.system for t in times)
+
+
+async def _timed(run: Callable[[str], Awaitable[int]], name: str) -> Turn:
+    wall, cpu, core = time.perf_counter(), time.process_time(), _children_cpu_s()
     tokens = await run(name)
-    return tokens, time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu, core = time.perf_counter() - wall, time.process_time() - cpu, _children_cpu_s() - core
+    return Turn(tokens / wall, 1e6 * cpu / tokens, 1e6 * core / tokens)
 
 
 async def compare(live: int, turns: int) -> dict[str, float]:
@@ -114,28 +142,40 @@ async def compare(live: int, turns: int) -> dict[str, float]:
         save_one_layer(Path(directory))
         engine = await VllmEngine.start(directory, config(live))
         prompt = HfCodec(build_tokenizer()).encode_prompt(PROMPT)
+        inbox = engine.inbox
         runs: dict[str, Callable[[str], Awaitable[int]]] = {
             "bare": lambda name: _bare(engine._llm, prompt, live, name),
-            "ours": lambda name: _ours(engine, prompt, live, name),
+            "ours": lambda name: _ours(engine, prompt, live, name, inbox),
+            "ours_listed": lambda name: _ours(engine, prompt, live, name, None),
+            "bare_without_logprobs": lambda name: _bare(engine._llm, prompt, live, name, logprobs=None),
         }
-        cpu: dict[str, list[float]] = {name: [] for name in runs}
-        rate: dict[str, list[float]] = {name: [] for name in runs}
+        measured: dict[str, list[Turn]] = {name: [] for name in runs}
         for turn in range(-1, turns):
             for name in list(runs) if turn % 2 else list(runs)[::-1]:
-                tokens, wall_s, cpu_s = await _timed(runs[name], f"{name}{turn}")
-                if turn < 0:  # warm-up
-                    continue
-                cpu[name].append(1e6 * cpu_s / tokens)
-                rate[name].append(tokens / wall_s)
+                one = await _timed(runs[name], f"{name}{turn}")
+                if turn >= 0:  # else a warm-up
+                    measured[name].append(one)
         await engine.stop()
-    return {
-        "bare_us_per_token": median(cpu["bare"]),
-        "ours_us_per_token": median(cpu["ours"]),
-        "added_us_per_token": median(o - b for o, b in zip(cpu["ours"], cpu["bare"], strict=True)),
-        "engine_over_bare": median(b / o for o, b in zip(rate["ours"], rate["bare"], strict=True)),
-        "bare_tokens_per_s": median(rate["bare"]),
-        "ours_tokens_per_s": median(rate["ours"]),
+
+    def over_bare(name: str) -> float:
+        """Return bare vLLM's tokens/s, with log-probs, over those of this way."""
+        pairs = zip(measured[name], measured["bare"], strict=True)
+        return median(bare.tokens_per_s / of.tokens_per_s for of, bare in pairs)
+
+    pairs = list(zip(measured["ours"], measured["bare"], strict=True))
+    figures = {
+        "added_us_per_token": median(ours.actor_us - bare.actor_us for ours, bare in pairs),
+        "engine_over_bare": over_bare("ours"),
+        "listed_over_bare": over_bare("ours_listed"),
+        "without_logprobs_over_bare": over_bare("bare_without_logprobs"),
     }
+    for name, of in measured.items():
+        figures |= {
+            f"{name}_tokens_per_s": median(one.tokens_per_s for one in of),
+            f"{name}_us_per_token": median(one.actor_us for one in of),
+            f"{name}_core_us_per_token": median(one.core_us for one in of),
+        }
+    return figures
 
 
 def measure(turns: int) -> dict[str, float]:
@@ -148,9 +188,11 @@ def measure(turns: int) -> dict[str, float]:
     found = {live: asyncio.run(compare(live, turns)) for live in LIVE}
     print(f"\nCPU of the actor per sampled token, {TOKENS} tokens a request, vLLM's EngineCore in its own process")
     for live, figures in found.items():
-        print(f"  {live:5d} live: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+        print(f"  {live:5d} live: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     return {
         "actor_us_per_token": max(f["added_us_per_token"] for f in found.values()),
         "actor_us_per_token_with_vllm": max(f["ours_us_per_token"] for f in found.values()),
         "engine_over_bare": max(f["engine_over_bare"] for f in found.values()),
+        "listed_over_bare": max(f["listed_over_bare"] for f in found.values()),
+        "without_logprobs_over_bare": max(f["without_logprobs_over_bare"] for f in found.values()),
     }

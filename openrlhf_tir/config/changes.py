@@ -95,6 +95,7 @@ FREE = (
     "vllm.tensor_parallel_size",
     "vllm.enforce_eager",
     "vllm.enable_prefix_caching",
+    "vllm.packed_logprobs",
     "vllm.gpu_memory_utilization",
     "vllm.max_num_seqs",
     "vllm.kv_cache_mib",

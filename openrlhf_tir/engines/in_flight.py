@@ -6,7 +6,7 @@ request at the moment when the weights are switched is the point at which the ve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ class Live:
     switches: list[tuple[int, int]]
     """(number of tokens sampled before a switch, version of the weights after it). The first entry is at 0 tokens."""
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: MutableSequence[float] = field(default_factory=list)
     text: str = ""
     void: bool = False
     """True if some of its tokens were sampled with weights whose proof failed and that were replaced since."""
@@ -55,11 +55,16 @@ class Live:
 
         self.count = count
 
-    def finish(self, output: Any) -> None:
-        """Take the final output of a FINAL_ONLY request (a CompletionOutput with flat log-probs)."""
+    def finish(self, output: Any, packed: MutableSequence[float] | None = None) -> None:
+        """Take the final output of a FINAL_ONLY request.
+
+        Args:
+            output: A CompletionOutput with flat log-probs.
+            packed: [T] log-probs if they arrived packed (packed_logprobs.py); None: `output` has them.
+        """
         self.count = None
         self.token_ids = output.token_ids
-        self.logprobs = sampled_logprobs(output.logprobs)
+        self.logprobs = sampled_logprobs(output.logprobs) if packed is None else packed
         self.text = output.text
 
     def extend(self, delta: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..machine.gpus import runs_on_gpus, visible_gpus
+from .packed_logprobs import SCHEDULER
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -106,6 +107,14 @@ def keeps_copy(cfg: Config) -> bool:
     return cfg.vllm.sync_delta and backend != "ray"
 
 
+def packs_logprobs(cfg: Config) -> bool:
+    """Return True if the engine's requests get their log-probs as one array per step (packed_logprobs.py).
+
+    Whoever brings a scheduler of their own has vLLM's own way.
+    """
+    return cfg.vllm.packed_logprobs and "scheduler_cls" not in cfg.vllm.engine_args
+
+
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
     """Return vLLM's engine arguments. Imports vllm, so call `prepare_environment` first.
 
@@ -133,6 +142,8 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
     else:
         memory["max_num_batched_tokens"] = GPU_STEP_TOKENS
     memory = {name: value for name, value in memory.items() if name not in v.engine_args}
+    if packs_logprobs(cfg):
+        memory["scheduler_cls"] = SCHEDULER
     return AsyncEngineArgs(
         **v.engine_args,  # none of them is one of the following: config/engine_args.py
         distributed_executor_backend=executor_backend(v.world_size, gpu=gpu, visible=visible_gpus()),

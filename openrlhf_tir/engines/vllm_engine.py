@@ -51,9 +51,10 @@ from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number
+from .packed_logprobs import MARK, LogprobInbox
 from .progress import Progress
 from .proof import ProofGate
-from .start import LatestStats, engine_args, keeps_copy, prepare_environment
+from .start import LatestStats, engine_args, keeps_copy, packs_logprobs, prepare_environment
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -80,6 +81,8 @@ class VllmEngine:
         self._model = model
         self._latest = latest
         self.requests = InFlight(version)
+        self.inbox: LogprobInbox | None = None
+        """Holds the packed log-probs of running requests; None if vLLM hands over log-probs in its own way."""
         self.proof = ProofGate()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = False
@@ -143,6 +146,8 @@ class VllmEngine:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
         enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment
         engine = cls(llm, model, latest, version, cfg)
+        if packs_logprobs(cfg):
+            engine.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})
         return engine
 
@@ -179,7 +184,7 @@ class VllmEngine:
         from vllm.inputs.engine import tokens_input
 
         self.check()
-        params = _params(sampling)
+        params = _params(sampling, packed=self.inbox is not None)
         if score_prompt:
             params.prompt_logprobs = 0  # of the prompt's own tokens only
             params.skip_reading_prefix_cache = True  # tokens that are read from the cache get no log-probs
@@ -219,6 +224,7 @@ class VllmEngine:
         Raises:
             VLLMClientError: vLLM refused the request.
             VLLMError: vLLM's engine is dead or failed.
+            EngineError: The log-probs that arrived are not those of its tokens; the engine is then broken.
         """
         from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.v1.engine.exceptions import EngineGenerateError
@@ -233,13 +239,21 @@ class VllmEngine:
                 # The text of each log-prob's token costs a decode per token, and nobody reads it.
                 state.logprobs_processor.tokenizer = None
             final = await collector.get()
-            live.finish(final.outputs[0])
+            output = final.outputs[0]
+            arrived = output.logprobs is not None and len(output.logprobs) > 0  # in vLLM's own way
+            packed = None
+            if self.inbox is not None and not arrived:
+                packed = self.inbox.take(collector.request_id, output.token_ids)
+            live.finish(output, packed)
             return final
         except asyncio.CancelledError:
             if collector is not None:
                 await self._llm.abort(collector.request_id, internal=True)
             raise
         except (VLLMClientError, VLLMError):
+            raise
+        except EngineError as error:
+            self.broken = str(error)  # the log-probs of other requests cannot be trusted either
             raise
         except Exception as error:
             if collector is not None:
@@ -248,6 +262,8 @@ class VllmEngine:
         finally:
             if collector is not None:
                 collector.close()
+                if self.inbox is not None:
+                    self.inbox.forget(collector.request_id)
 
     def salted(self, prompt: Any, since: int | None) -> Any:
         """Return vLLM's tokenized prompt, with a salt if pushes keep the KV cache: only equal salts share blocks.
@@ -616,7 +632,7 @@ class VllmEngine:
             await asyncio.sleep(0)
 
 
-def _params(sampling: Sampling) -> Any:
+def _params(sampling: Sampling, *, packed: bool) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -631,6 +647,7 @@ def _params(sampling: Sampling) -> Any:
         seed=sampling.seed,
         logprobs=0,  # of the sampled token only
         flat_logprobs=True,
+        extra_args={MARK: True} if packed else None,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

@@ -172,7 +172,7 @@ IDLE = [
     ),
     Idle(
         "vllm.gpu_memory_utilization vllm.kv_cache_mib vllm.enforce_eager vllm.enable_prefix_caching vllm.engine_args"
-        " pipeline.kv_after_push",
+        " vllm.packed_logprobs pipeline.kv_after_push",
         lambda c: c.rollout.engine == "torch",
         "with --rollout.engine torch. Use vllm, or leave it out.",
     ),

@@ -210,6 +210,13 @@ class Vllm(Section):
             " the weights. Set it where a learner is on the same GPU (train.share_gpus)"
         ),
     )
+    packed_logprobs: bool = Field(
+        False,
+        description=(
+            "the engine hands over the log-probs of sampled tokens as one array per step, which costs a fraction of"
+            " vLLM's own way; false: vLLM's own way. Not used with a vllm.engine_args.scheduler_cls of one's own"
+        ),
+    )
     tool_call_parser: str | None = Field(
         None,
         description=(
