@@ -10,8 +10,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from ..config import Config
@@ -46,32 +46,52 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
+async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServer]]:
+    """Start the processes of all environment servers of the run without waiting for them; end them at the end.
+
+    They import and open their ports while the caller does something else. Pass them to `env_urls`.
+
+    Raises:
+        ConfigError: There is no server of an environment's name.
+    """
+    # with an agent file, that file is the environment
+    environments = {} if cfg.train.agent_func_path else cfg.environments
+    servers = {name: EnvServer(cfg, e) for name, e in environments.items() if not e.urls}
+    for name in servers:
+        server_module(environments[name])
+    try:
+        for server in servers.values():
+            await server.begin()
+        yield servers
+    finally:
+        await asyncio.gather(*(server.stop() for server in servers.values()))
+
+
+@asynccontextmanager
+async def env_urls(cfg: Config, begun: Mapping[str, EnvServer] | None = None) -> AsyncIterator[dict[str, list[str]]]:
     """Yield the base URLs of each environment: those of its section, or that of a server on loopback that is running.
 
     Args:
         cfg: The run's configuration.
+        begun: The servers of `begun_servers`, which ends them; None: they are started and ended here.
 
     Raises:
         ConfigError: A server cannot be started with these settings.
         EnvError: A server was killed, or hangs.
     """
-    if cfg.train.agent_func_path:  # the file is the environment
+    if begun is None:
+        async with begun_servers(cfg) as servers, env_urls(cfg, servers) as urls:
+            yield urls
+        return
+    if cfg.train.agent_func_path:
         yield {}
         return
-    environments = cfg.environments
-    servers = {name: _Server(cfg, e) for name, e in environments.items() if not e.urls}
-    for name in servers:
-        server_module(environments[name])
-    urls = {name: e.urls for name, e in environments.items()}
-    try:
-        async with AsyncExitStack() as kept:
-            for name, server in servers.items():
-                urls[name] = [await server.first_start(cfg.train.start_wait_s)]
-                await kept.enter_async_context(background(f"env server {name}", server.keep_alive, attempts=FOR_EVER))
-            yield urls
-    finally:
-        await asyncio.gather(*(server.stop() for server in servers.values()))
+    urls = {name: e.urls for name, e in cfg.environments.items()}
+    async with AsyncExitStack() as kept:
+        for name, server in begun.items():
+            urls[name] = [await server.first_start(cfg.train.start_wait_s)]
+            await kept.enter_async_context(background(f"env server {name}", server.keep_alive, attempts=FOR_EVER))
+        yield urls
 
 
 def server_module(e: Environment) -> str:
@@ -135,7 +155,7 @@ def server_flags(e: Environment) -> list[str]:
     return flags
 
 
-class _Server:
+class EnvServer:
     """One server process, started again when it dies."""
 
     def __init__(self, cfg: Config, e: Environment) -> None:
@@ -143,10 +163,21 @@ class _Server:
         self.env = e
         self.port = 0
         self.process: asyncio.subprocess.Process | None = None
+        self._begun = False
+        """True if `begin` has started the process and `start` has not waited for it yet."""
         file_name = f"env_server_{e.name}" if cfg.envs else "env_server"
         self._name = file_name.replace("_", "-", 2)
         self.port_file = Path(cfg.run_dir) / f"{file_name}.port"
         self.log = Path(cfg.run_dir) / f"{file_name}.log"
+
+    async def begin(self) -> None:
+        """Start the process on a free port, for `first_start` to wait for.
+
+        If this machine has no room for it (a failed fork), `first_start` tries again.
+        """
+        with suppress(OSError):
+            await self._spawn(port=0)
+            self._begun = True
 
     async def first_start(self, wait_s: float) -> str:
         """Start the server on a free port and return its URL.
@@ -173,7 +204,9 @@ class _Server:
         """
         patience_s = self.cfg.timeouts.start_s if self.env.serves in SLOW_START else START_TIMEOUT_S
         for _ in range(STARTS):
-            await self._spawn(port)
+            if not self._begun:
+                await self._spawn(port)
+            self._begun = False
             process = self._running()
             try:
                 async with asyncio.timeout(patience_s):

@@ -25,7 +25,7 @@ from ..pipeline.stop import StopRequest
 from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
-from .env_process import env_urls
+from .env_process import EnvServer, begun_servers, env_urls
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session
@@ -111,13 +111,22 @@ async def running_services(
         Stopped: A signal ended the session.
     """
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
-    async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as services:
+    async with (
+        stoppable(cfg) as signals,
+        begun_servers(cfg) as servers,  # they start while Ray does, which blocks this process
+        _running(cfg, model, learner, console or Console(), signals, servers) as services,
+    ):
         yield services
 
 
 @asynccontextmanager
 async def _running(
-    cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals
+    cfg: Config,
+    model: str,
+    learner: bool,
+    console: Console,
+    signals: StopSignals,
+    servers: Mapping[str, EnvServer],
 ) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
@@ -138,7 +147,7 @@ async def _running(
             console.print(f"[yellow]weights: {remark}", soft_wrap=True, highlight=False)
         for line in plan(cfg, nodes(), learner=learner):
             console.print(line, soft_wrap=True, highlight=False)
-        async with env_urls(cfg) as urls, rewarding(cfg):
+        async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):
                 if learner and cfg.train.colocate_all:

@@ -28,7 +28,6 @@ from ...logs import heartbeat
 from ...logs.jsonl import finite
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
-from ...report.sweep import sweep_png
 from ...toy.lessons import QUICKSTART
 from ..services import running_services
 from .chat_tools import with_tools
@@ -110,6 +109,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     for line in env_lines(results):
         console.print(line, soft_wrap=True, highlight=False)
     for name in dict.fromkeys(result.name for result in results) if plan.swept else ():
+        from ...report.sweep import sweep_png  # matplotlib takes half a second, which no other command should wait for
+
         set_results = [result for result in results if result.name == name]
         path = set_results[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"
         path.write_bytes(

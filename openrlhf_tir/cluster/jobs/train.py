@@ -32,7 +32,6 @@ from ...pipeline.observer import Observer
 from ...pipeline.tracker_samples import TrackerSamples
 from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
-from ...report.build import build_report
 from ...waiting.background import FOR_EVER, background
 from ...waiting.deadlines import Deadline, within
 from ...weights.broadcast.transport import transport_of
@@ -157,6 +156,8 @@ async def run_training(
         summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set"
     )
     with _not_fatal("the report"), heartbeat.doing("writing the report"):
+        from ...report.build import build_report  # imports matplotlib, for which the start of a run need not wait
+
         services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
         services.console.print(f"{what} {path}", soft_wrap=True)
