@@ -26,7 +26,7 @@ TEXTS = 8
 """Texts that a push is proved on."""
 CONTINUED = 8
 """Tokens that the first engine sampled after each prompt; they belong to the text from then on."""
-SAMPLED = 16
+SAMPLED = 8
 """Tokens that the engine samples at each push, which proves decoding."""
 ROWS = 4
 """Sampled responses of one optimizer step."""

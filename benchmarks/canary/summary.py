@@ -28,7 +28,7 @@ SPREAD = 0.9
 
 def evidence_of(line: dict[str, Any]) -> Evidence:
     """Return a record's tokens, those of shared beginnings left out as a run leaves them out."""
-    engine, learner, previous = [], [], []
+    engine, learner, previous, sampled = [], [], [], []
     for i, said in enumerate(line["engine"]):
         skipped = max(0, line["shared"][i] - 1)
         forced = line["forced"][i]
@@ -38,7 +38,8 @@ def evidence_of(line: dict[str, Any]) -> Evidence:
         engine.append(np.asarray(said)[skipped:])
         learner.append(np.asarray(line["learner"][i])[skipped:])
         previous.append(before[skipped:])
-    return Evidence(np.concatenate(engine), np.concatenate(learner), np.concatenate(previous))
+        sampled.append((np.arange(len(said)) >= forced)[skipped:])
+    return Evidence(*(np.concatenate(part) for part in (engine, learner, previous, sampled)))
 
 
 def summary(out: Path) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class WeightPublisher:
         canary_prompts: list[list[int]],
         *,
         tolerance: Reference | float | None,
-        canary_tokens: int = 16,
+        canary_tokens: int = 8,
         seed: int = 0,
         deadline: Deadline = PUSH,
         ceiling: float = CEILING,

@@ -6,6 +6,7 @@ copy that cannot be read back, a stale cache. To find those, engine and learner 
 
     level     mean of |engine - learner| / (1 - p) over the uncertain tokens: at most FACTOR times the reference
     most      the largest difference of one token, in nats: at most OUTLIER times the ceiling
+    decoded   level of the sampled tokens alone (decoding): at most DECODED times the threshold of the level
     behind    distance to the learner's weights over the distance to those of the version before: at most BEHIND
 
 p is the learner's probability of the token. Rounding moves the logits, each by about the same; the log-prob of a token
@@ -33,6 +34,11 @@ the square root of the number of tokens, at the least number of tokens that a pr
 BEHIND = 2.5
 """Largest `behind`: six standard deviations of its logarithm, 1.25 divided by the square root of the number of tokens,
 at MIN_TOKENS. The logarithm is 0 on average if an update is smaller than the numerics, and negative otherwise."""
+DECODED = 1.5
+"""Largest level of the sampled tokens alone, relative to the threshold of the level: that is 3 times the reference, six
+standard deviations, 1.1 divided by the square root of their number, at MIN_DECODED."""
+MIN_DECODED = 32
+"""Least number of sampled tokens that count, as MIN_TOKENS. With fewer sampled tokens they are not judged alone."""
 LEAST_DOUBT = 0.05
 """Tokens count if the learner leaves at least this probability to others. It is also the least divisor."""
 MIN_TOKENS = 64
@@ -49,12 +55,14 @@ REMEMBERED = 16
 class Evidence:
     """Log-probs of the same T tokens by the engine, the learner, and the learner's version before. All arrays [T].
 
-    `previous_T` is NaN where the version before did not score the token.
+    `previous_T` is NaN where the version before did not score the token. `sampled_T` is True where the engine sampled
+    the token, rather than to score a token of the text.
     """
 
     engine_T: np.ndarray
     learner_T: np.ndarray
     previous_T: np.ndarray
+    sampled_T: np.ndarray
 
     def __add__(self, other: Evidence) -> Evidence:
         """Return the evidence of two rounds together."""
@@ -62,6 +70,7 @@ class Evidence:
             np.concatenate([self.engine_T, other.engine_T]),
             np.concatenate([self.learner_T, other.learner_T]),
             np.concatenate([self.previous_T, other.previous_T]),
+            np.concatenate([self.sampled_T, other.sampled_T]),
         )
 
 
@@ -73,17 +82,21 @@ class Disagreement(NamedTuple):
         most: Largest difference of any token, in nats.
         behind: Distance to the learner over the distance to its version before.
         tokens: Number of tokens that count.
+        decoded: Mean difference over the sampled tokens that count; 0 if there are too few.
     """
 
     level: float
     most: float
     behind: float = 0.0
     tokens: int = 0
+    decoded: float = 0.0
 
     def __str__(self) -> str:
         if not np.isfinite(self.most):
             return "log-probs that are not finite"
         text = f"a level of {self.level:.3g} over {self.tokens} uncertain tokens (one of them {self.most:.3g} nats"
+        if self.decoded > self.level:
+            text += f"; {self.decoded:.3g} over the sampled ones"
         if self.behind > 1:
             text += f"; {self.behind:.2g} times as far as from the version before"
         return f"{text})"
@@ -98,7 +111,12 @@ class Tolerance(NamedTuple):
 
     def excess(self, disagreement: Disagreement) -> float:
         """Return the largest ratio of a part of the disagreement to its tolerance; above 1 the push is refused."""
-        return max(disagreement.level / self.level, disagreement.most / self.most, disagreement.behind / self.behind)
+        return max(
+            disagreement.level / self.level,
+            disagreement.most / self.most,
+            disagreement.behind / self.behind,
+            disagreement.decoded / (DECODED * self.level),
+        )
 
     def accepts(self, disagreement: Disagreement) -> bool:
         """Return True if the disagreement is within the tolerance."""
@@ -159,6 +177,7 @@ def evidence(
     engine: list[np.ndarray] = []
     learner: list[np.ndarray] = []
     before: list[np.ndarray] = []
+    sampled: list[np.ndarray] = []
     shared = shared_prefixes(texts)
     for i, (text, completion) in enumerate(zip(texts, completions, strict=True)):
         of_text = completion.prompt_logprobs
@@ -176,9 +195,15 @@ def evidence(
         engine.append(np.asarray(answer, np.float64)[skipped:])
         learner.append(score[skipped:])
         before.append(old[skipped:])
+        sampled.append((np.arange(len(answer)) >= (0 if of_text is None else text_tokens))[skipped:])
     if not sum(len(part) for part in engine):
         raise ValueError("a canary without tokens cannot be compared")
-    return Evidence(np.concatenate(engine), np.concatenate(learner), np.concatenate(before))
+    return Evidence(
+        np.concatenate(engine),
+        np.concatenate(learner),
+        np.concatenate(before),
+        np.concatenate(sampled),
+    )
 
 
 def shared_prefixes(texts: Sequence[Sequence[int]]) -> list[int]:
@@ -201,19 +226,31 @@ def disagreement(evidence: Evidence) -> Disagreement:
     """Return how far the engine is from the learner."""
     difference_T = np.abs(evidence.engine_T - evidence.learner_T)
     if not np.isfinite(difference_T).all():
-        return Disagreement(np.inf, np.inf, np.inf, len(difference_T))
+        return Disagreement(np.inf, np.inf, np.inf, len(difference_T), np.inf)
     doubt_T = -np.expm1(evidence.learner_T)  # 1 - p
-    counted = doubt_T > LEAST_DOUBT
-    if counted.sum() < MIN_TOKENS:
-        counted = np.zeros(len(difference_T), bool)
-        counted[np.argsort(-doubt_T, kind="stable")[:MIN_TOKENS]] = True
+    everywhere = np.ones(len(difference_T), bool)
+    counted = _uncertain(doubt_T, everywhere, MIN_TOKENS)
     weight_T = 1.0 / np.maximum(doubt_T, LEAST_DOUBT)
+    decoded = 0.0
+    if evidence.sampled_T.sum() >= MIN_DECODED:
+        sampled = _uncertain(doubt_T, evidence.sampled_T, MIN_DECODED)
+        decoded = float((difference_T * weight_T)[sampled].mean())
     return Disagreement(
         float((difference_T * weight_T)[counted].mean()),
         float(difference_T.max()),
         _behind(evidence, counted, weight_T),
         int(counted.sum()),
+        decoded,
     )
+
+
+def _uncertain(doubt_T: np.ndarray, among_T: np.ndarray, least: int) -> np.ndarray:
+    """Return where the learner is uncertain, among some tokens; the `least` most uncertain ones if it is of fewer."""
+    counted = among_T & (doubt_T > LEAST_DOUBT)
+    if counted.sum() < least:
+        counted = np.zeros(len(doubt_T), bool)
+        counted[np.argsort(np.where(among_T, -doubt_T, np.inf), kind="stable")[: min(least, among_T.sum())]] = True
+    return counted
 
 
 def _behind(evidence: Evidence, counted: np.ndarray, weight_T: np.ndarray) -> float:

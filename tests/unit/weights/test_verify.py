@@ -108,13 +108,15 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 # --- canary
 
 
-def compared(engine, learner, previous=None) -> Disagreement:
+def compared(engine, learner, previous=None, sampled=0) -> Disagreement:
+    """Compare log-probs, of which the last `sampled` are of tokens that the engine sampled."""
     nothing_known = np.full(len(learner), np.nan)
     return disagreement(
         Evidence(
             np.asarray(engine, float),
             np.asarray(learner, float),
             nothing_known if previous is None else np.asarray(previous, float),
+            np.arange(len(learner)) >= len(learner) - sampled,
         )
     )
 
@@ -184,6 +186,27 @@ def test_one_token_may_be_off_by_what_rounding_can_do_and_not_by_more():
     assert not accepted.accepts(compared([-1.0] * 99 + [-6.1], [-1.0] * 100))
 
 
+def test_sampled_tokens_that_differ_alone_are_refused_though_they_are_few_of_all():
+    """The mean of 360 tokens at .1 and 40 at 1 is .19, which hides that decoding, by other kernels, is wrong."""
+    learner = np.full(400, -20.0)
+    engine = learner + 0.1
+    engine[-40:] = -20.0 + 1.0
+    accepted = Reference(ceiling=5.0, fixed=0.5).tolerance
+    found = compared(engine, learner, sampled=40)
+    assert (found.level, found.decoded) == (pytest.approx(0.19), pytest.approx(1.0))
+    assert accepted.excess(found) == pytest.approx(1.0 / (1.5 * 0.5))
+    assert accepted.accepts(compared(engine, learner)), "none of them was sampled"
+    assert compared(engine, learner, sampled=31).decoded == 0.0, "too few to judge them alone"
+
+
+def test_of_certain_sampled_tokens_the_least_certain_ones_are_judged_alone():
+    learner = np.concatenate([np.full(200, -1.0), np.full(20, -0.04), np.full(40, -0.001)])
+    engine = learner.copy()
+    engine[200:220] -= 0.01
+    found = compared(engine, learner, sampled=60)
+    assert found.decoded == pytest.approx(20 * 0.01 / 0.05 / 32)
+
+
 def test_the_threshold_is_twice_the_median_of_the_last_accepted_pushes_and_follows_the_policy():
     reference = Reference(ceiling=0.5)
     assert reference.tolerance.level == 0.5, "before anything was accepted"
@@ -217,6 +240,7 @@ def test_a_texts_own_tokens_count_where_the_engine_scored_them_and_a_shared_begi
     assert found.engine_T.tolist() == pytest.approx([-1.0, -2.0, -3.0, -0.5, -5.0, -6.0, -0.6])
     assert found.learner_T.tolist() == pytest.approx([-1.5, -2.0, -3.0, -0.5, -5.0, -6.0, -0.6])
     assert np.isnan(found.previous_T).tolist() == [False, False, False, True, False, False, True]
+    assert found.sampled_T.tolist() == [False, False, False, True, False, False, True]
 
 
 def test_of_an_engine_that_scores_no_texts_the_sampled_tokens_count():
