@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openrlhf_tir.user_code.failures import Exited, suspended_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import Exited, suspended_at, thread_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import described as described  # other files of this package take these from here
 from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
@@ -72,9 +72,11 @@ class Defects:
     def waits_at(self, task: asyncio.Task[Any] | None, error: BaseException | None = None) -> str | None:
         """Return "file:line" where the class waits in a task, or waited when it was cancelled."""
         if task is not None and not task.done():
-            waiting = (suspended_at(task.get_coro(), file) for file in self.files)
-            return next(filter(None, waiting), None)
-        return self._raised_at(error) if error is not None else None
+            places = [suspended_at(task.get_coro(), file) for file in self.files]
+        else:
+            places = [self._raised_at(error)] if error is not None else []
+        # A function that is no coroutine runs in a thread, which goes on when nobody waits for it any more.
+        return next(filter(None, (*places, *map(thread_at, self.files))), None)
 
     def _raised_at(self, error: BaseException) -> str | None:
         """Return "file:line" of the last frame in one of the user's files; None where no frame is in any."""

@@ -23,6 +23,7 @@ from .imports import (
     first_rows,
     line_of,
     recipe_head,
+    refuse_python,
     say,
     say_differences,
     start,
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         calls = calls or [Call(args.program, (args.program,), tuple(words), 0)]
     else:
         path = Path(words[0])
+        refuse_python(path, "import-openrlhf")
         script, source = read_script(path, arguments=words[1:]), Source(path.name, _directories(path))
         calls = calls_of(script.commands)
     for note in script.notes:

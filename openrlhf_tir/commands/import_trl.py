@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.fine_tuning import RANKS_OF, violations
+from ..config.integrations.bash_script import read_script, readable
 from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.trl_import import TrlRecipe, import_trl
-from ..config.integrations.trl_script import read_trl_script
+from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
 from ..config.problems import Problems
 from ..config.settings import attempt
+from ..errors import ConfigError
 from .exit_codes import DONE
 from .imports import (
     add_force,
@@ -30,6 +33,8 @@ from .imports import (
 EXAMPLES = """example
   openrlhf-tir import-trl train_grpo.py --out my_run/grpo.toml
       my_run/grpo.toml and beside it my_run/grpo_functions.py, with the script's reward functions and tools
+  openrlhf-tir import-trl launch.sh --out my_run/grpo.toml
+      the same of what a bash script starts by accelerate, torchrun or `trl grpo`
   openrlhf-tir import-trl train_grpo.py --model_name_or_path MODEL --num_generations 8
       with the flags that the script is given
   openrlhf-tir import-trl --rehearse train_grpo.py --run --actor.model_name_or_path TOY
@@ -47,10 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "                                [--run [FLAGS...]]"
     )
     parser.add_argument("--out", metavar="FILE", help="the recipe [NAME-OF-THE-SCRIPT.toml]")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="devices that the script ran on [1]")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="devices that the script ran on [what a bash script says, or 1]"
+    )
     add_rehearse(parser)
     add_force(parser)
-    parser.add_argument("script", metavar="SCRIPT.py", help="Python script that makes one of TRL's trainers")
+    parser.add_argument(
+        "script",
+        metavar="SCRIPT.py",
+        help="Python script that makes one of TRL's trainers, or a bash script that starts it",
+    )
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, help="flags that the script is given; behind --run, flags of the run"
     )
@@ -71,7 +82,12 @@ def run(args: argparse.Namespace) -> int:
         words.remove("--force")
         args.force = True
     path = Path(args.script)
-    script, _ = read_trl_script(path, words)
+    if path.suffix in (".sh", ".bash", ".slurm", ".sbatch"):
+        script, path, gpus = _from_bash(path, words)
+        args.gpus = args.gpus or gpus
+    else:
+        script, _ = read_trl_script(path, words)
+    args.gpus = args.gpus or 1
     out = Path(args.out or f"{path.stem}.toml")
     functions = f"{out.stem}_functions.py"
     # Code is found beside the recipe that names it, data where a command is started: that may be elsewhere.
@@ -99,6 +115,56 @@ def run(args: argparse.Namespace) -> int:
     if flags is None:
         return DONE
     start(command, out, flags)
+
+
+def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int | None]:
+    """Return what a bash script starts: `accelerate launch train.py --flags`, or `trl grpo --flags`.
+
+    Args:
+        path: The bash script.
+        words: Its arguments.
+
+    Returns:
+        The trainer's arguments, the Python script (the bash script for a command of TRL's), and the number of processes
+        that the launcher starts; None where it does not say.
+
+    Raises:
+        ConfigError: It cannot be read, or starts none of TRL's trainers.
+    """
+    read = read_script(path, arguments=words)
+    for note in read.notes:
+        say(note)
+    failed: ConfigError | None = None
+    for command in read.commands:
+        flags = [readable(word) for word in command.words]
+        for i, word in enumerate(flags):
+            if Path(word).name == "trl" and flags[i + 1 : i + 2] and flags[i + 1] in COMMANDS:
+                text, behind = text_of_command(flags[i + 1]), flags[i + 2 :]
+                return read_trl_text(text, path, behind), path, _processes(behind)
+            file = next((base / word for base in (Path(), path.parent) if (base / word).is_file()), None)
+            if not word.endswith(".py") or file is None:
+                continue
+            try:
+                return read_trl_script(file, flags[i + 1 :])[0], file, _processes(flags[:i])
+            except ConfigError as e:
+                failed = e
+            break
+    if failed is not None:
+        raise failed
+    raise ConfigError(
+        f"{path} starts no Python script that is on this machine, and no `trl grpo`, `trl rloo` or `trl sft`. Give the"
+        " Python script itself, with its flags: openrlhf-tir import-trl train.py --config args.yaml"
+    )
+
+
+def _processes(words: Sequence[str]) -> int | None:
+    """Return the number of processes of a node that a launcher is told; None where it is not."""
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") in ("__num_processes", "__nproc_per_node", "__num_gpus"):
+            text = value if equals else next(iter(words[i + 1 : i + 2]), "")
+            return int(text) if text.isdecimal() and int(text) else None
+    return None
 
 
 def _write(out: Path, recipe: TrlRecipe, origin: str, problems: list[str], *, force: bool) -> list[str]:

@@ -22,6 +22,7 @@ from .imports import (
     first_rows,
     line_of,
     recipe_head,
+    refuse_python,
     say,
     say_differences,
     say_how_to_rehearse,
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         calls = calls or [Call("verl.trainer.main_ppo", tuple(words), 0)]
     else:
         path = Path(words[0])
+        refuse_python(path, "import-verl")
         script, name = read_script(path, arguments=words[1:]), path.stem
         here = path.absolute().parent
         directories = [Path.cwd(), here, *here.parents[:3]]

@@ -60,6 +60,19 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def refuse_python(path: Path, command: str) -> None:
+    """Refuse a Python program that starts the training: reading it would not tell the command, and it is not run.
+
+    Raises:
+        ConfigError: The file is a Python program.
+    """
+    if path.suffix == ".py":
+        raise ConfigError(
+            f"{path} is a Python program, and what it starts only a run can tell. Print the command where it starts it,"
+            f" for example print(shlex.join(command)), and give it: openrlhf-tir {command} -- COMMAND"
+        )
+
+
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Add the flag that allows an import to replace files."""
     parser.add_argument("--force", action="store_true", help="replace files that are there and say something else")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import sys
 import threading
 import traceback
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def user_code_errors() -> tuple[type[BaseException], ...]:
 
 def is_outage(error: BaseException) -> bool:
     """Return True if an error of user code means that a service did not answer, so that waiting may help."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_outage, error.exceptions))
     if isinstance(error, FILE_ERRORS):
         return False
     if isinstance(error, OSError | TimeoutError):
@@ -93,7 +96,8 @@ def described(error: BaseException) -> str:
         message = str(error)
     except user_code_errors() as failed:
         message = f"its message cannot be printed: __str__ raised {type(failed).__name__}"
-    return f"{type(error).__name__}: {message}"
+    first = f"; the first is {described(error.exceptions[0])}" if isinstance(error, BaseExceptionGroup) else ""
+    return f"{type(error).__name__}: {message}{first}"
 
 
 def traceback_of(error: BaseException, file: str | None) -> str:
@@ -114,6 +118,17 @@ def suspended_at(coroutine: Any, file: str | None) -> str | None:
             place = f"{file}:{coroutine.cr_frame.f_lineno}"
         coroutine = coroutine.cr_await
     return place
+
+
+def thread_at(file: str) -> str | None:
+    """Return "file:line" of the innermost line of `file` that another thread executes; None if none does."""
+    for thread, outermost in sys._current_frames().items():
+        frame: FrameType | None = outermost if thread != threading.get_ident() else None
+        while frame is not None:
+            if frame.f_code.co_filename == file:
+                return f"{file}:{frame.f_lineno}"
+            frame = frame.f_back
+    return None
 
 
 def running_in(frame: FrameType | None, file: str | None) -> bool:

@@ -234,8 +234,13 @@ def raised_at(e: BaseException, inside: str | None = None) -> str | None:
     """Return "file:line" where `e` was raised.
 
     It is the last frame in the file `inside` if there is one, and otherwise the last frame outside of this module and
-    of Python's import system; None if there is no such frame.
+    of Python's import system; None if there is no such frame. Of a group of errors the first one counts, if it was
+    raised in `inside`.
     """
+    if isinstance(e, BaseExceptionGroup):
+        first = raised_at(e.exceptions[0], inside)
+        if first is not None and first.rpartition(":")[0] == inside:
+            return first
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith("<")]
     mine = [f for f in frames if f.filename == inside] or [
         f for f in frames if f.filename != __file__ and "importlib" not in f.filename

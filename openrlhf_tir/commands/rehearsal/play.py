@@ -6,8 +6,9 @@ import asyncio
 import copy
 import itertools
 import os
+import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,9 @@ MAX_ROWS = 512
 """Rows that are searched for one of each environment."""
 MORE_ROWS = 3
 """Further rows of each environment, for which a right and a wrong answer are played."""
+MORE_SHAPES = 6
+"""Further rows of each environment that have other columns, or values of another kind, than those before them."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 TORCH_S = 60.0
 """Deadline of a policy loss in seconds, without the import of torch in its process."""
 
@@ -141,17 +145,15 @@ class _Rehearsal:
             await self._learner_code()
 
     def _tasks(self) -> dict[str, list[Task]]:
-        """Return the first rows of each environment, as a run renders them."""
+        """Return some rows of each environment, as a run renders them: the first ones, and others of another shape."""
         from ...cluster.jobs.inputs import prompts_of
 
         data = self.cfg.data.model_copy(update={"max_samples": min(self.cfg.data.max_samples or MAX_ROWS, MAX_ROWS)})
         longest = self.cfg.data.max_len - self.cfg.rollout.max_new_tokens
-        tasks: dict[str, list[Task]] = {}
-        prompts = prompts_of(self.cfg, data, self.tokenizer, longest).tasks
-        for task in prompts:
-            env_tasks = tasks.setdefault(task.env, [])
-            if len(env_tasks) <= MORE_ROWS:
-                env_tasks.append(task)
+        by_env: dict[str, list[Task]] = {}
+        for task in prompts_of(self.cfg, data, self.tokenizer, longest).tasks:
+            by_env.setdefault(task.env, []).append(task)
+        tasks = {name: various(env_tasks) for name, env_tasks in by_env.items()}
         if not tasks:
             raise ConfigError(
                 f"None of the first {MAX_ROWS} prompts of {', '.join(data.datasets)} can be used: with data.max_len ="
@@ -316,3 +318,33 @@ def _group_of(group: Group, members: list[Trajectory]) -> Group:
 
 def _import_torch() -> None:
     import torch  # noqa: F401
+
+
+def various(tasks: list[Task]) -> list[Task]:
+    """Return the first row, the first of each other shape, and the next rows until there are enough.
+
+    A bug that only some rows show, such as those without a column or with a label that is no number, is found so.
+    """
+    shapes: dict[Any, Task] = {}
+    for task in tasks:
+        shapes.setdefault(_shape((task.label, dict(task.meta), dict(task.extra))), task)
+    chosen = list(shapes.values())[: 1 + MORE_SHAPES]
+    for task in tasks:
+        if len(chosen) > MORE_ROWS:
+            break
+        if not any(task is other for other in chosen):
+            chosen.append(task)
+    return chosen
+
+
+def _shape(value: Any) -> Any:
+    """Return what kind of value it is: the keys of a table with the kinds of their values, a number, text, nothing."""
+    if isinstance(value, Mapping):
+        return frozenset((str(key), _shape(inner)) for key, inner in value.items())
+    if isinstance(value, tuple):
+        return tuple(map(_shape, value))
+    if isinstance(value, list):
+        return ("list", _shape(value[0]) if value else None)
+    if isinstance(value, str):
+        return "empty" if not value.strip() else "number" if NUMBER.fullmatch(value.strip()) else "text"
+    return type(value).__name__

@@ -104,7 +104,8 @@ class TrlArguments:
         self.values = {key: value for key, value in script.config.items() if value is not UNKNOWN}
         self._defaults = defaults
         self._read = {"dataset_name", "dataset_config", "dataset_train_split"}  # by `set_rows`
-        for key in [key for key in script.config if key not in self.values]:
+        unknown = [key for key in script.config if key not in self.values]
+        for key in (key for key in unknown if key != "output_dir" and not NEEDS_NOTHING.fullmatch(key)):
             draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
 
     def __call__(self, key: str) -> Any:
@@ -157,6 +158,10 @@ def import_trl(
         else:
             why = SENTENCES.get(key, "there is no such setting here; left out")
             draft.differs(f"{key}={value}: {why}.")
+    if script.changed:
+        draft.differs(f"{script.changed}: what this class changes of {script.trainer} is not taken over.")
+    if script.quantised:
+        draft.differs("The model is loaded in 4 or 8 bits: bf16 weights here (ds.param_dtype).")
     for key in script.arguments:
         if key in ("callbacks", "rollout_func", "optimizers", "quantization_config", "compute_metrics"):
             draft.differs(f"{script.trainer}({key}=...): not taken over; see docs/coming_from_trl.md.")
@@ -255,6 +260,16 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         elif name[:1] in "'\"":
             draft.set("reward.model_name_or_path", name.strip("'\""))
             rewards.append("model")
+        elif (place := _place_of(script, name)) is not None:
+            module, function = place
+            if module.endswith(".py"):
+                rewards.append(f"{module}:{function}")
+            elif reader.local_module(module) is not None:
+                wanted.append(name)
+                rewards.append(f"{code_file}:{name}")
+            else:
+                rewards.append(f"{module}:{function}")
+                draft.differs(f"reward_funcs={name} is not of the script: {module} has to be installed.")
         elif name.isidentifier():
             rewards.append(f"trl.rewards:{name}")
             draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
@@ -296,6 +311,24 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         draft.set("data.chat_template_options", options)
     if wanted or made:
         recipe.code = reader.code_of(wanted, made) + list_of_tools
+
+
+def _place_of(script: TrlScript, name: str) -> tuple[str, str] | None:
+    """Return (module or file, function) of a reward that the script imports; None where it is not imported.
+
+    `from rewards import f` gives the module, whose code is copied; `rewards.f` the file of the module.
+    """
+    reader = script.reader
+    assert reader is not None
+    module, dot, function = name.rpartition(".")
+    if not dot:
+        found = reader.imported(name)
+        return found if found is not None and found[1] else None
+    found = reader.imported(module)
+    if found is None or not all(part.isidentifier() for part in (*module.split("."), function)):
+        return None
+    path = reader.local_module(found[0])
+    return (str(path.absolute()) if path is not None else found[0], function)
 
 
 def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> None:

@@ -48,3 +48,10 @@ def test_a_file_that_says_something_else_is_replaced_only_on_demand(project, tmp
         assert Path(changed).read_text() == "mine"
         assert main([*command, "--force", name]) == DONE
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
+
+
+@pytest.mark.parametrize("project", ["openrlhf", "verl"])
+def test_a_program_that_starts_the_training_is_refused_and_not_read_as_bash(project, tmp_path, capsys):
+    (tmp_path / "launch.py").write_text("import subprocess\nsubprocess.run(['python', '-m', 'x'])\n")
+    assert main([f"import-{project}", str(tmp_path / "launch.py")]) == MISTAKE
+    assert "launch.py" in capsys.readouterr().err

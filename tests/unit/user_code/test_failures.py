@@ -10,8 +10,17 @@ import time
 
 import pytest
 
-from openrlhf_tir.user_code.failures import Overrun, described, is_outage, suspended_at, traceback_of, user_code_errors
+from openrlhf_tir.user_code.failures import (
+    Overrun,
+    described,
+    is_outage,
+    suspended_at,
+    thread_at,
+    traceback_of,
+    user_code_errors,
+)
 from openrlhf_tir.user_code.loop_watch import LoopWatch
+from openrlhf_tir.user_code.plugins import raised_at
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,35 @@ def test_an_error_whose_message_cannot_be_printed_is_still_described_by_its_type
 
     assert described(Silent()).startswith("Silent: ")
     assert described(KeyError("x")) == "KeyError: 'x'"
+
+
+def test_of_a_group_of_errors_the_first_one_is_told_and_all_must_be_outages():
+    down, bug = ConnectionRefusedError(), KeyError("k")
+    assert "KeyError: 'k'" in described(ExceptionGroup("tasks", [bug, down]))
+    assert is_outage(ExceptionGroup("tasks", [down, down])) and not is_outage(ExceptionGroup("tasks", [bug, down]))
+    with pytest.raises(KeyError) as caught:
+        {}["k"]
+    with pytest.raises(ExceptionGroup) as group:
+        raise ExceptionGroup("tasks", [caught.value])
+    assert raised_at(group.value, __file__) == f"{__file__}:{caught.tb.tb_lineno}"
+
+
+def test_the_line_that_another_thread_executes_is_known():
+    started, go_on = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        go_on.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    try:
+        assert thread_at(__file__) in [f"{__file__}:{work.__code__.co_firstlineno + n}" for n in (1, 2)]
+        assert thread_at("another.py") is None
+    finally:
+        go_on.set()
+        thread.join()
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ import re
 import pytest
 
 from openrlhf_tir.commands.rehearsal import rehearse
+from openrlhf_tir.commands.rehearsal.play import MORE_ROWS, MORE_SHAPES, various
 from openrlhf_tir.commands.rehearsal.show import fault_lines, lines_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.toy.tokenizer import save_tokenizer
+from openrlhf_tir.types import Task
 
 ENVIRONMENT = """
 from env_servers.env import Env, Step
@@ -149,3 +151,25 @@ def test_a_bug_in_user_code_is_told_with_file_line_and_traceback(played, file, b
     frames = re.findall(r'File "(.+?)", line (\d+)', first.traceback)
     assert frames[0][0] == str(path) and (str(path), str(number)) in frames, "it begins in the user's file"
     assert first.during and f"{path}:{number}" in "\n".join(fault_lines(found.faults))
+
+
+def _row(number, label="7", **extra):
+    return Task(f"Guess {number}.", label, row=f"row {number}", extra=extra)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [_row(99), _row(99, hint=None), _row(99, hint=""), _row(99, hint=["a"]), _row(99, label="7 apples", hint="a")],
+    ids=["column missing", "null", "empty", "another type", "a label that is no number"],
+)
+def test_a_row_of_another_shape_is_played_wherever_it_stands(odd):
+    rows = [*(_row(i, hint="a") for i in range(40)), odd, *(_row(i, hint="b") for i in range(41, 60))]
+    chosen = various(rows)
+    assert chosen[0] is rows[0] and odd in chosen
+    assert len(chosen) == 1 + MORE_ROWS and len({id(row) for row in chosen}) == len(chosen)
+
+
+def test_rows_of_many_shapes_are_not_all_played():
+    rows = [_row(i, **{f"column_{i}": 1}) for i in range(40)]
+    assert various(rows) == rows[: 1 + MORE_SHAPES]
+    assert various(rows[:2]) == rows[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 
 import pytest
 
@@ -285,6 +286,138 @@ def test_a_file_of_rows_beside_the_script_is_found_wherever_the_recipe_lies(impo
 def test_updates_are_counted_where_the_rows_are_known(imported):
     _, path, told = imported(SCRIPT.replace("max_steps=3", "num_train_epochs=6"))
     assert load(str(path), {}).train.max_steps == 3 and "max_steps" not in told  # 2 rows, 6 times, 4 prompts a batch
+
+
+HEAD = """
+import argparse, os
+from trl import GRPOConfig, GRPOTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for _ in completions]
+
+
+def short(completions, **kwargs):
+    return [-len(c) for c in completions]
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=5e-6)\n"
+            "p.add_argument('--no-kl', action='store_true')\na = p.parse_args()\n"
+            "GRPOTrainer('m', right, GRPOConfig(learning_rate=a.lr, beta=0.0 if a.no_kl else 0.04), 'rows')",
+            ["--no-kl"],
+            {"actor.learning_rate": 5e-6, "algo.kl.init_coef": 0.0},
+        ),
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=5e-6)\na = p.parse_args()\n"
+            "GRPOTrainer('m', right, GRPOConfig(learning_rate=a.lr), 'rows')",
+            ["--lr", "2e-6"],
+            {"actor.learning_rate": 2e-6},
+        ),
+        (
+            "class Mine(GRPOTrainer):\n    def compute_loss(self, *a):\n        return 0\n\n\n"
+            "class Config(GRPOConfig):\n    pass\n\n\n"
+            "Mine(model='m', reward_funcs=right, args=Config(learning_rate=3e-6), train_dataset='rows')",
+            [],
+            {"actor.learning_rate": 3e-6},
+        ),
+        (
+            "R = {'right': right, 'short': short}\nnames = ['short']\n"
+            "GRPOTrainer('m', [R[n] for n in names], GRPOConfig(), 'rows')",
+            [],
+            {"reward.name": "r_functions.py:short"},
+        ),
+        (
+            "R = {'right': right, 'short': short}\nGRPOTrainer('m', list(R.values()), GRPOConfig(), 'rows')",
+            [],
+            {"reward.weights": {"r_functions.py:right": 1.0, "r_functions.py:short": 1.0}},
+        ),
+        (
+            "model, tokenizer = FastLanguageModel.from_pretrained(model_name='org/m', load_in_4bit=True)\n"
+            "model = FastLanguageModel.get_peft_model(\n    model, r=32, lora_alpha=64, target_modules=['q_proj'])\n"
+            "GRPOTrainer(model=model, reward_funcs=right, args=GRPOConfig(), train_dataset='rows')",
+            [],
+            {"actor.model_name_or_path": "org/m", "ds.lora.rank": 32, "ds.lora.alpha": 64},
+        ),
+        (
+            "table = dict(model='m', reward_funcs=[right], args=GRPOConfig(max_steps=int('7')), train_dataset='rows')\n"
+            "GRPOTrainer(**table)",
+            [],
+            {"actor.model_name_or_path": "m", "train.max_steps": 7},
+        ),
+        (
+            "GRPOTrainer(os.environ.get('NO_SUCH_NAME') or 'm', right, GRPOConfig(), 'rows')",
+            [],
+            {"actor.model_name_or_path": "m"},
+        ),
+    ],
+    ids=["flag", "value", "subclass", "comprehension", "values", "unsloth", "table", "environment"],
+)
+def test_what_scripts_of_others_say_is_read(imported, text, words, expected):
+    code, path, said = imported(HEAD + text, *words)
+    assert code == 0, said
+    recipe = tomllib.loads(path.read_text())
+    for name, value in expected.items():
+        found = recipe
+        for part in name.split("."):
+            found = found.get(part, {})
+        assert found == value or (not value and not found), name
+
+
+def test_rows_in_columns_and_functions_of_a_file_beside_the_script_are_taken_over(imported, tmp_path):
+    (tmp_path / "helpers.py").write_text("BEST = 20\n\n\ndef near(completions, **kwargs):\n    return [BEST]\n")
+    text = (
+        "from datasets import Dataset\nfrom trl import GRPOConfig, GRPOTrainer\nimport helpers\n"
+        "from helpers import near\n"
+        "rows = Dataset.from_dict({'prompt': ['1+1?', '2+2?'], 'answer': ['2', '4']})\n"
+        "GRPOTrainer('m', [near, helpers.near], GRPOConfig(), rows)"
+    )
+    code, path, said = imported(text)
+    assert code == 0, said
+    assert [json.loads(line)["answer"] for line in (path.parent / "r_rows.jsonl").read_text().splitlines()] == [
+        "2",
+        "4",
+    ]
+    weights = tomllib.loads(path.read_text())["reward"]["weights"]
+    assert sorted(weights) == sorted(["r_functions.py:near", f"{tmp_path / 'helpers.py'}:near"])
+    namespace: dict = {}
+    exec((path.parent / "r_functions.py").read_text(), namespace)
+    assert namespace["near"]([""]) == [20]
+
+
+@pytest.mark.parametrize(
+    ("bash", "gpus", "rate"),
+    [
+        ("accelerate launch --num_processes 4 train.py --learning_rate 2e-6\n", 4, 2e-6),
+        ('N=2\nsrun bash -c "accelerate launch --num_processes=$N train.py --learning_rate 3e-6"\n', 2, 3e-6),
+        ("python train.py\n", 1, 1e-6),
+        (
+            "trl grpo --model_name_or_path m --dataset_name d --reward_funcs think_format_reward --learning_rate 4e-6",
+            1,
+            4e-6,
+        ),
+    ],
+)
+def test_a_bash_script_leads_to_the_script_that_it_starts_and_its_processes(tmp_path, bash, gpus, rate):
+    (tmp_path / "train.py").write_text(HEAD + "GRPOTrainer('m', right, GRPOConfig(), 'rows')")
+    (tmp_path / "launch.sh").write_text(bash)
+    assert main(["import-trl", "--out", str(tmp_path / "r.toml"), str(tmp_path / "launch.sh")]) == 0
+    actor = tomllib.loads((tmp_path / "r.toml").read_text())["actor"]
+    assert (actor["num_gpus_per_node"], actor["learning_rate"]) == (gpus, rate)
+
+
+def test_a_trainer_without_a_counterpart_is_named(tmp_path, capsys):
+    (tmp_path / "s.py").write_text("from trl import DPOTrainer\nDPOTrainer(model='m').train()\n")
+    assert main(["import-trl", str(tmp_path / "s.py")]) == 2
+    assert "DPOTrainer" in capsys.readouterr().err
+    (tmp_path / "s.sh").write_text("echo nothing\n")
+    assert main(["import-trl", str(tmp_path / "s.sh")]) == 2
 
 
 def test_a_name_that_other_trainers_use_is_answered_with_ours():
