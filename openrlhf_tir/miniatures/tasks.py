@@ -1,0 +1,77 @@
+"""Tasks: what a packaged language model can be taught here, by the name that `quickstart --task` takes.
+
+A task is a recipe, a generator of rows, and kinds of problem that are never trained. A model that never does what the
+reward wants learns nothing by RL; a task for which that is so has a cold start, some demonstrations to fine-tune on
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import Config
+from . import function_calls, lookup, numbers
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The files of a task, for one run.
+
+    Attributes:
+        train: Training rows.
+        test: Held-out rows.
+        server_options: Further options of the environment's server.
+        demonstrations: Rows of the cold start; None for a task without one.
+    """
+
+    train: Path
+    test: Path
+    server_options: dict[str, str] = field(default_factory=dict)
+    demonstrations: Path | None = None
+
+
+@dataclass(frozen=True)
+class RealTask:
+    """A task for a packaged language model.
+
+    Attributes:
+        recipe: Its recipe, for two CPU cores.
+        learns: What the model learns, as the end of a sentence that begins with its name.
+        write: (directory, configuration) -> the task's files, written to that directory.
+        unseen: Kinds of problem that are in the test split alone.
+    """
+
+    recipe: str
+    learns: str
+    write: Callable[[Path, Config], Prepared]
+    unseen: Collection[str]
+
+
+def _numbers(directory: Path, cfg: Config) -> Prepared:
+    train, test = numbers.write_rows(directory, cfg.train.seed, tool=cfg.env.max_calls > 0)
+    return Prepared(train, test)
+
+
+def _search(directory: Path, cfg: Config) -> Prepared:
+    files = lookup.write_files(directory, cfg.train.seed)
+    return Prepared(files.train, files.test, {"corpus": str(files.corpus)}, files.demonstrations)
+
+
+def _functions(directory: Path, cfg: Config) -> Prepared:
+    files = function_calls.write_files(directory, cfg.train.seed)
+    return Prepared(files.train, files.test, demonstrations=files.demonstrations)
+
+
+NUMBERS = "numbers"
+TASKS = {
+    NUMBERS: RealTask(
+        "smollm2_cpu", "answer questions about numbers with one line of Python", _numbers, numbers.UNSEEN
+    ),
+    "functions": RealTask("smollm2_functions_cpu", "call functions of BFCL that it never saw", _functions, ()),
+    "search": RealTask(
+        "smollm2_search_cpu", "answer questions about an invented world by a search", _search, lookup.UNSEEN
+    ),
+}
+"""Tasks by name. The first is the default."""
