@@ -147,11 +147,11 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
     for name, fake in {
         "_attempt": attempt,
         "try_to_evaluate": evaluated,
-        "build_report": lambda d: d,
         "exported": SimpleNamespace(complete=lambda *a: None, models=lambda cfg, model: [model]),
-        "_say_audit": lambda *a: None,
+        "_print_audit": lambda *a: None,
     }.items():
         monkeypatch.setattr(train, name, fake)
+    monkeypatch.setattr("openrlhf_tir.report.build.build_report", lambda d: d)
     monkeypatch.setattr(train, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
     assert known == {"the base model": None, "the trained model": again}
