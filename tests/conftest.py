@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,17 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 # of its own: a test that imports vLLM sets the root logger to ERROR
 logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the files with the most slow tests to xdist's processes first: one that begins last would be waited for.
+
+    Takes effect with --no-loadscope-reorder; without it xdist sorts by the number of tests, whatever they cost.
+    """
+    if not hasattr(config, "workerinput") or getattr(config.option, "loadscopereorder", True):
+        return
+    slow_tests = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow_tests[item.path])  # stable: a file's tests, and equal files, keep their order
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ case ${1:-} in
 esac
 
 failed=0
-"$python" -m pytest -q -m "not long" --ignore tests/e2e --dist loadfile -n 4 || failed=1
+"$python" -m pytest -q -m "not long" --ignore tests/e2e --dist loadfile --no-loadscope-reorder -n 4 || failed=1
 "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 tests/e2e || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then

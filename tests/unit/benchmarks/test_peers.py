@@ -421,7 +421,7 @@ def test_openrlhfs_worker_holds_weights_until_the_last_is_there():
     assert [(name, weight.tolist(), weight.device.type) for name, weight in worker._held] == [("a", [7.0, 7.0], "cpu")]
 
 
-@pytest.mark.slow  # imports openrlhf and vllm, in a process of its own: it changes both
+@pytest.mark.long  # imports openrlhf and vllm, in a process of its own: it changes both
 def test_each_of_openrlhfs_trainers_writes_its_updates():
     """Ray wraps all methods of an actor's class when it is decorated, those it inherits too: a change to the base class
     is seen by no actor."""

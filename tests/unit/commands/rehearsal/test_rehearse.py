@@ -124,7 +124,7 @@ def test_right_and_wrong_answers_calls_and_cut_responses_are_played_and_the_mask
     ("file", "bug"),
     [
         ("guess.py", {"second": "if self.tries == 2: self.nothing()"}),
-        ("guess.py", {"second": "while self.tries == 2: pass"}),
+        ("guess.py", {"second": 'while self.tries == 2: __import__("time").sleep(1)'}),  # a hang that costs no CPU
         ("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}),
         ("mine.py", {"reward": "trajectory.calls[0]"}),
         ("mine.py", {"reward": "raise KeyboardInterrupt"}),

@@ -51,7 +51,7 @@ async def test_a_solution_scores_1_behind_the_guard(room, name):
     assert [await complaint(room, Task(name, seed)) for seed in range(3)] == [None] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a hundred data sets; one of each way of reading an answer is above
 async def test_every_data_set_is_made_and_its_own_solution_scores_1(room):
     assert len(names()) >= 100
     found = await asyncio.gather(*(complaint(room, Task(name, 0)) for name in names()))
