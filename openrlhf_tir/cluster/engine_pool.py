@@ -120,7 +120,7 @@ class EnginePool:
             PipelineError: No engine is left and none will come.
         """
         version = mode.version if mode else None
-        samples = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
+        samples = mode.n if mode else self.cfg.rollout.n_samples_per_prompt
 
         def holds_version(engine: EngineHandle) -> bool:
             return version is None or engine.version == version

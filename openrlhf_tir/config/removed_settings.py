@@ -13,6 +13,11 @@ REMOVED: dict[str, str] = {
         "pipeline.max_staleness counts updates. For S batches ahead of k updates each, set it to (S + 1) * k - 1."
     ),
     "pipeline.overadmit_risk": "Leave it out: it is 0.01. For no surplus at all, set pipeline.depth to a number.",
+    "rollout.oversample": (
+        "Leave it out: what faults leave of a group is trained, from rollout.min_valid samples on. For larger groups"
+        " raise rollout.n_samples_per_prompt."
+    ),
+    "rollout.straggler_s": "Set rollout.group_deadline_s: it closes a group without its slowest samples as well.",
 }
 """Name -> remedy. Settings of [env] are also removed from [envs.NAME]."""
 

@@ -1,6 +1,6 @@
 """Run one prompt as a group: n trajectories that share the prompt, the environment and one deadline, then evaluate it.
 
-    dispatch n + oversample episodes, in order --> as each ends: is the selection final? will the group be filtered?
+    dispatch n episodes --> as each ends: is a fault one of all? will the group be filtered?
         is its time over?  --> cancel the others --> rewards, verdict, metadata
 
 An infrastructure fault of one trajectory fails that one; rewards and statistics are over the valid ones. A fault of
@@ -37,7 +37,7 @@ from .chat_format import ChatFormat
 from .drift import refuse_drift
 from .episode import Limits, run_episode
 from .group_meta import describe, failure_of
-from .sample_selection import ENGINE_FAULTS, invalidated, length_stats, select, will_be_filtered
+from .sample_selection import ENGINE_FAULTS, invalidated, will_be_filtered
 from .turns import make
 
 NO_MODEL_TOKENS = "no_model_tokens"
@@ -70,7 +70,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """How a group is run for an evaluation: no oversampling, no filters, rewards as in training.
+    """How a group is run for an evaluation: no filters, rewards as in training.
 
     Attributes:
         n: Number of samples.
@@ -206,8 +206,8 @@ class GroupRunner:
         seconds = group.seconds
         if suspended_s() > group.suspended_s:
             group.was_suspended = True
-        self._fail_unfinished(group, will_be_dropped, seconds)
-        result = Group(key, task, select(group.ended, group.n).members)
+        self._fail_unfinished(group, will_be_dropped)
+        result = Group(key, task, [trajectory for trajectory in group.ended if trajectory is not None])
         failed = self._failure_of(group, result)
         verdict = KEEP
         fault = None
@@ -229,8 +229,6 @@ class GroupRunner:
         )
         if fault:
             meta.why[fault.reason] = str(fault)[:WHY_CHARS]
-        if len(group.ended) > group.n:
-            meta.stats |= length_stats(result.trajectories, group.finished, group.n)
         return meta, result
 
     async def _begin(
@@ -240,11 +238,7 @@ class GroupRunner:
         evaluation: EvalMode | None,
         on_trajectory: Callable[[Trajectory], None],
     ) -> _RunningGroup:
-        if evaluation is None:
-            n = self.cfg.rollout.n_samples_per_prompt
-            dispatched = n + self.cfg.rollout.oversample
-        else:
-            n = dispatched = evaluation.n
+        n = self.cfg.rollout.n_samples_per_prompt if evaluation is None else evaluation.n
         prompt_ids = np.asarray(await self._encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
         if self.migration and evaluation is None:
@@ -258,7 +252,7 @@ class GroupRunner:
             engine=engine,
             on_trajectory=on_trajectory,
             evaluation=evaluation,
-            ended=[None] * dispatched,
+            ended=[None] * n,
         )
 
     async def _encode_prompt(self, prompt: str) -> list[int]:
@@ -274,20 +268,13 @@ class GroupRunner:
                 self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
             return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
 
-    def _fail_unfinished(self, group: _RunningGroup, will_be_dropped: bool, seconds: float) -> None:
-        """Fail what a shared fault cost, and, if the group still lacks trajectories, those that were cancelled."""
+    def _fail_unfinished(self, group: _RunningGroup, will_be_dropped: bool) -> None:
+        """Fail what a shared fault cost, and the trajectories that were cancelled."""
         order = [trajectory.index for trajectory in group.finished]
         for index, reason in invalidated(group.ended, order, group.servers).items():
             trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
             group.ended[index] = _without_reward(trajectory, reason)
-        if select(group.ended, group.n).is_final:
-            return
-        if will_be_dropped:
-            reason = "early_stop"
-        elif seconds >= self.cfg.rollout.group_deadline_s:
-            reason = "deadline"
-        else:
-            reason = "straggler"
+        reason = "early_stop" if will_be_dropped else "deadline"
         for index, ended in enumerate(group.ended):
             group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=reason)
 
@@ -334,8 +321,6 @@ class GroupRunner:
                     return False
                 if self._will_be_filtered(group):
                     return True
-                if len(group.ended) > group.n and select(group.ended, group.n).is_final:
-                    return False
         finally:
             for task in tasks:
                 task.cancel()
@@ -366,18 +351,8 @@ class GroupRunner:
         return None
 
     def _remaining_s(self, group: _RunningGroup) -> float:
-        """Return for how many seconds to wait for the next trajectory.
-
-        Once a group has enough valid trajectories, its stragglers are waited for no longer than straggler_s. An
-        evaluation waits for all until the deadline.
-        """
-        settings = self.cfg.rollout
-        limit_s = settings.group_deadline_s
-        if group.evaluation is None and settings.straggler_s is not None:
-            num_valid = sum(trajectory.failed is None for trajectory in group.finished)
-            if num_valid >= settings.min_valid:
-                limit_s = min(limit_s, settings.straggler_s)
-        return limit_s - group.seconds
+        """Return for how many seconds the group may still run."""
+        return self.cfg.rollout.group_deadline_s - group.seconds
 
     def _will_be_filtered(self, group: _RunningGroup) -> bool:
         if not self.cfg.rollout.early_stop or group.evaluation is not None:

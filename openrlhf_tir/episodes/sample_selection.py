@@ -1,15 +1,6 @@
-"""Decide which trajectories of a group are used, if more were dispatched than needed or a fault ended some of them.
+"""Decide which trajectories of a group are used, if a fault or a limit ended some of them.
 
-The n earliest *dispatched* valid trajectories are used, never the n that finished first. Short answers finish first, so
-taking those would train on short answers.
-
-    index    0      1       2      3 | 4      5            n = 4, rollout.oversample = 2
-    ended    valid  failed  valid  - | valid  valid
-    used     yes    no      yes    ? | yes    only if 3 fails too
-
-An infrastructure fault frees its place for the next index. A trajectory that is given up because it is slow (deadline,
-straggler) keeps its place, which stays empty: filling it with a faster one would choose by length. So the length of a
-trajectory has no influence on whether it is used, as far as faults do not depend on length:
+The length of a trajectory must have no influence on whether it is used, as far as faults do not depend on length:
 
     fault of one trajectory    A session that could not be opened, a reply that cannot be read, a sandbox, a mismatch of
                                tokens and text. It costs that trajectory. A fault before the first token is independent
@@ -20,9 +11,9 @@ trajectory has no influence on whether it is used, as far as faults do not depen
                                answers: their law is L given L <= t, whatever the cause. It costs all trajectories that
                                shared the engine or server, finished ones too (`invalidated`): sharing was settled at
                                dispatch, so it is independent of length.
-    limit                      group_deadline_s and straggler_s are not faults. They cut the law of lengths at the same
-                               place in every group, as max_new_tokens does. Issuing such a group again would repeat the
-                               cut and keep only draws that are short.
+    limit                      group_deadline_s is not a fault. It cuts the law of lengths at the same place in every
+                               group, as max_new_tokens does. Issuing such a group again would repeat the cut and keep
+                               only draws that are short.
 
 Why a group with a shared fault is issued again as a whole, instead of keeping the finished trajectories and sampling
 the others anew: n new samples have the law without the fault. Kept ones have the law of L given L <= t, and new ones
@@ -38,55 +29,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, RequestRefused, TokenDrift, WeightsUnverified
 from ..types import Trajectory
 
-GIVEN_UP = frozenset({"deadline", "straggler", "early_stop"})
-"""Reasons of failure with which a trajectory keeps its place: it was given up, and no other may take the place."""
+GIVEN_UP = frozenset({"deadline", "early_stop"})
+"""Reasons of failure of trajectories that were cancelled although nothing had failed."""
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
 """Reasons of failure of the engine, which all trajectories of a group share: one of them ends the group."""
 
 OWN_FAULTS = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
 """Reasons of failure that lie in the content of the trajectory. However many fail for them, nothing was shared."""
-
-LENGTH_STATS = ("length_used", "length_replacements", "length_first_done")
-"""Names in a group's stats; see `length_stats`."""
-
-
-class Selection(NamedTuple):
-    """Which trajectories make up a group.
-
-    Attributes:
-        members: In order of dispatch: the trajectories that are used, and those before them that failed or were given
-            up.
-        is_final: True if waiting for more trajectories would change nothing.
-    """
-
-    members: list[Trajectory]
-    is_final: bool
-
-
-def select(ended: Sequence[Trajectory | None], n: int) -> Selection:
-    """Select the members of a group of n samples.
-
-    Args:
-        ended: Trajectory by index; None while it runs.
-        n: Number of samples that the group needs.
-    """
-    members: list[Trajectory] = []
-    places = n
-    for trajectory in ended:
-        if places == 0:
-            break
-        if trajectory is None:
-            return Selection(members, is_final=False)
-        members.append(trajectory)
-        if trajectory.failed is None or trajectory.failed in GIVEN_UP:
-            places -= 1
-    return Selection(members, is_final=True)
 
 
 def invalidated(
@@ -148,9 +102,9 @@ def will_be_filtered(
 ) -> bool:
     """Return True if the accuracy filter will drop the group however its remaining trajectories end.
 
-    Of the first n, d are valid by now and c of these are correct. At most n - d more will be used, of which none or all
-    may be correct, so the final accuracy lies between c / n and (c + n - d) / n. The group is dropped for certain if
-    this whole interval is outside of the range.
+    Of the n samples d are valid by now and c of these are correct. At most n - d more will be valid, of which none or
+    all may be correct, so the final accuracy lies between c / n and (c + n - d) / n. The group is dropped for certain
+    if this whole interval is outside of the range.
 
     Stopping early does not bias training, because the group would have been dropped anyway. It does bias statistics of
     dropped groups: the trajectories that are given up are the slow ones, so their mean length is too low.
@@ -167,25 +121,3 @@ def will_be_filtered(
         return False
     correct = sum(trajectory.parts["correct"] for trajectory in valid)
     return (correct + n - len(valid)) / n <= low or correct / n >= high
-
-
-def length_stats(members: Sequence[Trajectory], finished: Sequence[Trajectory], n: int) -> dict[str, float]:
-    """Return mean response lengths, in tokens, that show whether the selection is biased by length.
-
-    Over many groups `length_used` and `length_replacements` (used trajectories with an index >= n) agree if the
-    selection is unbiased. `length_first_done` is the mean of the n that finished first; it is lower, by the bias that
-    taking those would have had. A mean over no trajectory is left out.
-
-    Args:
-        members: The selection.
-        finished: Trajectories in the order in which they ended.
-        n: Number of samples that the group needs.
-    """
-    used = [trajectory for trajectory in members if trajectory.failed is None]
-    replacements = [trajectory for trajectory in used if trajectory.index >= n]
-    first_done = [trajectory for trajectory in finished if trajectory.failed is None][:n]
-    return {
-        name: sum(trajectory.response_tokens for trajectory in trajectories) / len(trajectories)
-        for name, trajectories in zip(LENGTH_STATS, (used, replacements, first_done), strict=True)
-        if trajectories
-    }

@@ -15,7 +15,7 @@ GROUPS: dict[str, str] = {
     "selection": r"(selection|selection_bias|curriculum)/.*",
     "rollout": (
         r"accuracy|code_.*|calls_.*|n_calls/.*|tool_productivity|response_tokens_.*|truncated|group_seconds_mean"
-        r"|(oversample|agent)/.*"
+        r"|agent/.*"
     ),
     "critic": r"critic_.*|value_.*|return_.*|explained_variance",
     "off_policy": r"staleness_.*|kl_rollout|ess|log_ratio_abs_max|is_filtered|mismatch_.*|lag_.*",

@@ -19,7 +19,6 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
-from ..episodes.sample_selection import LENGTH_STATS
 from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 
@@ -49,8 +48,7 @@ METRICS = {
 """Phase -> metric of its seconds."""
 N_SHARES = tuple(f"n_calls/{name}" for name in CALL_COUNT_RANGES)
 NOT_PARTS = frozenset(
-    {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_STATS, *CODE_STATS, *LENGTH_STATS, *AGENT_FACTS}
-    | set(N_SHARES)
+    {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_STATS, *CODE_STATS, *AGENT_FACTS} | set(N_SHARES)
 )
 """Names in a group's stats that are no parts of its rewards, or have a metric of their own."""
 MIN_COUNT = 1e-6
@@ -326,10 +324,6 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
         "truncated": float(np.average([g.stats["truncated"] for g in groups], weights=weights)),
         "group_seconds_mean": float(np.mean([g.seconds for g in groups])),
     }
-    for name in LENGTH_STATS:  # with over-sampling only
-        values = [g.stats[name] for g in groups if name in g.stats]
-        if values:
-            out[f"oversample/{name}"] = float(np.mean(values))
     for name in AGENT_FACTS:  # with external agents only
         weighted = [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]
         if weighted:

@@ -89,7 +89,7 @@ def _shortened(cfg: Config, scratch: Path) -> Config:
         times = {name: getattr(section, name) for name in ("step_timeout_s", "reset_timeout_s")}
         return {name: min(value or STEP_S, STEP_S) for name, value in times.items()}
 
-    rollout = {"oversample": 0, "min_valid": 1, "early_stop": False, "straggler_s": None, "drift_check": 0.0}
+    rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0}
     rollout |= {"group_deadline_s": GROUP_S, "agent_idle_s": STEP_S, "agent_workers": 1, "per_request_seeds": False}
     reward = {"verify_deadline_s": min(cfg.reward.verify_deadline_s, 2 * STEP_S), "workers": 2}
     reward |= {"remote_timeout_s": min(cfg.reward.remote_timeout_s, 2 * STEP_S), "remote_retries": 0}

@@ -325,11 +325,6 @@ IDLE = [
         "without --reward.remote_url. Leave it out.",
     ),
     Idle(
-        "rollout.straggler_s",
-        lambda c: c.rollout.straggler_s is not None and c.rollout.straggler_s >= c.rollout.group_deadline_s,
-        "at or above --rollout.group_deadline_s, which ends the group first. Lower it, or leave it out.",
-    ),
-    Idle(
         "logger.wandb.org logger.wandb.group logger.wandb.project logger.wandb.run_name",
         lambda c: c.logger.wandb.key is None,
         "while --logger.wandb.key is unset: there is no wandb run. Set the key (or env), or leave it out.",

@@ -74,24 +74,6 @@ class Rollout(Section):
     group_deadline_s: float = Field(
         3600.0, gt=0, description="a trajectory not finished by then is failed(deadline); the group goes on without it"
     )
-    oversample: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description=(
-            "k: samples dispatched beyond n, so that faults do not leave a short group; the n earliest dispatched valid"
-            " ones are used, never the first finished, which are the short ones; costs up to k/n more decoding"
-        ),
-    )
-    straggler_s: float | None = Field(
-        None,
-        gt=0,
-        description=(
-            "a group with min_valid valid samples closes after so long without its slowest, failed(straggler); biased"
-            " towards short responses, so keep it above what an honest long response takes;"
-            " unset: waits until group_deadline_s"
-        ),
-    )
     early_stop: bool = Field(
         False,
         description=(

@@ -214,7 +214,7 @@ class AutoDepth:
 
         Args:
             rule: The staleness rule of the run.
-            samples_per_group: Sequences of one group, those beyond the samples that are kept included.
+            samples_per_group: Sequences of one group.
         """
         self._batch_groups = rule.batch_groups
         self._max_groups = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
@@ -322,5 +322,5 @@ def depth_controller(settings: Config) -> DepthController:
         depth = fixed_depths.get(settings.pipeline.mode, "auto")
     if isinstance(depth, int):
         return FixedDepth(depth)
-    samples = settings.rollout.n_samples_per_prompt + settings.rollout.oversample
+    samples = settings.rollout.n_samples_per_prompt
     return AutoDepth(rule, samples)

@@ -126,7 +126,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--env\.url.*--train\.agent_func_path",
         ),
         ("--reward.remote_timeout_s 5", r"--reward\.remote_timeout_s.*--reward\.remote_url"),
-        ("--rollout.straggler_s 4000", r"--rollout\.straggler_s.*--rollout\.group_deadline_s"),
         ("--logger.wandb.group g", r"--logger\.wandb\.group.*--logger\.wandb\.key"),
         ("--eval.split dev", r"--eval\.split.*--eval\.dataset"),
         ("--train.new_ledger", r"--train\.new_ledger.*--train\.resume"),

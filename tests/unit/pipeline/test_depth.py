@@ -228,9 +228,7 @@ def test_a_group_that_failed_leaves_its_place():
 
 
 def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
-    depth = depth_controller(
-        Config.model_validate({"rollout": {"n_samples_per_prompt": 4, "oversample": 2, "batch_size": 8}})
-    )
+    depth = depth_controller(Config.model_validate({"rollout": {"n_samples_per_prompt": 6, "batch_size": 8}}))
     assert depth._samples == 6
 
 
