@@ -18,6 +18,7 @@ REMOVED: dict[str, str] = {
         " raise rollout.n_samples_per_prompt."
     ),
     "rollout.straggler_s": "Set rollout.group_deadline_s: it closes a group without its slowest samples as well.",
+    "env.hedge_after_s": "Leave it out: a call is sent once, and again after a broken exchange (env.max_retries).",
 }
 """Name -> remedy. Settings of [env] are also removed from [envs.NAME]."""
 

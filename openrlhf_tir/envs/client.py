@@ -48,7 +48,6 @@ SETTINGS = (
     "reset_timeout_s",
     "capacity_timeout_s",
     "outage_timeout_s",
-    "hedge_after_s",
     "max_retries",
 )
 """Arguments of the client that are settings of the [env] section."""
@@ -62,7 +61,7 @@ class EnvClient:
         http: The connections.
         stage_times: When sessions were being started and evaluated.
         send_step: (base URL, request, seconds to wait) -> reply: one attempt. `StepBatches` may take its place.
-        outcomes: (environment, outcome or reason of the fault) -> number of calls; also "retry", "refused", "hedge".
+        outcomes: (environment, outcome or reason of the fault) -> number of calls; also "retry", "refused".
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class EnvClient:
         reset_timeout_s: float = 60.0,
         capacity_timeout_s: float = 300.0,
         outage_timeout_s: float = 120.0,
-        hedge_after_s: float | None = None,
         max_retries: int = 3,
         backoff_s: float = 0.1,
         grace_s: float = 2.0,
@@ -94,7 +92,6 @@ class EnvClient:
             reset_timeout_s: Deadline of a reset in seconds.
             capacity_timeout_s: Seconds that a call waits for room.
             outage_timeout_s: Seconds that a new session waits for a server.
-            hedge_after_s: Seconds after which a call without an answer is sent a second time; None for never.
             max_retries: How often a call is sent again after a broken exchange.
             backoff_s: First pause before that, in seconds.
             grace_s: Seconds beyond its deadline for which a step is waited for: the server's own "timeout" says more
@@ -107,7 +104,6 @@ class EnvClient:
         self.max_retries = max_retries
         self.capacity_timeout_s = capacity_timeout_s
         self.outage_timeout_s = outage_timeout_s
-        self.hedge_after_s = hedge_after_s
         self.backoff_s = backoff_s
         self.grace_s = grace_s
         self.owner = owner or uuid.uuid4().hex[:8]

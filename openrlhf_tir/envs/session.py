@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
-from .hedge import hedged
 from .http import Broken, Full, code_defect
 from .urls import EnvServer
 
@@ -74,13 +73,13 @@ class HttpSession:
         """
         started = time.time()
         with self._counting_faults():
-            front, reply = await hedged(self._open, self._open, self._client.hedge_after_s)
+            front, reply = await self._open()
         self._client.stage_times.add(self._env, "start", started, time.time())
         self._front = front
         self._server = self._client.urls.holder(self._env, (reply.server or front.url).rstrip("/"))
         self._server.sessions += 1
         front.opened += 1
-        # A reply may have been lost, or a hedged request may have come later: the session may be open there as well.
+        # A reply may have been lost: the session may be open there as well.
         self._close([server for server in self._tried if server is not front])
         return reply.observation
 
@@ -151,16 +150,8 @@ class HttpSession:
         async def send(server: EnvServer, remaining_s: float) -> StepReply:
             request = StepRequest(session_id=self._id, step_id=step_id, action=action, deadline_s=remaining_s)
             sent_at = asyncio.get_running_loop().time()
-
-            def first():
-                return client.send_step(server.url, request, remaining_s + client.grace_s)
-
-            def second():
-                client.outcomes[self._env, "hedge"] += 1
-                return first()
-
             try:
-                reply = await hedged(first, second, client.hedge_after_s)
+                reply = await client.send_step(server.url, request, remaining_s + client.grace_s)
             except Full as e:
                 server.credits.refused(sent_at, e.after_s)
                 raise

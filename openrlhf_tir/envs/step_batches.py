@@ -37,7 +37,7 @@ class _Batch:
     Attributes:
         timer: Sends the batch when its first request has waited long enough.
         requests: The requests.
-        waiting: The callers of each request; two if the step is hedged.
+        waiting: The callers of each request; two if the step was sent again before the first reply.
         timeout_s: Deadline of the exchange in seconds: the longest of its requests.
         sending: The task that sends it.
     """

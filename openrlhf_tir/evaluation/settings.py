@@ -25,7 +25,6 @@ IRRELEVANT_FIELDS = {
         "reset_timeout_s",
         "capacity_timeout_s",
         "outage_timeout_s",
-        "hedge_after_s",
         "max_retries",
     ),
     *("max_concurrency", "batch_wait_ms", "max_batch", "workers"),

@@ -98,11 +98,6 @@ class Env(Section):
     outage_timeout_s: float = Field(
         120.0, gt=0, description="how long a new session waits when every server of its environment is down"
     )
-    hedge_after_s: float | None = Field(
-        None,
-        gt=0,
-        description="send a call a second time when it has had no answer for so long; the server runs an id once",
-    )
     max_retries: int = Field(3, ge=0, description="of a call whose connection broke; idempotent by step_id")
     max_concurrency: int = Field(
         256, ge=1, description="calls in flight per rollout actor and server; the server owns the real capacity"

@@ -160,38 +160,6 @@ async def test_a_server_named_by_reset_is_forgotten_with_its_last_session():
         assert c.servers == [front.url]
 
 
-async def test_a_hedged_reset_closes_what_the_slower_server_opened():
-    other_has_answered = asyncio.Event()
-
-    async def slow(request, body):
-        await other_has_answered.wait()
-        return web.json_response({"session_id": body["session_id"]})
-
-    async with Script() as a, Script() as b, client(a, b, hedge_after_s=0.05) as c:
-        a.on_reset = slow
-        while not a.resets:
-            await one_step(c)
-        assert {s["session_id"] for s in b.seen} == {r["session_id"] for r in b.resets} and not a.seen
-        other_has_answered.set()
-        left, closed = {r["session_id"] for r in a.resets}, set()
-        while not closed >= left:
-            closed.add(await a.deleted.get())
-
-
-async def test_a_hedged_step_is_one_step_with_one_id():
-    hedged = asyncio.Event()
-
-    async def lost(request, body):
-        await hedged.wait()
-        return ok(body)
-
-    async with Script(lost) as script, client(script, hedge_after_s=0.05) as c:
-        assert (await one_step(c)).outcome == "ok"
-        hedged.set()
-        assert [(s["step_id"], s["session_id"]) for s in script.seen] == [(0, script.seen[0]["session_id"])] * 2
-        assert c.outcomes["e", "hedge"] == 1
-
-
 async def test_sessions_spread_over_fronts_though_other_processes_hold_them():
     async with Script() as a, Script() as b, Script() as holder, client(a, b) as c:
         a.names_server = b.names_server = holder.url

@@ -106,7 +106,7 @@ def test_a_server_that_does_not_ask_for_batches_gets_single_steps(server):
     assert server.singles == ["1", "2"] and server.batches == [] and server.asked == 1
 
 
-def test_a_hedged_step_is_sent_once_and_answers_both_callers():
+def test_a_step_that_is_asked_for_twice_is_sent_once_and_answers_both_callers():
     async def main():
         server = Server()
         batches = StepBatches(server.ask, server.post, server.post_batch)
