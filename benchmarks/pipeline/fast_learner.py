@@ -1,11 +1,11 @@
 """A learner four times as fast as the rollout of a batch, simulated: python -m benchmarks.pipeline.fast_learner
 [--quick]
 
-The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane),
-early accumulation (pipeline/scheduler/early_accumulation.py) and pushes that keep the KV cache
-(pipeline.kv_after_push), and with a group's samples on one engine or on several, on the seed workload and on one with
-five slow tools and a tail to 16k tokens; S = 4, beside `one_step` and the bound, which is max(saturated engines,
-learner). Nothing is emulated on the wall clock. The last line is one JSON object."""
+The longest responses decide then (staleness_bound.py). Compares depth and, each with and without, the fast lane
+(openrlhf_tir/pipeline/lane), early accumulation (pipeline/scheduler/early_accumulation.py) and pushes that keep the KV
+cache (pipeline.kv_after_push), on the seed workload and on one with five slow tools and a tail to 16k tokens, at S = 4.
+Beside them stand `one_step` and the bound, which is max(saturated engines, learner). Nothing is emulated on the wall
+clock. The last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import argparse
 import json
 from dataclasses import dataclass
 
-from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
+from openrlhf_tir.simulation.run import Result, batch_rollout_s
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, Workload
 
 from .parts import Plan
@@ -110,31 +110,11 @@ def headline(steps: int | None = None) -> dict[str, float | str]:
     return facts | {"efficiency_fast_learner": round(min(shares), 3)}
 
 
-def spread_apart(w: Workload, steps: int) -> dict[str, float]:
-    """Seconds of a step with a group's samples on one engine, and on several."""
-    learner_s = RATIO * batch_rollout_s(w)
-    plan = plan_of(w, learner_s, WAYS[0], steps)
-    cfg = plan.config(w, "simulated")
-    cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps + S + 1})})
-    runs = {
-        label: simulate(w, cfg, learner_s=learner_s, spread=spread)
-        for label, spread in (("whole", False), ("spread", True))
-    }
-    facts = {f"group_{label}_step_s": round(step_seconds(plan, r), 1) for label, r in runs.items()}
-    print(
-        f"groups on one engine each {facts['group_whole_step_s']} s a step, on several"
-        f" {facts['group_spread_step_s']} s",
-        flush=True,
-    )
-    return facts
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="6 steps instead of the workloads' 12: a smoke test")
     steps = 6 if parser.parse_args().quick else None
-    seed = Workload.read(SEED_WORKLOAD)
-    print(json.dumps(headline(steps) | spread_apart(seed, steps or seed.steps)))
+    print(json.dumps(headline(steps)))
 
 
 if __name__ == "__main__":

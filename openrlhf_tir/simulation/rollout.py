@@ -173,12 +173,20 @@ class SimulatedRollout:
         accepts: Callable[[GroupKey], bool],
         *,
         patience_s: float = 20.0,
-        spread: bool = False,
         keeps_kv: bool = False,
     ) -> None:
-        """`spread`: each sample of a group goes to the engine with the fewest, instead of all to one. `keeps_kv`: as
-        pipeline.kv_after_push."""
-        self.workload, self.clock, self.accepts, self.spread = workload, clock, accepts, spread
+        """Create the engines of a workload.
+
+        Args:
+            workload: What is simulated.
+            clock: The virtual clock.
+            accepts: Tells whether the filters keep a group.
+            patience_s: Deadline of a call in seconds.
+            keeps_kv: Whether a push leaves the KV cache, as pipeline.kv_after_push says.
+        """
+        self.workload = workload
+        self.clock = clock
+        self.accepts = accepts
         self.keeps_kv = keeps_kv
         self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
         self.alive: list[Actor] = []
@@ -187,7 +195,6 @@ class SimulatedRollout:
             self.join(actor)
         self.env = EnvModel(workload.env_capacity, clock, patience_s=patience_s)
         self.version = 0
-        self.lanes: Collection[str] = ()
 
     # --- pipeline/lane/keeper.py
 
@@ -196,7 +203,6 @@ class SimulatedRollout:
         return [a.name for a in self.alive]
 
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
-        self.lanes = lanes
         self.router.reserve(lanes)
         self.router.record_sampling(live)
 
@@ -216,10 +222,6 @@ class SimulatedRollout:
         response.trajectory.move(target)
         return True
 
-    def _emptiest(self) -> Actor:
-        able = [a for a in self.alive if a.name not in self.lanes] or self.alive
-        return min(able, key=lambda a: a.live)
-
     # --- groups
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
@@ -227,15 +229,11 @@ class SimulatedRollout:
         async with self.router.place(str(key.prompt), n) as actor:
             group = _Group(key, actor, n, asyncio.get_running_loop().create_future(), self.clock.time())
             actor.groups.add(group)
-            has_prompt = set()
             for i in range(n):
-                at = self._emptiest() if self.spread else actor
-                trajectory = _Trajectory(self, group, i, at)
+                trajectory = _Trajectory(self, group, i, actor)
                 group.trajectories.append(trajectory)
-                # The samples share the prompt: the first on an engine computes it,
-                # the others find it in the prefix cache.
-                trajectory.cached_by = self.version if at in has_prompt else -1
-                has_prompt.add(at)
+                # The samples share the prompt: the first computes it, the others find it in the prefix cache.
+                trajectory.cached_by = self.version if i > 0 else -1
                 trajectory.write(0)
             try:
                 done = await group.future

@@ -110,14 +110,12 @@ def simulate(
     learner_s: float | None = None,
     faults: tuple[Fault, ...] = (),
     warm_up: int = WARM_UP,
-    spread: bool = False,
 ) -> Result:
-    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`). `spread`: a
-    group goes to several engines."""
+    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`)."""
     seconds = learner_seconds(workload) if learner_s is None else learner_s
     with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory, seldom_collected():
         cfg = cfg.model_copy(update={"run_dir": Path(directory)})
-        return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up, spread))
+        return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up))
 
 
 @contextmanager
@@ -138,7 +136,6 @@ async def _simulate(
     learner_s: float,
     faults: tuple[Fault, ...],
     warm_up: int,
-    spread: bool,
 ) -> Result:
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
@@ -149,7 +146,6 @@ async def _simulate(
         loop,
         lambda key: workload.accepted(key, acceptance.at(learner.version)),
         patience_s=cfg.env.step_timeout_s,
-        spread=spread,
         keeps_kv=cfg.pipeline.keeps_kv,
     )
     figures.probe = lambda: {

@@ -73,13 +73,3 @@ def test_a_lane_that_dies_costs_attempts_and_no_prompt(small, moved):
     assert moved[0].moved > 0
     assert r.trained_groups == 32 * r.steps
     assert r.staleness_max <= 4
-
-
-@pytest.mark.slow
-def test_the_samples_of_a_group_may_run_on_several_engines(small):
-    cfg = configure(small, mode="pipeline", depth=5 * small.prompts)
-    whole, spread = (simulate(small, cfg, learner_s=LEARNER_S, spread=s) for s in (False, True))
-    assert spread.ends.keys() <= {"buffered", "requeued/end_of_run"}
-    assert spread.trained_groups == whole.trained_groups
-    assert sum(spread.staleness.values()) == sum(spread.rows["trained_tokens"])
-    assert spread.staleness_max <= 4
