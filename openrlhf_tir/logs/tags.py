@@ -21,7 +21,7 @@ GROUPS: dict[str, str] = {
     "off_policy": r"staleness_.*|kl_rollout|ess|log_ratio_abs_max|is_filtered|mismatch_.*|lag_.*",
     "weights": r"(canary|push|pushes)_(?!s$).*",
     "engines": (
-        r"rolling|buffered|acceptance|depth_cap|lane_.*|actors|open|running|waiting|placed|aside|width|preemptions"
+        r"rolling|buffered|acceptance|lane_.*|actors|open|running|waiting|placed|aside|width|preemptions"
         r"|tokens_per_s|gpu_.*|mfu"
     ),
     "time": r".*_s",

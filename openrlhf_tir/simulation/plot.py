@@ -31,8 +31,6 @@ def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> 
         spent.legend(loc="upper right", ncols=2)
         flight.plot(steps, rows["rolling"], color=LIGHT.series[0], label="rolling")
         flight.plot(steps, rows["buffered"], color=LIGHT.series[1], label="buffered")
-        if "depth_cap" in rows:
-            flight.plot(steps, rows["depth_cap"], color=LIGHT.muted, lw=1, ls="--", label="cap after preemptions")
         flight.set(title="groups", xlabel="step", ylim=(0, None))
         legend_above(flight)
         busy.plot(

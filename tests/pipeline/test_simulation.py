@@ -252,8 +252,8 @@ def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_
 
 async def test_a_figure_that_comes_late_or_is_missing_has_a_place_in_every_step():
     recorder, report = StepRecorder(), StepReport(version=1, metrics={}, seconds=0.1, trained_tokens=4)
-    for extra in ({"a": 1.0}, {"a": 2.0, "depth_cap": 3.0}, {"depth_cap": 4.0}):
+    for extra in ({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0}):
         recorder.step_finished(report, batch_groups=2, rolling=0, buffered=0, extra=extra)
     assert {len(row) for row in recorder.rows.values()} == {3}
-    assert recorder.rows["depth_cap"].tolist() == pytest.approx([math.nan, 3, 4], nan_ok=True)
+    assert recorder.rows["b"].tolist() == pytest.approx([math.nan, 3, 4], nan_ok=True)
     assert recorder.rows["a"].tolist() == pytest.approx([1, 2, math.nan], nan_ok=True)

@@ -15,12 +15,9 @@ all of these hold:
                 sum_j P(latency > j * work_s) <= E[latency] / work_s batches are still rolling just before a step, so B
                 groups are ready. More would only be older when they are trained. No bound while the learner idles: then
                 it waits for the engines or for the gate, and a group that starts earlier is done earlier.
-    engines     sequences < max_sequences + allowed queue
+    engines     sequences < max_sequences + a tenth of it
                 A number of groups says little about how many sequences there are: one that suits young groups starves
                 engines whose groups are old. An engine with a short queue replaces a finished sequence at once.
-    cache       rolling < cap
-                After a preemption for lack of KV cache the cap is 0.7 of what rolled, then grows by B/8 per round of
-                cap groups: additive increase, multiplicative decrease, as TCP finds the width of a path.
 
 While a batch is ready and only the gate keeps it from the learner, no more may start than
 
@@ -55,13 +52,11 @@ class EngineLoad(NamedTuple):
             those of evaluations, which keep no group from starting.
         max_sequences: Sequences that can run at once, as observed: less than configured when the KV cache is short.
         open_engines: Engines that take new groups.
-        preemptions: Preemptions for lack of KV cache since the start of the run.
     """
 
     sequences: float
     max_sequences: float
     open_engines: float
-    preemptions: float
 
     @classmethod
     def from_stats(cls, stats: Mapping[str, float]) -> EngineLoad | None:
@@ -72,7 +67,6 @@ class EngineLoad(NamedTuple):
             sequences=stats["running"] + stats["waiting"] + stats["placed"] - stats["aside"],
             max_sequences=stats["width"],
             open_engines=stats["open"],
-            preemptions=stats.get("preemptions", 0.0),
         )
 
 
@@ -196,16 +190,10 @@ class AutoDepth:
     SHORT_WINDOW = 64
     LONG_WINDOW = 256
     """Finished groups from which the acceptance is measured."""
-    QUEUE_SHARE = 0.05
-    """Allowed queue at full acceptance, as a share of max_sequences. It is divided by the acceptance: a token waits
-    that share of the time it takes to write a response, and a batch takes 1 / acceptance times as long to roll, so the
-    number of versions by which the queue ages a token stays the same."""
-    MIN_QUEUE_SHARE = 0.1
-    MAX_QUEUE_SHARE = 0.5
+    QUEUE_SHARE = 0.1
+    """Allowed queue, as a share of max_sequences."""
     IDLE_SHARE = 0.05
     """Share of its time that even a learner which is the bottleneck waits. More means that it idles."""
-    CAP_GROWTH = 1 / 8
-    CAP_CUT = 0.7
     GATE_BATCHES = 2
     """Batches to have accepted or expected while the gate is shut: the one that waits, and the next one."""
 
@@ -225,10 +213,8 @@ class AutoDepth:
         self._latency_s: float | None = None
         self._work_s: float | None = None
         self._period_s: float | None = None
-        self._load = EngineLoad(sequences=0.0, max_sequences=math.inf, open_engines=0.0, preemptions=0.0)
+        self._load = EngineLoad(sequences=0.0, max_sequences=math.inf, open_engines=0.0)
         self._rolling_at_report = 0
-        self._cap = math.inf
-        self._groups_since_cut = 0
 
     @property
     def acceptance(self) -> float:
@@ -250,7 +236,7 @@ class AutoDepth:
 
     def wants_more(self, rolling: int, buffered: int) -> bool:
         expected = buffered + self.acceptance * rolling
-        return expected < self._demand() and rolling < self._cap and not self._engines_are_full(rolling)
+        return expected < self._demand() and not self._engines_are_full(rolling)
 
     def paused_at_gate(self, rolling: int, buffered: int) -> bool:
         expected = buffered + self.acceptance * rolling
@@ -264,9 +250,9 @@ class AutoDepth:
         else:
             gain = 1 / max(self._batch_groups, 32)
             self._latency_s += gain * (latency_s - self._latency_s)
-        self._groups_since_cut += 1
         if load is not None:
-            self._update_load(rolling, load)
+            self._load = load
+            self._rolling_at_report = rolling
 
     def step_finished(self, work_s: float, period_s: float | None) -> None:
         self._work_s = average(self._work_s, work_s)
@@ -274,10 +260,7 @@ class AutoDepth:
             self._period_s = average(self._period_s, period_s)
 
     def metrics(self) -> dict[str, float]:
-        metrics = {"acceptance": self.acceptance}
-        if math.isfinite(self._cap):
-            metrics["depth_cap"] = self._cap
-        return metrics
+        return {"acceptance": self.acceptance}
 
     def _demand(self) -> float:
         """Return how many accepted groups the learner has use for."""
@@ -293,21 +276,9 @@ class AutoDepth:
         if rolling == 0:
             return False  # The last report may be old.
         sequences = self._load.sequences + self._samples * (rolling - self._rolling_at_report)
-        queue_share = min(self.MAX_QUEUE_SHARE, max(self.MIN_QUEUE_SHARE, self.QUEUE_SHARE / self.acceptance))
         # A group arrives as a whole, so each engine may queue one even if others have free places.
-        queue = max(queue_share * self._load.max_sequences, self._samples * self._load.open_engines)
+        queue = max(self.QUEUE_SHARE * self._load.max_sequences, self._samples * self._load.open_engines)
         return sequences >= self._load.max_sequences + queue
-
-    def _update_load(self, rolling: int, load: EngineLoad) -> None:
-        preempted = load.preemptions > self._load.preemptions
-        self._load = load
-        self._rolling_at_report = rolling
-        if preempted and self._groups_since_cut >= rolling / 2:  # A cut takes half a round to show.
-            self._cap = max(1.0, self.CAP_CUT * min(self._cap, rolling + 1))
-            self._groups_since_cut = 0
-        elif not preempted and rolling + 1 >= self._cap * (1 - self.CAP_GROWTH):
-            # Grow only a cap that binds: otherwise nothing says that more would fit.
-            self._cap += self._batch_groups * self.CAP_GROWTH / self._cap
 
 
 def depth_controller(settings: Config) -> DepthController:

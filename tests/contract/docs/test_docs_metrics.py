@@ -92,7 +92,6 @@ def logged() -> set[str]:
     tally.gated += 1.0
     assert set(MAXIMA) <= tally.metrics().keys()
     depth = AutoDepth(StalenessRule(batch_groups=2), samples_per_group=2)
-    depth._cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step_finished(report, batch_groups=2, rolling=0, buffered=0, extra=depth.metrics())
     guess = EnvResult(accuracy=0.5, code_ratio=0.5, calls=1.0, samples=2, failed=0, pass_at={2: 0.5})

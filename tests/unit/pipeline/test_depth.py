@@ -24,10 +24,9 @@ from openrlhf_tir.replay.ledger import Ledger
 from tests.pipeline.fakes import FakePrompts
 
 FREE = {
-    "open": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0,
+    "open": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0,
 }  # fmt: skip
 QUEUES = {**FREE, "waiting": 40.0}
-PREEMPTED = {**FREE, "preemptions": 1.0}
 
 
 def auto(B: int = 4, n: int = 8) -> AutoDepth:
@@ -190,15 +189,10 @@ def test_engines_are_full_with_a_tenth_more_than_run_at_once(where):
     assert starts_with(9.9) and not starts_with(10.1)
 
 
-@pytest.mark.parametrize(("good", "queue"), [(127, 0.1), (63, 0.2), (31, 0.4), (3, 0.5)])
-def test_the_fewer_groups_are_accepted_the_more_may_wait(good, queue):
-    """`good` of 255 are accepted, and one before them."""
-
-    def is_full(waiting: float) -> bool:
-        outcomes = [True] * good + [False] * (255 - good)
-        return learn(auto(), outcomes, rolling=3, engines={**FREE, "waiting": waiting})._engines_are_full(3)
-
-    assert not is_full(100 * queue - 0.01) and is_full(100 * queue + 0.01)
+def test_the_share_that_may_wait_does_not_depend_on_the_acceptance():
+    rejected = learn(auto(B=40), [False] * 64, rolling=3, engines={**FREE, "waiting": 9.9})
+    assert rejected.wants_more(3, 0)
+    assert not learn(rejected, [False], rolling=3, engines={**FREE, "waiting": 10.1}).wants_more(3, 0)
 
 
 def test_engines_that_have_run_dry_are_filled_at_once():
@@ -244,29 +238,9 @@ def test_engines_that_told_long_ago_that_they_are_full_are_asked_again_when_noth
     assert not depth.wants_more(1, 0) and depth.wants_more(0, 0)
 
 
-def test_a_preemption_bounds_the_groups_by_seven_tenths_and_then_it_grows_by_an_eighth_of_a_batch():
-    depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
-    assert depth._cap == math.inf and "depth_cap" not in depth.metrics()
-    learn(depth, [True], rolling=99, engines=PREEMPTED)
-    assert depth.metrics()["depth_cap"] == depth._cap == pytest.approx(70)
-    learn(depth, [True] * 70, rolling=50, engines=PREEMPTED)  # the counter stands still, and the cap does not bind
-    assert depth._cap == pytest.approx(70)
-    learn(depth, [True] * 70, rolling=69, engines=PREEMPTED)
-    assert depth._cap == pytest.approx(71, abs=0.01)
-    depth._max_groups = 1000
-    assert depth.wants_more(70, 0) and not depth.wants_more(71, 0)
-
-
-def test_preemptions_cut_once_in_half_a_round():
-    depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
-    for i in range(1, 30):
-        learn(depth, [True], rolling=69, engines={**FREE, "preemptions": float(i)})
-    assert depth._cap == pytest.approx(49)
-
-
 def test_engines_that_tell_nothing_are_no_bound():
     depth = learn(auto(), [True])
-    assert depth.wants_more(7, 0) and depth._cap == math.inf
+    assert depth.wants_more(7, 0)
 
 
 def test_the_end_of_a_run_starts_as_many_as_the_last_steps_likely_need(tmp_path):
