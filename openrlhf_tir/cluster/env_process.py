@@ -275,7 +275,7 @@ class EnvServer:
                 failures += 1
 
     async def _pause(self, failures: int, error: Exception) -> None:
-        pause_s = backoff_s(failures, cap_s=self.cfg.train.max_backoff_s)
+        pause_s = backoff_s(failures)
         log.error("the %s environment server does not start (%s); next try in %g s", self.env.name, error, pause_s)
         await asyncio.sleep(pause_s)
 

@@ -122,7 +122,6 @@ class RolloutActor(MovesResponses):
             max_wait_ms=cfg.rollout.max_wait_ms,
             max_batch=cfg.rollout.max_batch,
             max_running=cfg.max_running,
-            max_queue=cfg.rollout.max_queue,
         )
         self.envs = EnvClients.of(
             cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id()

@@ -107,7 +107,7 @@ def run_with_restarts(
             )
             break
         failures += 1
-        pause_s = jittered(backoff_s(failures - 1, cap_s=train.max_backoff_s))
+        pause_s = jittered(backoff_s(failures - 1))
         # A checkpoint that was there at the start may be of a run that this one was told to overwrite.
         has_checkpoint = now not in (None, begun)
         _say(

@@ -19,6 +19,11 @@ REMOVED: dict[str, str] = {
     ),
     "rollout.straggler_s": "Set rollout.group_deadline_s: it closes a group without its slowest samples as well.",
     "env.hedge_after_s": "Leave it out: a call is sent once, and again after a broken exchange (env.max_retries).",
+    "data.curriculum_explore": "Leave it out: a quarter of the draws takes the prompt that was drawn longest ago.",
+    "data.curriculum_half_life": "Leave it out: an outcome counts half after 8 batches.",
+    "rollout.max_queue": "Leave it out: 4096 requests wait at an actor, then its endpoint answers 429.",
+    "rollout.max_running": "Leave it out: it follows from vllm.max_num_seqs. Lower that one.",
+    "train.max_backoff_s": "Leave it out: pauses double from 1 s up to 60 s.",
 }
 """Name -> remedy. Settings of [env] are also removed from [envs.NAME]."""
 

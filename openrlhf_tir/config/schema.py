@@ -106,7 +106,7 @@ class Config(Section):
         there and take the canary's place."""
         slots = self.vllm.max_num_seqs
         waiting = 0 if self.pipeline.keeps_kv else (slots + 3) // 4
-        return self.rollout.max_running or slots + waiting
+        return slots + waiting
 
     @property
     def minibatches(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from ..config import Config
 from ..config.environments import Environment, one
 from ..errors import DataError
-from .curriculum import Settings
+from .curriculum import EXPLORE, HALF_LIFE, Settings
 from .prompts import PromptSet
 from .stream import Lane
 
@@ -63,7 +63,7 @@ def curriculum_of(cfg: Config, prompts: PromptSet) -> Settings | None:
     of_env = [one(ranges, name) for name in names]
     return Settings(
         cfg.rollout.n_samples_per_prompt,
-        cfg.data.curriculum_explore,
-        cfg.data.curriculum_half_life,
+        EXPLORE,
+        HALF_LIFE,
         [of_env[number] for number in numbers],
     )

@@ -30,6 +30,10 @@ PRIOR = 0.5
 """Jeffreys': what is not known may be very easy or very hard, as most prompts are late in a run."""
 NEARLY = 0.9
 """Share of the best chance that is as good: draws are spread over all such prompts."""
+EXPLORE = 0.25
+"""Share of the draws that take the prompt drawn longest ago, so that none starves."""
+HALF_LIFE = 8.0
+"""Batches after which an outcome counts half, as the policy moves."""
 EPSILON = 1e-9
 
 

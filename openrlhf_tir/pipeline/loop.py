@@ -187,7 +187,7 @@ class Pipeline:
             self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
         elif failure not in METHOD_REASONS:
             # What is down needs time to come back. The group keeps its slot meanwhile.
-            await asyncio.sleep(backoff_s(group.retries, cap_s=self.cfg.train.max_backoff_s))
+            await asyncio.sleep(backoff_s(group.retries))
         del self.rollouts[group.sequence_number]
         state = self.scheduler.finish_group(group, meta, payload, failure)
         if in_order and self.producing:

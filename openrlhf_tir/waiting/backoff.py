@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 FIRST_S = 1.0
 CAP_S = 60.0
-"""Default of `train.max_backoff_s`: the end of an outage is noticed within a minute, and a server that is down is not
+"""Largest pause, in seconds: the end of an outage is noticed within a minute, and a server that is down is not
 flooded."""
 MAX_PROBE_PAUSE_S = 10.0
 """Largest pause between two attempts of `until_available`: what comes back is in use within ten seconds."""

@@ -182,11 +182,6 @@ IDLE = [
         "without --data.apply_chat_template: a text template costs nothing. Leave it out.",
     ),
     Idle(
-        "data.curriculum_explore data.curriculum_half_life",
-        lambda c: c.data.curriculum == "off",
-        "while --data.curriculum is off. Leave it out.",
-    ),
-    Idle(
         "train.env_mask_from",
         lambda c: not c.train.env_mask,
         "with --train.env_mask false: tool output is trained all along. Leave it out.",

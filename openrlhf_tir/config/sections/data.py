@@ -86,17 +86,6 @@ class Data(Section):
             " one whose group is likely to be kept, by a posterior of its pass rate"
         ),
     )
-    curriculum_explore: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description=(
-            "with a curriculum: share of the draws that take the prompt drawn longest ago, so that none starves"
-        ),
-    )
-    curriculum_half_life: float = Field(
-        8.0, gt=0, description="with a curriculum: batches after which an outcome counts half, as the policy moves"
-    )
 
     @property
     def datasets(self) -> list[str]:

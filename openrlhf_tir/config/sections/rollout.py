@@ -100,18 +100,6 @@ class Rollout(Section):
         ),
     )
     max_batch: int = Field(256, ge=1, description="with max_wait_ms: go as soon as this many of one environment wait")
-    max_running: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "requests handed to an engine at once; the rest wait in the actor's queue, where groups take turns;"
-            " default: 1.25 vllm.max_num_seqs, so that a place that falls free is taken in the same engine step"
-            " (without the .25 where a push keeps the KV cache)"
-        ),
-    )
-    max_queue: int = Field(
-        4096, ge=1, description="requests waiting in an actor's queue; HTTP callers beyond get 429 with Retry-After"
-    )
     heartbeat_s: float = Field(
         10.0,
         gt=0,

@@ -194,14 +194,6 @@ class Train(Section):
             " stop in good order train.stop_grace_s and 10 s before; unset: none"
         ),
     )
-    max_backoff_s: float = Field(
-        60.0,
-        gt=0,
-        description=(
-            "the longest pause before something that failed is tried again (a group,"
-            " the controller); pauses begin at 1 s and double"
-        ),
-    )
 
     @model_validator(mode="after")
     def _resumes(self) -> Train:

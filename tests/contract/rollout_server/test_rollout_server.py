@@ -127,9 +127,7 @@ async def test_generate_is_token_ids_in_and_token_ids_logprobs_versions_out(clie
 @pytest.mark.parametrize("stream", ["", "?stream=true"])
 async def test_a_group_that_the_queue_has_no_room_for_is_429_before_anything_is_sampled(client, service, stream):
     full = await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1001})
-    assert (full.status_code, full.headers["retry-after"]) == (429, "1") and "rollout.max_queue = 1000" in full.json()[
-        "detail"
-    ]
+    assert (full.status_code, full.headers["retry-after"]) == (429, "1") and "1000" in full.json()["detail"]
     assert service.asked == [] and (
         await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1000})
     ).status_code in (200, 202)

@@ -55,7 +55,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--actor\.dual_clip.*--actor\.policy_loss_type ppo.*gspo",
         ),
         ("--actor.loss_agg_constant 100", r"--actor\.loss_agg_mode seq-mean-token-sum-norm"),
-        ("--data.curriculum_explore 0.5", r"--data\.curriculum_explore.*--data\.curriculum.*off"),
         (
             "--train.env_mask_from 9 --train.env_mask false",
             r"--train\.env_mask_from.*--train\.env_mask",
