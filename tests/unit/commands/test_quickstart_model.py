@@ -9,9 +9,10 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.exit_codes import MISTAKE
-from openrlhf_tir.miniatures import packaged_models
+from openrlhf_tir.miniatures import function_calls, packaged_models
 from openrlhf_tir.miniatures import prepare as prepare_module
 from openrlhf_tir.miniatures.packaged_models import MODELS
+from openrlhf_tir.miniatures.tasks import TASKS
 from tests.model_files import weights
 from tests.unit.commands.test_model import package  # noqa: F401 - a fixture
 
@@ -97,3 +98,19 @@ def test_a_model_larger_than_the_memory_plan_is_refused(model, capsys, tmp_path)
     (model / "config.json").write_text(json.dumps(CONFIG | {"hidden_size": 8192, "num_hidden_layers": 200}))
     line = one_sentence(capsys, tmp_path, "smollm2", "--actor.model_name_or_path", str(model))
     assert "train.max_tokens_per_gpu" in line
+
+
+def test_an_unknown_task_is_refused_with_those_that_are_known(capsys, tmp_path):
+    line = one_sentence(capsys, tmp_path, "smollm2", "--task", "chess")
+    assert all(word in line for word in ("chess", *TASKS))
+
+
+def test_the_toy_has_no_task_to_choose(capsys, tmp_path):
+    assert "--task" in one_sentence(capsys, tmp_path, "toy", "--task", "search")
+
+
+def test_without_the_package_of_bfcls_rows_the_remedy_is_how_to_install_it(monkeypatch, model, capsys, tmp_path):
+    monkeypatch.setattr(function_calls, "find_spec", lambda name: None)
+    line = one_sentence(capsys, tmp_path, "smollm2", "--task", "functions", "--actor.model_name_or_path", str(model))
+    assert function_calls.REQUIREMENT in line
+    assert not (tmp_path / "run").exists()
