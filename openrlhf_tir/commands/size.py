@@ -1,4 +1,4 @@
-"""The `size` command: what every GPU, host and disk of a run would hold, and whether it fits."""
+"""The `size` command: what every GPU, host and disk of a run would hold; with --cards, what fits on so many cards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..config.flags import add_config_flags
 from ..config.numbers import real
 from ..errors import ConfigError
 from ..machine.sizes import size
-from . import config_of
+from . import config_of, scale_table
 from .exit_codes import NO
 
 if TYPE_CHECKING:
@@ -32,11 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host memory of one node in GiB, to compare with [this machine's with --cpu, else not compared]",
     )
     parser.add_argument("--cpu", action="store_true", help="plan a run without GPUs, where all is in host memory")
+    scale_table.add_arguments(parser)
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan and return the exit code, which is 1 if something does not fit."""
+    if args.cards:
+        return scale_table.show(
+            args.cards, args.models, args.push, args.gpu_gib, simulate=args.simulate, as_json=args.json
+        )
     if args.cpu:
         return _on_cpus(args)
     from rich.console import Console
