@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
-from openrlhf_tir.cluster.jobs.main import _plain
+from openrlhf_tir.cluster.jobs.main import _as_json
 from openrlhf_tir.cluster.jobs.measured import HeldOut, evaluation_row, scores
 from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
@@ -48,7 +48,7 @@ def test_a_group_without_a_valid_sample_says_nothing_of_its_kind_or_its_form():
     assert (figures.format_ok, figures.accuracy, figures.calls, figures.failed) == (0.25, 0.5, 1.0, 2)
     assert figures.by_kind == {"common": (0.5, 0.5)}
     silent = summarise(TASKS, [replace(meta(i), stats={"calls": 1.0}) for i in range(100)], 2)
-    assert json.loads(json.dumps(_plain(silent), allow_nan=False))["format_ok"] is None, "a reward without that part"
+    assert json.loads(json.dumps(_as_json(silent), allow_nan=False))["format_ok"] is None, "a reward without that part"
 
 
 def test_where_no_call_can_be_made_there_is_no_code_ratio():
