@@ -43,6 +43,22 @@ async def test_one_that_is_killed_while_it_starts_is_started_again(unsteady, tmp
     assert (tmp_path / "starts").read_text() == "..."
 
 
+@pytest.mark.parametrize(("ends", "starts"), [("", "."), ("k", "..")])
+async def test_one_that_is_begun_comes_up_while_nobody_waits_and_is_the_one_that_serves(
+    unsteady, tmp_path, ends, starts
+):
+    config = unsteady(ends)
+    async with env_process.begun_servers(config) as servers:
+        server = servers["echo"]
+        async with asyncio.timeout(60):
+            while not server.port_file.exists() and server.process.returncode is None:
+                await asyncio.sleep(0.01)
+        async with env_process.env_urls(config, servers) as urls:
+            assert await healthy(urls["echo"][0])
+    assert (tmp_path / "starts").read_text() == starts
+    assert server.process.returncode is not None
+
+
 async def test_one_that_is_killed_at_every_start_is_a_fault_and_no_mistake_of_the_user(unsteady):
     with pytest.raises(EnvError, match="was killed 3 times while it started"):
         async with env_process.env_urls(unsteady("kkkk")):

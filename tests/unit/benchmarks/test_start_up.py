@@ -1,0 +1,28 @@
+"""What a start is made of (benchmarks/start_up.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.start_up import kind_of, tokens_of
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (["ray::RolloutActor.invoke"], "rollout actor"),
+        (["VLLM::EngineCore"], "vLLM EngineCore"),
+        (["ray::LearnerRank.start"], "learner"),
+        (["python", "-m", "env_servers.python_tir", "--port", "0"], "environment server"),
+        (["/venv/ray/core/src/ray/raylet/raylet"], "Ray's daemons"),
+        (["bwrap"], "others"),
+    ],
+)
+def test_a_process_is_told_by_its_command_line(command, kind):
+    assert kind_of(command) == kind
+
+
+def test_an_actor_that_does_not_answer_has_sampled_nothing(tmp_path):
+    endpoint = tmp_path / "rollout-0"
+    endpoint.write_text("http://127.0.0.1:9\n")
+    assert tokens_of(endpoint) == 0.0
