@@ -1,8 +1,9 @@
-"""python -m benchmarks.start_up -- train --recipe NAME ...: from the command to the first sampled token. The last line
-is JSON.
+"""python -m benchmarks.start_up -- train --recipe NAME --run-dir DIR ...: from the command to the first sampled token.
+
+The last line is JSON.
 
 Runs `openrlhf-tir` with the given arguments and ends it once an engine has sampled a token (of a proof, an evaluation
-or a rollout). The arguments must hold --run_dir. Seconds are of the wall clock since the command:
+or a rollout). The arguments must hold --run-dir. Seconds are of the wall clock since the command:
 
     ray            Ray is up, and the plan is printed
     env_server     the first environment server that the run starts answers
@@ -31,6 +32,7 @@ from pathlib import Path
 import psutil
 
 POLL_S = 0.1
+RUN_DIR = ("--run-dir", "--run_dir")
 TOKENS = "tir_engine_tokens_generated"
 KINDS = {
     "ray::RolloutActor": "rollout actor",
@@ -117,7 +119,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="seconds (default: %(default)s)")
     parser.add_argument("arguments", nargs="+", help="of openrlhf-tir, after --")
     args = parser.parse_args()
-    run_dir = Path(args.arguments[args.arguments.index("--run_dir") + 1])
+    flag = next((word for word in args.arguments if word in RUN_DIR), None)
+    if flag is None:
+        parser.error(f"the arguments have no {RUN_DIR[0]}: give the run a directory, where its marks are looked for")
+    run_dir = Path(args.arguments[args.arguments.index(flag) + 1])
     print(json.dumps(measure(args.arguments, run_dir, args.limit)))
 
 
