@@ -32,7 +32,13 @@ def checkpointed(overrides, tmp_path) -> dict:
     cfg = load(None, run)
     checkpoints = checkpoints_of(cfg, [Task("1+1?", "2")] * 2)
     ledger = Ledger(cfg.run_dir / LEDGER)
-    state = {"max_staleness": cfg.pipeline.S, "batch_size": 2, "world_size": 1, "ledger": asdict(ledger.mark())}
+    state = {
+        "max_staleness": cfg.pipeline.S,
+        "batch_size": 2,
+        "updates_per_batch": 1,
+        "world_size": 1,
+        "ledger": asdict(ledger.mark()),
+    }
 
     async def save():
         await checkpoints.take(2, NoLearner())
