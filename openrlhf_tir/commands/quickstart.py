@@ -25,7 +25,7 @@ OF_THE_BASE = ("data", "init", "base")
 
 SMOLLM2 = "smollm2"
 NOTICE = (
-    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes at least half an hour,"
+    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes half an hour or more,"
     " 11 GB of memory and 4 GB of disk. If it is stopped, the same command with --resume goes on from the last"
     " checkpoint."
 )
