@@ -22,11 +22,15 @@ logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give the files with the most slow tests to xdist's processes first: one that begins last would be waited for.
 
-    Takes effect with --no-loadscope-reorder; without it xdist sorts by the number of tests, whatever they cost.
+    Takes effect with --no-loadscope-reorder; without it xdist sorts by the number of tests, whatever they cost. The end
+    to end tests keep the order of their names, because one file breaks the engine that the others share (e2e/conftest).
     """
     if not hasattr(config, "workerinput") or getattr(config.option, "loadscopereorder", True):
         return
-    slow_tests = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    end_to_end = Path(__file__).parent / "e2e"
+    slow_tests = Counter(
+        item.path for item in items if item.get_closest_marker("slow") and end_to_end not in item.path.parents
+    )
     items.sort(key=lambda item: -slow_tests[item.path])  # stable: a file's tests, and equal files, keep their order
 
 
