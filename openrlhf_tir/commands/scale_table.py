@@ -9,12 +9,13 @@ from typing import Any
 from ..errors import ConfigError
 from ..machine.sizes import size
 from ..memory.shapes import SHAPES
-from ..simulation.scale import BANDWIDTH, ScalePlan, as_dict, plan_scale, simulated
+from ..simulation.scale import BANDWIDTH, ScalePlan, as_dict, plan_scale, simulate_plan
 
 MODELS = ["0.5b", "1.5b", "3b", "7b", "14b", "32b"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the table to `parser`."""
     group = parser.add_argument_group("what fits on how many cards")
     group.add_argument(
         "--cards",
@@ -49,7 +50,7 @@ def show(cards: list[int], models: list[str], push: str, gpu_gib: float, *, simu
         for number in cards:
             plan = plan_scale(model, SHAPES[model], number, gpu_gib=int(gpu_gib), push=push)
             if plan is not None and simulate:
-                plan = simulated(plan, SHAPES[model], gpu_gib=int(gpu_gib))
+                plan = simulate_plan(plan, SHAPES[model], gpu_gib=int(gpu_gib))
             rows.append((model, number, plan))
     if as_json:
         for model, number, plan in rows:
@@ -93,12 +94,9 @@ def _cells(plan: ScalePlan) -> list[Any]:
     engines = f"{layout.engines} x {layout.tensor_parallel}"
     if layout.shared:
         engines += f" ({layout.shared})"
-    store = size(plan.store_bytes)
-    if plan.replay_bytes:
-        store += f" + {size(plan.replay_bytes)} of experts"
     times = (plan.learner_s, plan.gather_s, plan.rollout_s, plan.push_s, plan.step_s)
     cells = [learner, engines, str(plan.prompts), *(f"{seconds:.1f}" for seconds in times)]
-    cells += [size(plan.push_bytes), store, f"{plan.env_at_once:.0f}", plan.first_limit]
+    cells += [size(plan.push_bytes), size(plan.store_bytes), f"{plan.env_at_once:.0f}", plan.first_limit]
     if plan.simulated:
         result = plan.simulated
         idle = f"{result['engine_idle']:.0%}, {result['learner_idle']:.0%}"

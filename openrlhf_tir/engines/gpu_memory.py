@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..machine.gpus import nvidia_smi
 from ..machine.sizes import size
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline
@@ -98,15 +98,7 @@ def _nvidia_smi(devices: str) -> list[Gpu]:
 
 
 def _query(query: str, devices: str) -> str:
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", devices]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=NVIDIA_SMI_TIMEOUT_S,
-        env={**os.environ, "LC_ALL": "C"},
-    ).stdout
+    return nvidia_smi(query, "--format=csv,noheader,nounits", "-i", devices, timeout_s=NVIDIA_SMI_TIMEOUT_S)
 
 
 def parse_gpus(csv: str, holders: dict[str, list[str]]) -> list[Gpu]:

@@ -6,7 +6,6 @@ nvidia-smi that answers otherwise, is not judged.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from .gpus import NVIDIA_SMI_S, gpu_count
+from .gpus import gpu_count, nvidia_smi
 
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """Major version of CUDA -> of the first driver that runs it (NVIDIA's table of minor-version compatibility)."""
@@ -28,12 +27,12 @@ class Cards:
 
     Attributes:
         driver: Version of the driver, as "580.159.03"; None if it is not known.
-        apart: Pairs of GPUs that cannot read each other's memory (no peer access), by index.
+        without_peer_access: Pairs of GPUs that cannot read each other's memory, by index.
         torch_cuda: The CUDA version that the installed torch was built with, as "13.0"; None if it has none.
     """
 
     driver: str | None = None
-    apart: tuple[tuple[int, int], ...] = ()
+    without_peer_access: tuple[tuple[int, int], ...] = ()
     torch_cuda: str | None = None
 
     @property
@@ -57,22 +56,15 @@ def torch_cuda() -> str | None:
     return found[1] if found else None
 
 
-def _nvidia_smi(arguments: Sequence[str]) -> str:
-    """Run nvidia-smi and return what it prints; "" if that fails."""
+def _ask_driver(arguments: Sequence[str]) -> str:
+    """Return what nvidia-smi prints; "" if there is none, or if it fails."""
     try:
-        return subprocess.run(
-            ["nvidia-smi", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=NVIDIA_SMI_S,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        ).stdout
+        return nvidia_smi(*arguments)
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def cards(ask: Callable[[Sequence[str]], str] = _nvidia_smi, gpus: int | None = None) -> Cards:
+def cards(ask: Callable[[Sequence[str]], str] = _ask_driver, gpus: int | None = None) -> Cards:
     """Return what the driver says of this machine's GPUs.
 
     Args:
@@ -96,7 +88,7 @@ def parse_peers(matrix: str) -> tuple[tuple[int, int], ...]:
 
     Anything but X and OK says why a pair has none: CNS (chipset), GNS (GPU), TNS (topology), NS, DR (disabled), U.
     """
-    apart = set()
+    pairs = set()
     for line in matrix.splitlines():
         name, *entries = line.split() or [""]
         if not _GPU.fullmatch(name) or not entries or _GPU.fullmatch(entries[0]):
@@ -104,5 +96,5 @@ def parse_peers(matrix: str) -> tuple[tuple[int, int], ...]:
         row = int(name.removeprefix("GPU"))
         for column, entry in enumerate(entries):
             if column != row and entry not in ("X", _REACHABLE):
-                apart.add((min(row, column), max(row, column)))
-    return tuple(sorted(apart))
+                pairs.add((min(row, column), max(row, column)))
+    return tuple(sorted(pairs))

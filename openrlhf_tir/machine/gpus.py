@@ -24,13 +24,29 @@ def gpu_count() -> int:
     return sum(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
+def nvidia_smi(*arguments: str, timeout_s: float = NVIDIA_SMI_S) -> str:
+    """Return what nvidia-smi prints in plain English, so that it can be parsed.
+
+    Raises:
+        OSError: There is no nvidia-smi.
+        subprocess.SubprocessError: It failed, or took longer than `timeout_s`.
+    """
+    return subprocess.run(
+        ["nvidia-smi", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=timeout_s,
+        env={**os.environ, "LC_ALL": "C"},
+    ).stdout
+
+
 def gpu_memory() -> int | None:
     """Return the bytes of this node's smallest GPU; None if there is none, or if nvidia-smi does not tell."""
     if not gpu_count():
         return None
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True).stdout
+        output = nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
         return min(int(line) for line in output.split()) << 20
     except (OSError, subprocess.SubprocessError, ValueError):
         return None

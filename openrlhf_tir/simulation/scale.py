@@ -71,6 +71,7 @@ class Layout:
         shared: "": the learner has cards of its own; else the setting with which one card does both.
         learner_gib: What a learner rank holds.
         sequences: Sequences of full length that an engine's cache holds.
+        kv_tokens: Tokens that it holds.
     """
 
     engines: int
@@ -99,10 +100,10 @@ class ScalePlan:
     tokens_per_s_of_engine: float
     store_bytes: int
     """What a batch's tokens take in the object store."""
-    replay_bytes: int
-    """What the experts of its tokens add with rollout.routing_replay; 0 for a dense model."""
     env_calls: int
+    """Calls of the environment in a step."""
     env_at_once: float
+    """Calls that run at the same time, on average."""
     controller_s: float
     simulated: dict[str, float] | None = None
 
@@ -148,7 +149,7 @@ def plan_scale(
     workload = workload or Workload.read(SEED_WORKLOAD)
     workload = replace(workload, prompts=max(workload.prompts, 2 * cards))
     candidates = [
-        _timed(model, config, cards, layout, gpu_gib, push, workload) for layout in layouts(config, cards, gpu_gib)
+        _plan_of(model, config, cards, layout, gpu_gib, push, workload) for layout in layouts(config, cards, gpu_gib)
     ]
     return min(candidates, key=lambda plan: (plan.step_s, plan.layout.learner_cards), default=None)
 
@@ -262,7 +263,7 @@ def parameters_of_a_token(config: dict[str, Any]) -> int:
     return count - (0 if tied else int(config["vocab_size"]) * int(config["hidden_size"]))
 
 
-def _timed(
+def _plan_of(
     model: str, config: dict[str, Any], cards: int, layout: Layout, gpu_gib: int, push: str, workload: Workload
 ) -> ScalePlan:
     shape = Shape.of(config)
@@ -271,8 +272,7 @@ def _timed(
     active = parameters_of_a_token(config)
     samples = workload.prompts * workload.samples_per_prompt
     written = workload.response_tokens.mean
-    observed = workload.tool_calls * workload.observation_tokens.mean
-    length = PROMPT_TOKENS + written + observed
+    length = mean_length(workload)
     tokens = samples * length
     # forward and backward: 6 operations per parameter, and causal attention 6 layers (a d) L^2 per sequence
     operations = tokens * (6 * active + 6 * shape.layers * shape.heads * shape.head_dim * length)
@@ -298,15 +298,18 @@ def _timed(
         push_bytes=push_bytes,
         tokens_per_s_of_engine=spec.saturated_tokens_per_s,
         store_bytes=round(tokens * TOKEN_BYTES),
-        replay_bytes=round(tokens * shape.layers * int(config["num_experts_per_tok"]))
-        if config.get("num_experts")
-        else 0,
         env_calls=calls,
         env_at_once=0.0,
         controller_s=CONTROLLER_S * samples / 2048,
     )
     # Little's law: calls that are under way = calls a second times their duration
     return replace(plan, env_at_once=calls / plan.step_s * workload.env_latency_s.mean)
+
+
+def mean_length(workload: Workload) -> float:
+    """Return the mean number of tokens of a trajectory: prompt, response and observations."""
+    observed = workload.tool_calls * workload.observation_tokens.mean
+    return PROMPT_TOKENS + workload.response_tokens.mean + observed
 
 
 def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: float) -> EngineSpec:
@@ -344,11 +347,10 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
     )
 
 
-def simulated(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int = 80, steps: int = 6) -> ScalePlan:
+def simulate_plan(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int = 80, steps: int = 6) -> ScalePlan:
     """Return the plan with what the simulator says of it, at the staleness bound of 2 that suits most runs."""
     workload = Workload.read(SEED_WORKLOAD)
-    length = PROMPT_TOKENS + workload.response_tokens.mean + workload.tool_calls * workload.observation_tokens.mean
-    spec = replace(engine_spec(config, plan.layout, gpu_gib, length), weight_push_s=plan.push_s)
+    spec = replace(engine_spec(config, plan.layout, gpu_gib, mean_length(workload)), weight_push_s=plan.push_s)
     workload = replace(
         workload, prompts=plan.prompts, steps=steps + WARM_UP, engine=spec, env_capacity=max(256, 8 * plan.prompts)
     )

@@ -172,9 +172,9 @@ def check_cards(cfg: Config, machine: Machine) -> list[str]:
             " that is built with an older CUDA."
         )
     facts = []
-    if machine.cards.apart and cfg.actor.world_size + cfg.vllm.num_engines * cfg.vllm.world_size > 1:
-        pairs = ", ".join(f"{a} and {b}" for a, b in machine.cards.apart[:4])
-        more = ", ..." if len(machine.cards.apart) > 4 else ""
+    if machine.cards.without_peer_access and cfg.actor.world_size + cfg.vllm.num_engines * cfg.vllm.world_size > 1:
+        pairs = ", ".join(f"{a} and {b}" for a, b in machine.cards.without_peer_access[:4])
+        more = ", ..." if len(machine.cards.without_peer_access) > 4 else ""
         facts.append(
             f"GPUs {pairs}{more} have no peer access: what they exchange goes through host memory. Keep"
             " vllm.tensor_parallel_size = 1 where the model fits, and vllm.sync_backend = 'file'"

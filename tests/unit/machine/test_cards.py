@@ -42,7 +42,7 @@ def test_the_driver_is_asked_once_and_a_machine_without_gpus_not_at_all():
         return "535.183.01\n535.183.01\n" if arguments[0].startswith("--query") else FOUR_GPUS
 
     found = cards(ask, gpus=2)
-    assert (found.driver, len(found.apart)) == ("535.183.01", 4)
+    assert (found.driver, len(found.without_peer_access)) == ("535.183.01", 4)
     assert asked == ["--query-gpu=driver_version", "topo"]
     assert cards(ask, gpus=0) == Cards()
     assert len(asked) == 2
@@ -77,7 +77,7 @@ def test_an_old_driver_ends_the_run_before_a_model_loads():
 
 def test_gpus_without_peer_access_are_named_with_the_settings_that_help():
     two = Config(vllm={"tensor_parallel_size": 2})
-    (fact,) = check_cards(two, machine(4, apart=((0, 2), (1, 3))))
+    (fact,) = check_cards(two, machine(4, without_peer_access=((0, 2), (1, 3))))
     assert "0 and 2" in fact and "vllm.tensor_parallel_size" in fact and "vllm.sync_backend" in fact
     assert check_cards(two, machine(4)) == []
 
