@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .recipe_draft import Draft
-from .trl_script import UNKNOWN, TrlScript
+from .trl_script import TrlScript
+from .trl_source import UNKNOWN
 
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-6,
