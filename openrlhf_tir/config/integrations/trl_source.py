@@ -39,6 +39,15 @@ def called(call: ast.Call) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def _is_table(columns: Any) -> bool:
+    """Return True for lists of the same length by name, which Dataset.from_dict takes."""
+    return (
+        isinstance(columns, dict)
+        and all(isinstance(column, list) for column in columns.values())
+        and len({len(column) for column in columns.values()}) == 1
+    )
+
+
 def _is_environ(node: ast.expr) -> bool:
     """Return True for an expression that reads a variable of the environment."""
     target = node.value if isinstance(node, ast.Subscript) else node.func if isinstance(node, ast.Call) else None
@@ -465,8 +474,8 @@ class SourceReader:
                 return str(values[0]) if values else "", keywords | {"args": values[1:]}, done
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) != "from_list":
                 columns = self.value(node.args[0]) if called(node) == "from_dict" and node.args else None
-                if isinstance(columns, dict) and all(isinstance(column, list) for column in columns.values()):
-                    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
+                if _is_table(columns):
+                    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
                     return "", {"rows": rows}, done
                 if called(node) in ("from_dict", "from_generator", "from_pandas", "from_json"):
                     return "", {}, done

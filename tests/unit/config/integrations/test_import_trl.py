@@ -391,6 +391,16 @@ def test_rows_in_columns_and_functions_of_a_file_beside_the_script_are_taken_ove
     assert namespace["near"]([""]) == [20]
 
 
+def test_no_row_is_lost_from_columns_of_unequal_length(imported):
+    """Dataset.from_dict refuses them: then the rows are not known, and none is written."""
+    text = (
+        "from datasets import Dataset\nrows = Dataset.from_dict({'prompt': ['1+1?', '2+2?'], 'answer': ['2']})\n"
+        "GRPOTrainer('m', right, GRPOConfig(), rows)"
+    )
+    _, path, _ = imported(HEAD + text)
+    assert not (path.parent / "r_rows.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("bash", "gpus", "rate"),
     [
