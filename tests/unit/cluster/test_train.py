@@ -115,7 +115,7 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
         f"Training is done, but the model could not be exported to {tmp_path / cfg.ckpt.output_dir}: "
     )
     assert ("are free now. Make room. " if kind == "a full disk" else ": rank 1 is gone. ") in said
-    assert ("step_000002" if saved else "no checkpoint") in said
+    assert ("--resume continues from step_000002, and exports it" if saved else "no checkpoint") in said
     assert "open 0, errors 0" in services.console.file.getvalue() or not saved
 
 

@@ -331,8 +331,8 @@ def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(cap
     train = jsonl(tmp_path / "train.jsonl", [{"prompt": "another", "label": "1"}])
     run, out = run_of(tmp_path), tmp_path / "o.jsonl"
     for argv, said in (
-        (("--samples", run), "--pass-rate"),
-        (("--samples", run, "--pass-rate", 0, 1), str(train)),
+        (("--samples", run), "Give --pass-rate LOW HIGH"),
+        (("--samples", run, "--pass-rate", 0, 1), f"None of the 1 rows of {train} was sampled in {run}"),
         (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2"),
         (("--samples", tmp_path / "no", "--pass-rate", 0, 1), f"--samples {tmp_path / 'no'}"),
     ):

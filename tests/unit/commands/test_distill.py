@@ -40,14 +40,14 @@ def test_standard_output_holds_rows_alone(run, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("nowhere --out x", "nowhere"),
+        ("nowhere --out x", "There is no run directory nowhere"),
         (". --out x", "--logger.trajectories 1"),
-        ("run --out run/there", "--force"),
-        ("run --out x --wrong-too", "--min-reward"),
+        ("run --out run/there", "--out run/there exists"),
+        ("run --out x --wrong-too", "Give --min-reward too"),
         ("run --out x --min-reward nan", "--min-reward nan"),
         ("run --out x --min-reward 2", "low_reward 3"),
-        ("run --out no/such/file", "--out no/such/file"),
-        ("run", "--out"),
+        ("run --out no/such/file", "--out no/such/file cannot be written"),
+        ("run", "required: --out"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv, message):

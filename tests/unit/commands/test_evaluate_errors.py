@@ -12,8 +12,8 @@ from tests.pipeline.fakes import group_of
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("reward_error", r"reward_error 4.*mine\.py:4: KeyError"),
-        ("timeout", r"timeout 4(?!.*mine\.py)"),
+        ("reward_error", r"^4 of 4 .*reward_error 4.*mine\.py:4: KeyError"),
+        ("timeout", r"^4 of 4 .*timeout 4(?!.*mine\.py)"),
     ],
 )
 def test_a_reward_that_fails_is_not_taken_for_infrastructure(reason, said):

@@ -73,17 +73,17 @@ def test_held_out_rows_are_read_too(sft, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "argv", "message"),
     [
-        ([{"messages": [PLACE]}], "", "rows.jsonl line 1"),
+        ([{"messages": [PLACE]}], "", "rows.jsonl line 1: none of its 1 messages is the assistant's"),
         ([{"q": "?"}], "", "sft.input_key"),
-        ([], "", "rows.jsonl"),
+        ([], "", "nothing is left to learn from (it has no rows)"),
         ("nowhere.jsonl", "", "sft.dataset"),
-        ([{"text": "a" * 300}], "", "sft.max_len = 256"),
+        ([{"text": "a" * 300}], "", "(too long 1). Raise sft.max_len = 256"),
         ([{"text": "a" * 1100}], "--sft.max_len 2000", "--sft.max_len 1024"),
         ([{"text": "a"}], "--actor.model_name_or_path ./no", "'./no'"),
         ([{"text": "a"}], "--ds.attn_implementation flash_attention_2", "ds.attn_implementation = 'flash_attention_2'"),
-        ([{"text": "a"}], "--ds.packing_samples", "ds.packing_samples"),
-        ([{"text": "ab"}], "--resume", "--resume"),
-        ([{"text": "a"}], "--sft.batch_size 1", "sft.batch_size = 1"),
+        ([{"text": "a"}], "--ds.packing_samples", "ds.packing_samples needs flash attention"),
+        ([{"text": "ab"}], "--resume", "There is no checkpoint in"),
+        ([{"text": "a"}], "--sft.batch_size 1", "sft.batch_size = 1 is less than the 2 learner ranks"),
     ],
 )
 def test_bad_input_is_refused_before_a_model_is_loaded_with_fact_value_and_remedy(

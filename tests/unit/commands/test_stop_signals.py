@@ -91,7 +91,7 @@ def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tm
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child)
-    assert f"Stopped by {number.name}" in said and "--resume" in said and "Traceback" not in said
+    assert f"Stopped by {number.name}" in said and "--resume continues from it" in said and "Traceback" not in said
 
 
 def test_signals_that_come_together_are_one_request(tmp_path):

@@ -45,8 +45,8 @@ def test_what_is_at_the_bounds_is_accepted():
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ('["actor.muon"]\nlr = 1.0\n', "'actor.muon' in recipe .*"),
-        ('"actor.l2" = 0.1\n', "'actor.l2' in recipe .*"),
+        ('["actor.muon"]\nlr = 1.0\n', "'actor.muon' in recipe .* is one name, as it is quoted"),
+        ('"actor.l2" = 0.1\n', "'actor.l2' in recipe .* is one name, as it is quoted"),
         (
             '[envs]\nurl = "http://x"\n',
             r"envs.url in recipe .* .*'http://x'.*\[envs\]",
@@ -62,5 +62,5 @@ def test_a_recipe_whose_sections_are_none_says_how_to_write_them(toml, said, tmp
 
 def test_a_recipe_without_a_name_is_not_the_defaults():
     """`--recipe "$RECIPE"` in a script that did not set it."""
-    with pytest.raises(ConfigError, match="''"):
+    with pytest.raises(ConfigError, match="Recipe '' is neither a file nor"):
         load("")

@@ -33,7 +33,7 @@ def test_it_is_off_unless_it_is_asked_for():
         ({"pipeline__mode": "pipeline_drain"}, "'pipeline_drain'"),
         (
             {"train__batch_size": 1024, "pipeline__max_staleness": 3, "train__max_steps": 10},
-            "2",
+            r" a batch makes 2 \(train\.batch_size",
         ),
         ({"algo__kl__init_coef": 0.1}, "KL"),
         ({"actor__optim": "muon"}, "actor.optim = 'muon'"),
@@ -51,7 +51,7 @@ def test_it_is_off_unless_it_is_asked_for():
     ],
 )  # fmt: skip
 def test_what_needs_the_whole_batch_is_refused_with_a_remedy(overrides, why):
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=rf"(?=pipeline\.early_accumulation = 'on').*{why}"):
         config(**overrides)
 
 
@@ -79,5 +79,5 @@ def test_an_estimator_of_ones_own_must_say_that_a_group_is_enough(tmp_path, more
     check_names(config(algo__advantage__estimator=f"{tmp_path / 'own.py'}:mine"), problems)
     assert bool(problems) is refused
     if refused:
-        with pytest.raises(ConfigError, match=r"own\.py"):
+        with pytest.raises(ConfigError, match=r"early_accumulation = 'on' .*own\.py.*by_group=True"):
             problems.raise_any()

@@ -95,7 +95,7 @@ def test_a_name_that_is_openrlhfs_alone_is_no_flag_of_ours(name):
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])
 def test_a_refused_flag_raises_with_its_reason(name):
-    with pytest.raises(ConfigError, match="--") as e:
+    with pytest.raises(ConfigError, match="is not taken over") as e:
         parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"]))
     assert RULES[name].why in str(e.value)
 
@@ -243,7 +243,7 @@ def test_our_own_name_and_a_translated_one_that_says_something_else_are_refused(
 
 
 def test_a_translated_flag_without_its_value_is_refused():
-    with pytest.raises(ConfigError, match=r"--actor\.adam\.lr"):
+    with pytest.raises(ConfigError, match=r"--actor\.adam\.lr has no value"):
         parse("--actor.adam.lr")
 
 

@@ -77,3 +77,11 @@ def from_flags(*words: str) -> Config:
     add_config_flags(parser)
     args, args.unknown = parser.parse_known_args(words)
     return config_from(args, Problems())
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (3, 2)])
+def test_a_command_has_the_ranks_of_its_machine_unless_its_flags_say_how_many(monkeypatch, gpus, ranks):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("openrlhf_tir.config.ranks.gpu_count", lambda: gpus)
+    assert from_flags().actor.world_size == ranks
+    assert from_flags("--actor.num_gpus_per_node", "4").actor.world_size == 4

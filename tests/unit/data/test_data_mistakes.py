@@ -63,10 +63,10 @@ def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("check ''", "ConfigError: ''"),
+        ("check ''", "'' is not a data set."),
         ("check nowhere.jsonl", "Set DATA to a file, a directory, or a name on the hub."),
-        ("convert '' --out o.jsonl", "ConfigError: ''"),
-        ("decontaminate rows.jsonl --against '' --out o.jsonl", "ConfigError: ''"),
+        ("convert '' --out o.jsonl", "'' is not a data set."),
+        ("decontaminate rows.jsonl --against '' --out o.jsonl", "'' is not a data set."),
         ("convert rows.jsonl --out ''", "--out . is a directory. Give the path of a file."),
         ("convert rows.jsonl --out pipe.jsonl", "--out pipe.jsonl is a pipe or a device."),
         ("convert rows.jsonl --join no.json --out o.jsonl", "--join no.json: there is no such file."),

@@ -89,7 +89,7 @@ async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_p
     store = await sampled(tmp_path / "more", Pool(lost=[3, 50, 60]))
     with pytest.raises(
         EvaluationFailed,
-        match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command",
+        match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command samples only the others",
     ):
         check_lost(store.items, 2, tmp_path)
 
@@ -140,7 +140,7 @@ async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
         await sampled(tmp_path, pool)
     assert e.group_contains(
         EvaluationFailed,
-        match=r"^3 .*aime24.*mine.py:4: KeyError",
+        match=r"^3 consecutive problems of aime24 cannot be graded. The last error: mine.py:4: KeyError",
     )
     assert len(rows(tmp_path)) < 100
 

@@ -89,7 +89,7 @@ def test_garbled_lines_are_logged_when_read_and_set_aside_by_a_resume(tmp_path, 
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 1.0}\nnot json\n\xff\xfe\n[3]\n{"loss": 2.0}\n{"step": 2, "loss": 2.0}\n')
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0]
-    assert "metrics.jsonl:2" in caplog.text and len(caplog.records) == 1
+    assert "metrics.jsonl:2 holds b'not json" in caplog.text and " 3 more" in caplog.text and len(caplog.records) == 1
     with MetricsLog(tmp_path, PLAIN) as log:
         assert log.truncate_after(1) == 1
         log.log(2, {"loss": 20.0})
@@ -129,6 +129,7 @@ def test_a_full_disk_is_said_once_and_the_rows_come_when_there_is_room(tmp_path,
     log.close()
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0, 3.0, 4.0]
     assert len(caplog.records) == 3, "the refusal, its end, and the torn line that was read"
+    assert "is written again. Rows lost meanwhile: 0." in caplog.text
 
 
 def test_the_kernel_s_own_full_device_ends_nothing(caplog):

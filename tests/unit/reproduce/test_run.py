@@ -201,7 +201,7 @@ def test_a_base_model_of_an_unknown_lesson_is_refused_with_the_list(tmp_path, ca
     ("argv", "message"),
     [
         (["nope"], "Unknown miniature 'nope'. Known: "),
-        ([], "zerotir, zero_tir_rl"),
+        ([], "Name a miniature: zerotir, "),
         (["zerotir", "--seeds", "0"], "give 1 to 8"),
         (["zerotir", "--arm-timeout", "0"], "--arm-timeout"),
     ],

@@ -67,6 +67,7 @@ MISTAKES = [
 def test_a_combination_that_is_surely_a_mistake_gets_one_remark_with_its_settings(settings, named):
     lines = of(settings)
     assert sum(all(setting in line for setting in named) for line in lines) == 1, lines
+    assert all(" Use " in line or " Leave " in line or " Raise " in line for line in lines), "each has a remedy"
 
 
 @pytest.mark.parametrize(
@@ -167,12 +168,14 @@ def test_a_coefficient_of_the_kl_that_one_batch_would_turn_round_is_refused(read
     if value > 0:
         assert check(load(None, {**ready, **kl, **batch}), machine=CPU)
     else:
-        assert "algo.kl.horizon = 409" in refused({**ready, **kl, **batch})
+        assert "algo.kl.horizon = 409 samples is at most a fifth of a batch of 2048" in refused(
+            {**ready, **kl, **batch}
+        )
 
 
 def test_a_critic_has_no_more_updates_than_samples(ready):
     said = refused(ready, algo__advantage__estimator="gae", critic__updates=5)
-    assert "critic.updates = 5" in said
+    assert "critic.updates = 5 is more than the 4 samples of a batch" in said
     assert check(load(None, {**ready, "algo.advantage.estimator": "gae", "critic.updates": 4}), machine=CPU)
 
 

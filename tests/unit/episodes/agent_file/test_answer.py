@@ -181,11 +181,11 @@ async def test_a_request_that_is_given_up_is_taken_back():
     ("text", "said"),
     [
         ("x = 1\n", "'AgentExecutor'"),
-        ("AgentExecutor = 3\n", "AgentExecutor"),
+        ("AgentExecutor = 3\n", "AgentExecutor is int, which cannot be called"),
         ("class AgentExecutor:\n    pass\n", "agent.py:1: AgentExecutor has no `async def execute`"),
         (
             "class AgentExecutor:\n    async def execute(self, prompt):\n        ...\n",
-            "OpenRLHF 0.11.2",
+            "cannot be called as OpenRLHF 0.11.2 does: got an unexpected keyword",
         ),
         (
             (
