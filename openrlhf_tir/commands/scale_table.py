@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from ..config.numbers import whole
 from ..errors import ConfigError
 from ..machine.sizes import size
 from ..memory.shapes import SHAPES
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cards",
         nargs="+",
-        type=int,
+        type=whole(at_least=1),
         metavar="N",
         help="for each number of cards: the layout that fits whose step is shortest, and what limits it first",
     )
@@ -38,10 +39,8 @@ def show(cards: list[int], models: list[str], push: str, gpu_gib: float, *, simu
     """Print one row for each model and number of cards. Return 0.
 
     Raises:
-        ConfigError: A number of cards is not positive, or the card is none whose memory bandwidth is known.
+        ConfigError: The card is none whose memory bandwidth is known.
     """
-    if min(cards) < 1:
-        raise ConfigError(f"--cards {min(cards)} is no number of cards. Give 1 or more.")
     if int(gpu_gib) not in BANDWIDTH:
         known = ", ".join(map(str, BANDWIDTH))
         raise ConfigError(f"--gpu-gib {gpu_gib:g} with --cards: constants are known for cards of {known} GiB. Use one.")

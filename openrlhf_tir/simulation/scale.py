@@ -10,6 +10,7 @@ A step trains B prompts with n samples each, as the workload file says; B grows 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -27,7 +28,8 @@ from .workload import PROMPT_TOKENS, SEED_WORKLOAD, EngineSpec, Workload
 # --- Measured (docs/gpu.md) ---
 MFU = 0.475
 """Share of the card's peak in a learner step without recomputation: 1.5 billion parameters, rows of 32,768 tokens, one
-H200. Recomputation of every layer takes a forward pass more, so that 3/4 of it are left."""
+H200. Recomputation of every layer adds a forward pass. The 3/4 that are then left are derived: a step with
+recomputation was measured on an H100 only, at .244 (docs/gpu.md)."""
 HOST_S_PER_TOKEN = 1 / 20_000
 """Seconds of an engine's process for a sampled token with its log-prob: 512 sequences of 0.5 billion parameters, H200.
 No engine of one process is faster, however small the model."""
@@ -55,6 +57,8 @@ LONGEST = 8192 + 1024
 TOKENS_PER_CARD = 16_384
 LEAST_SEQUENCES = 32
 """An engine whose cache holds fewer sequences of full length is not considered."""
+LONG_TAIL = 1.5
+"""A simulated step this many times as long as the one without gaps waits for the longest responses."""
 TOKEN_BYTES = 12
 """Token id, log-prob and version of a token in the object store."""
 
@@ -116,6 +120,8 @@ class ScalePlan:
     @property
     def first_limit(self) -> str:
         """What the step waits for."""
+        if self.simulated and self.simulated["step_s"] > LONG_TAIL * self.step_s:
+            return "the longest responses"
         training = {
             "learner's arithmetic": self.learner_s,
             "gathering weights (ZeRO-3)": self.gather_s,
@@ -134,7 +140,6 @@ def plan_scale(
     *,
     gpu_gib: int = 80,
     push: str = "file",
-    workload: Workload | None = None,
 ) -> ScalePlan | None:
     """Return the plan whose step is shortest; None if no layout fits.
 
@@ -144,9 +149,8 @@ def plan_scale(
         cards: Number of cards.
         gpu_gib: Memory of one.
         push: vllm.sync_backend.
-        workload: Batch, lengths and latencies; the seed workload if not given.
     """
-    workload = workload or Workload.read(SEED_WORKLOAD)
+    workload = Workload.read(SEED_WORKLOAD)
     workload = replace(workload, prompts=max(workload.prompts, 2 * cards))
     candidates = [
         _plan_of(model, config, cards, layout, gpu_gib, push, workload) for layout in layouts(config, cards, gpu_gib)
@@ -175,17 +179,16 @@ def layouts(config: dict[str, Any], cards: int, gpu_gib: int) -> Iterator[Layout
 
 
 def _on_one_card(directory: str, gpu_gib: int) -> Iterator[Layout]:
-    for offload in (False, True):
-        for cache_mib in (32_768, 16_384, 8_192, 4_096):
-            cfg = _config(directory, 1, 1, 1, offload, share_gpus=True, kv_cache_mib=cache_mib)
-            layout = _if_it_fits(cfg, gpu_gib, "train.share_gpus", least=2)
-            if layout is not None:
-                yield layout
-                return
-    for offload in (False, True):
-        for share in (0.8, 0.7, 0.6, 0.5):
-            cfg = _config(directory, 1, 1, 1, offload, colocate_all=True, utilization=share)
-            layout = _if_it_fits(cfg, gpu_gib, "train.colocate_all", least=2)
+    """Yield the first layout that fits: sharing before taking turns, no offloading before it, the largest cache."""
+    side_by_side = [{"share_gpus": True, "kv_cache_mib": mib} for mib in (32_768, 16_384, 8_192, 4_096)]
+    in_turns = [{"colocate_all": True, "utilization": share} for share in (0.8, 0.7, 0.6, 0.5)]
+    ways: tuple[tuple[str, list[dict[str, Any]]], ...] = (
+        ("train.share_gpus", side_by_side),
+        ("train.colocate_all", in_turns),
+    )
+    for shared, attempts in ways:
+        for offload, settings in itertools.product((False, True), attempts):
+            layout = _if_it_fits(_config(directory, 1, 1, 1, offload, **settings), gpu_gib, shared, least=2)
             if layout is not None:
                 yield layout
                 return
@@ -278,7 +281,9 @@ def _plan_of(
     operations = tokens * (6 * active + 6 * shape.layers * shape.heads * shape.head_dim * length)
     learner_s = operations / (layout.learner_cards * PEAK_FLOPS * MFU * 0.75)
     passes = math.ceil(tokens / (layout.learner_cards * TOKENS_PER_CARD))
-    link = NODE_BYTES_PER_S if layout.learner_cards <= CARDS_OF_A_NODE else NETWORK_BYTES_PER_S
+    # Between nodes every card of a node sends its part of the ring through a network card of its own.
+    nodes_link = CARDS_OF_A_NODE * NETWORK_BYTES_PER_S
+    link = NODE_BYTES_PER_S if layout.learner_cards <= CARDS_OF_A_NODE else nodes_link
     # per pass: weights gathered forwards and backwards, gradients scattered, two bytes each
     gather_s = passes * 6 * count / link if layout.learner_cards > 1 else 0.0
     spec = engine_spec(config, layout, gpu_gib, length)
@@ -321,8 +326,8 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
     shape = Shape.of(config)
     count = of_config(config)
     assert shape is not None and count is not None, "a layout exists, so the shape is complete"
-    experts = int(config.get("num_experts") or 0)
-    dense = of_config({**config, "num_experts": 1, "num_experts_per_tok": 1}) if experts else count
+    experts = next((int(config[name]) for name in EXPERTS if config.get(name)), 0)
+    dense = of_config({**config, **{name: 1 for name in EXPERTS if config.get(name)}}) if experts else count
     assert dense is not None, "the shape is complete"
     bandwidth = BANDWIDTH.get(gpu_gib, min(BANDWIDTH.values())) * BANDWIDTH_SHARE * layout.tensor_parallel
     most = max(1, min(512, int(layout.kv_tokens / length)))
