@@ -99,7 +99,7 @@ class ReadBack:
                     self._fused[part] = (fused, position)
         self._noted: dict[str, dict[tuple[int, bool], Any]] = {}
         self._compared = 0
-        """Number of pushes that were compared; it says which columns of packed layers the next one reads."""
+        """Number of comparisons without a difference; it says which columns of packed layers the next one reads."""
         self._trusted: set[Key] | None = None
         """Places at which a load from disk was read back correctly; None: all places."""
         self._logged: set[str] = set()
@@ -197,7 +197,8 @@ class ReadBack:
                     unread.append(name)
                 elif not verdict:
                     differing.append(name)
-        self._compared += 1
+        if not differing:  # a repeated push is read where the fault was seen
+            self._compared += 1
         self._log_once(unread)
         missing = self._not_covered(sent, set(unread))
         return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
