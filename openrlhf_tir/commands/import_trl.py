@@ -141,8 +141,10 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
             if Path(word).name == "trl" and flags[i + 1 : i + 2] and flags[i + 1] in COMMANDS:
                 text, behind = text_of_command(flags[i + 1]), flags[i + 2 :]
                 return read_trl_text(text, path, behind), path, _processes(behind)
-            file = next((base / word for base in (Path(), path.parent) if (base / word).is_file()), None)
-            if not word.endswith(".py") or file is None:
+            if not word.endswith(".py"):
+                continue
+            file = next((base / word for base in (Path(), path.parent) if _is_file(base / word)), None)
+            if file is None:
                 continue
             try:
                 return read_trl_script(file, flags[i + 1 :])[0], file, _processes(flags[:i])
@@ -155,6 +157,14 @@ def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int |
         f"{path} starts no Python script that is on this machine, and no `trl grpo`, `trl rloo` or `trl sft`. Give the"
         " Python script itself, with its flags: openrlhf-tir import-trl train.py --config args.yaml"
     )
+
+
+def _is_file(path: Path) -> bool:
+    """Return True for an existing file. A word that is too long for a path names none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _processes(words: Sequence[str]) -> int | None:

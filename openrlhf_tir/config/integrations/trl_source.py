@@ -39,11 +39,10 @@ def called(call: ast.Call) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_table(columns: Any) -> bool:
+def _is_table(columns: dict[Any, Any]) -> bool:
     """Return True for lists of the same length by name, which Dataset.from_dict takes."""
     return (
-        isinstance(columns, dict)
-        and all(isinstance(column, list) for column in columns.values())
+        all(isinstance(column, list) for column in columns.values())
         and len({len(column) for column in columns.values()}) == 1
     )
 
@@ -238,8 +237,8 @@ class SourceReader:
                 for part in node.values
             ]
             return UNKNOWN if any(part is UNKNOWN for part in parts) else "".join(map(str, parts))
-        if isinstance(node, ast.Call) and called(node) in ("get", "getenv") and len(node.args) == 2:
-            return self.value(node.args[1], depth + 1)  # os.environ.get("X", default)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "get" and node.args:
+            return self._got(node.func.value, node.args, depth)
         if isinstance(node, ast.Call) and called(node) in LOADERS:
             named = [k.value for name in MODEL_KEYWORDS for k in node.keywords if k.arg == name]
             first = [*node.args[:1], *named]
@@ -272,6 +271,15 @@ class SourceReader:
             if value is UNKNOWN or bool(value) == wanted:
                 return value
         return value
+
+    def _got(self, table: ast.expr, arguments: Sequence[ast.expr], depth: int) -> Any:
+        """Return table.get(key, default); UNKNOWN where table or key is not known."""
+        items, key = self.value(table, depth + 1), self.value(arguments[0], depth + 1)
+        if not isinstance(items, dict) or not isinstance(key, str):
+            return UNKNOWN
+        if key in items:
+            return items[key]
+        return self.value(arguments[1], depth + 1) if len(arguments) > 1 else None
 
     def _cast(self, kind: str, value: Any) -> Any:
         """Return int(value) and the like; UNKNOWN where that cannot be known or would fail."""
@@ -474,7 +482,7 @@ class SourceReader:
                 return str(values[0]) if values else "", keywords | {"args": values[1:]}, done
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) != "from_list":
                 columns = self.value(node.args[0]) if called(node) == "from_dict" and node.args else None
-                if _is_table(columns):
+                if isinstance(columns, dict) and _is_table(columns):
                     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
                     return "", {"rows": rows}, done
                 if called(node) in ("from_dict", "from_generator", "from_pandas", "from_json"):

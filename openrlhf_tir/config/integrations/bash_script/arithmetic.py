@@ -81,22 +81,27 @@ def _choice(tokens: list[str]) -> int:
 
 def _binary(tokens: list[str], least: int) -> int:
     """Read operators that bind at least as tightly as `least`, from the left."""
-    value = _unary(tokens)
+    value = _power(tokens)
     while tokens and tokens[-1] in BINARY and BINARY[tokens[-1]][0] >= least:
         binds, compute = BINARY[tokens.pop()]
         value = _bounded(compute, value, _binary(tokens, binds + 1))
     return value
 
 
+def _power(tokens: list[str]) -> int:
+    """Read `a ** b`, which groups from the right and binds less tightly than a sign: -2 ** 2 is 4 in bash."""
+    value = _unary(tokens)
+    if _take(tokens, "**"):
+        return _bounded(operator.pow, value, _power(tokens))
+    return value
+
+
 def _unary(tokens: list[str]) -> int:
-    """Read a sign in front of a value, or a power."""
+    """Read a value with its signs."""
     for sign, compute in (("-", operator.neg), ("+", operator.pos), ("~", operator.invert), ("!", operator.not_)):
         if _take(tokens, sign):
             return int(compute(_unary(tokens)))
-    value = _operand(tokens)
-    if _take(tokens, "**"):
-        return _bounded(operator.pow, value, _unary(tokens))
-    return value
+    return _operand(tokens)
 
 
 def _operand(tokens: list[str]) -> int:

@@ -66,6 +66,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("run $(printf '%s_%03d' a 7) $(printf '%s,' b c)", ["run", "a_007", "b,c,"]),
         ("cat > a.txt <<EOF\n--x 1\n-y\nEOF\nmapfile -t A < a.txt; run \"${A[@]}\"", ["run", "--x 1", "-y"]),
         ("cat > a.txt <<EOF\n--x 1\n-y\nEOF\nrun $(cat a.txt)", ["run", "--x", "1", "-y"]),
+        ("run $((-2 ** 2)) $((2 ** 3 ** 2))", ["run", "4", "512"]),
         ("N=64; run $((N > 32 ? 8 : 4)) $((N % 7 * 2)) $((2 ** 3 ** 1))", ["run", "8", "2", "8"]),
         ("N=64; run $((N == 64 && !0)) $((1 << 4 | 1))", ["run", "1", "17"]),
         ("run $((-7 / 2)) $((-7 % 3)) $((0x10)) $((010)) $((- (2 + 3)))", ["run", "-3", "-1", "16", "8", "-5"]),
