@@ -1,6 +1,7 @@
-"""The environment servers that a run starts itself: one for each environment without a URL. A server that dies is
-started
-again."""
+"""The environment servers that a run starts itself: one for each environment without a URL.
+
+A server that dies is started again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from ..config import Config
@@ -32,8 +33,7 @@ OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds
 """Flags of a server that the run sets itself, or for which it has a setting."""
 RESET_SHARE = 0.9
 """Share of env.reset_timeout_s after which a reset of a user's class is given up: its caller still waits, and learns
-where
-the class is."""
+where the class is."""
 OWN = "env_servers.own"
 """The server of a user's class, env.file."""
 START_TIMEOUT_S = 120.0
@@ -175,9 +175,13 @@ class EnvServer:
 
         If this machine has no room for it (a failed fork), `first_start` tries again.
         """
-        with suppress(OSError):
+        try:
             await self._spawn(port=0)
-            self._begun = True
+        except OSError as error:
+            log.warning("the %s environment server does not start yet: %s", self.env.name, error)
+            await self.stop()
+            return
+        self._begun = True
 
     async def first_start(self, wait_s: float) -> str:
         """Start the server on a free port and return its URL.
@@ -259,8 +263,7 @@ class EnvServer:
         """Start the server again on the same port whenever it dies. The environment client retries meanwhile.
 
         If it does not start, or this machine has no room to start it (a failed fork), it is tried again after a growing
-        pause.
-        The pipeline stops the run when too many groups fail.
+        pause. The pipeline stops the run when too many groups fail.
         """
         failures = 0
         while True:

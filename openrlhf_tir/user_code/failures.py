@@ -121,14 +121,19 @@ def suspended_at(coroutine: Any, file: str | None) -> str | None:
 
 
 def thread_at(file: str) -> str | None:
-    """Return "file:line" of the innermost line of `file` that another thread executes; None if none does."""
+    """Return "file:line" of the innermost line of `file` that another thread executes.
+
+    None if no thread does, or if several do, since nothing says for which of them the caller waits.
+    """
+    places = []
     for thread, outermost in sys._current_frames().items():
         frame: FrameType | None = outermost if thread != threading.get_ident() else None
         while frame is not None:
             if frame.f_code.co_filename == file:
-                return f"{file}:{frame.f_lineno}"
+                places.append(f"{file}:{frame.f_lineno}")
+                break
             frame = frame.f_back
-    return None
+    return places[0] if len(places) == 1 else None
 
 
 def running_in(frame: FrameType | None, file: str | None) -> bool:

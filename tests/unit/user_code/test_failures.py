@@ -68,14 +68,21 @@ def test_the_line_that_another_thread_executes_is_known():
         go_on.wait()
 
     thread = threading.Thread(target=work)
+    second = threading.Thread(target=work)
     thread.start()
     started.wait()
     try:
         assert thread_at(__file__) in [f"{__file__}:{work.__code__.co_firstlineno + n}" for n in (1, 2)]
         assert thread_at("another.py") is None
+        started.clear()
+        second.start()
+        started.wait()
+        assert thread_at(__file__) is None, "of two threads nothing says which one is meant"
     finally:
         go_on.set()
         thread.join()
+        if second.ident is not None:
+            second.join()
 
 
 @pytest.fixture
