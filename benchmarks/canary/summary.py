@@ -127,7 +127,9 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
 
 
 def replay(trials: int = 20_000, tokens: int = 400, seed: int = 0) -> dict[str, float]:
-    """Simulate pushes whose tokens differ as an H100's did, and judge them by the old rule and by this one.
+    """Simulate pushes with levels fitted to three pushes of an H100, and judge them by the old rule and by this one.
+
+    It is no record of the new rule on a GPU: the shape of the differences is the one measured on a CPU.
 
     Each text of a push differs like one of the three recorded pushes, chosen at random. This is harsher than a run,
     where the texts stay the same from push to push. The old rule sees 64 tokens, lognormal with the recorded median and

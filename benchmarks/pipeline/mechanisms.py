@@ -1,12 +1,12 @@
 """Measure what each optional mechanism of the pipeline brings: python -m benchmarks.pipeline.mechanisms
 
 Every mechanism is simulated with and without, in the situations in which a user could gain from it, on the seed
-workload and on `workload_tools.toml`, for three seeds of the workload's lengths, latencies and verdicts. Nothing is
-emulated on the wall clock, so a figure depends on the code and the seed alone.
+workload and on `workload_tools.toml`, for three seeds (the kept rows: one or two) of the workload's lengths, latencies
+and verdicts. Nothing is emulated on the wall clock, so a figure depends on the code and the seed alone.
 
     gain    (seconds of a step without) / (seconds of a step with) - 1, the mean over the seeds
     spread  sample standard deviation of the three gains, which are paired: both runs of a seed have the same work
-    counts  the gain is more than twice the spread, so it is not one of the seeds alone
+    counts  the gain is more than twice the spread, so it is not one of the seeds alone; one seed counts for nothing
 
 A mechanism earns its lines if a gain counts and is at least 10 % in one of its situations. `docs/design-decisions.md`
 has the table with what speaks for a mechanism besides: reliability, a method's specification, or a user's OpenRLHF
@@ -85,8 +85,6 @@ FAST_ADVISED = Situation("learner 4x as fast, advised settings", settings={"max_
 TOOLS = Situation("slow tools, learner 4x as fast, S = 4", path=TOOLS_WORKLOAD, settings={"max_staleness": 4})
 TOOLS_ADVISED = replace(TOOLS, name="slow tools, advised settings", settings={"max_staleness": 4, **ADVISED})
 EVEN = Situation("learner as fast as a rollout, S = 4", ratio=1.0, settings={"max_staleness": 4})
-SYNC = Situation("sync, learner 4x as fast", settings={"mode": "sync"})
-TOOLS_SYNC = replace(TOOLS, name="slow tools, sync", settings={"mode": "sync"})
 FALLING_2 = Situation("acceptance 80 % to 10 %, S = 2", ratio=None, settings={"max_staleness": 2}, steps=20,
                       acceptance="falling")  # fmt: skip
 FALLING_4 = replace(FALLING_2, name="acceptance 80 % to 10 %, S = 4", settings={"max_staleness": 4})
@@ -245,7 +243,7 @@ def row(
     gains = [slow / fast - 1 for (fast, _), (slow, _) in zip(with_it, without, strict=True)]
     gain = statistics.mean(gains)
     spread = statistics.stdev(gains) if len(gains) > 1 else 0.0
-    counts = abs(gain) > 2 * spread and abs(gain) >= 0.0005
+    counts = len(gains) > 1 and abs(gain) > 2 * spread and abs(gain) >= 0.0005
     return {
         "mechanism": mechanism,
         "situation": situation,
@@ -265,6 +263,8 @@ def verdict(row: Mapping[str, Any]) -> str:
     """Return what a row says about its mechanism, by the step's time alone."""
     if row["earns"]:
         return "earns its lines"
+    if len(row["gains"]) < 2:
+        return "one seed: not judged"
     return "below the bar" if row["counts"] else "no effect"
 
 

@@ -82,7 +82,7 @@ def test_right_pushes_and_faults_are_judged_against_the_pushes_before_them():
     assert judged["faults"]["nothing_loaded"][0]
 
 
-def test_the_pushes_recorded_on_an_h100_raise_no_alarm():
+def test_simulated_pushes_with_levels_fitted_to_an_h100s_and_the_spread_of_a_cpu_raise_no_alarm():
     found = summary.replay(trials=2_000)
     assert (found["first_round_false_alarms"], found["false_alarms"]) == (0, 0)
     assert found["old_rule_false_alarms"] > 0

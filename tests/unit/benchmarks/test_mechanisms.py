@@ -32,3 +32,9 @@ def test_the_kept_rows_are_a_table_with_one_line_each():
     rows = json.loads(RESULTS.read_text())["rows"]
     assert len(markdown(rows).splitlines()) == 2 + len(rows)
     assert all(kept["earns"] == (kept["counts"] and kept["gain"] >= 0.10) for kept in rows)
+    assert not any(kept["counts"] for kept in rows if len(kept["gains"]) < 2)
+
+
+def test_one_seed_counts_for_nothing():
+    result = row("m", "s", [(100.0, 1.0)], [(120.0, 1.0)])
+    assert not result["counts"] and not result["earns"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.start_up import kind_of, tokens_of
+from benchmarks.start_up import TOKENS, kind_of, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,9 @@ def test_an_actor_that_does_not_answer_has_sampled_nothing(tmp_path):
     endpoint = tmp_path / "rollout-0"
     endpoint.write_text("http://127.0.0.1:9\n")
     assert tokens_of(endpoint) == 0.0
+
+
+def test_the_counter_is_one_that_actors_export():
+    from openrlhf_tir.serving import metrics
+
+    assert f'"{TOKENS}"' in Path(metrics.__file__).read_text()
