@@ -168,7 +168,7 @@ class EnvService:
                 reply = self._late(request, self.defects.waits_at(None, e.__cause__))
             else:
                 log.exception("the environment failed", extra=self._who(session, request))
-                signals = self.defects.signals(e, "step") or {"error": f"{described(e)}"}
+                signals = self.defects.signals(e, "step") or {"error": described(e)}
                 reply = _reply(request, outcome="env_error", signals=signals)
         self._note(session, request, reply.outcome, clock() - start)
         return reply

@@ -222,8 +222,7 @@ class LearnerGroup:
         """Start new ranks in place of lost ones.
 
         The resources of the lost ranks may not be free yet, and their node may have to come back, so this is tried
-        several
-        times.
+        several times.
 
         Raises:
             ClusterFull: There was no room in any attempt.
@@ -353,8 +352,7 @@ class LearnerGroup:
 
         Raises:
             LearnerDied: The process of a rank is gone or hangs. The others are then stuck in a collective, so nothing
-                can be
-                saved.
+                can be saved.
         """
         calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
         try:

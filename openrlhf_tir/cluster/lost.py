@@ -24,8 +24,7 @@ from .process_watch import records, watch
 ENDS = Path("logs") / "ends"
 RECORD_S = 3.0
 """Seconds to wait for the record of a process that died: its watcher looks at least once a second, and a shared
-directory
-takes a while."""
+directory takes a while."""
 DESCENDANT_S = 1.5
 """The same if it is not certain that a process died."""
 RELATED_S = 60.0

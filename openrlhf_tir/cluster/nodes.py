@@ -65,8 +65,7 @@ def has_gpus() -> bool:
     """Return True if the run uses GPUs: if the cluster had any when this was first called in this session of Ray.
 
     The answer is kept (`ray_session` resets it): an engine that is replaced while the nodes with GPUs are lost waits
-    for
-    them, and does not start on CPUs.
+    for them, and does not start on CPUs.
     """
     return any(node.gpus for node in nodes())
 
@@ -203,10 +202,8 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
     """Return lines for the start of the run: the nodes, and where each process can go; and what does not fit.
 
     Ray decides in the end, and its decision is printed as well. This plan shows that a placement exists: first the
-    engines,
-    each on the node where it leaves the least room, then the processes with one GPU, on nodes that have none of them
-    first
-    if several nodes are wanted. What is missing may still come (an autoscaler, a node that restarts).
+    engines, each on the node where it leaves the least room, then the processes with one GPU, on nodes that have none
+    of them first if several nodes are wanted. What is missing may still come (an autoscaler, a node that restarts).
 
     Args:
         cfg: The configuration.

@@ -127,8 +127,7 @@ def watch(directory: Path, name: str, pid: int | None = None, *, descendants: bo
         name: Name of the process in the records, such as `learner-rank-0`.
         pid: The process; None for this one.
         descendants: Whether the ends of its descendants matter. A server that runs a model's code ends thousands of
-            them
-            as a matter of course.
+            them as a matter of course.
     """
     pid = os.getpid() if pid is None else pid
     try:

@@ -154,8 +154,7 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
 
     Raises:
         ClusterFull: The cluster did not have them free within timeouts.placement_s (after a restart by the launcher
-            plus
-            train.start_wait_s).
+            plus train.start_wait_s).
     """
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
@@ -208,8 +207,7 @@ def worker_env(cfg: Config) -> dict[str, str]:
     """Return the environment variables of every actor.
 
     They are what the driver was given for NCCL, vLLM, CUDA and the like (`config.forwarded`), and our own. Each actor
-    gets
-    one thread: more threads on shared cores slow everything down by orders of magnitude.
+    gets one thread: more threads on shared cores slow everything down by orders of magnitude.
     """
     env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),

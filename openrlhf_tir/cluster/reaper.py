@@ -1,6 +1,5 @@
 """End everything that an actor started when the actor ends, in whatever way. vLLM's engine process, and with it the
-GPU's
-memory, would survive a SIGKILL of the actor.
+GPU's memory, would survive a SIGKILL of the actor.
 
 The actor becomes the leader of a process group that contains its children (vLLM's engine and workers start no group of
 their own). A process of another session waits for the actor's end, by its descriptor, and kills the group. It needs

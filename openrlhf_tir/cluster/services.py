@@ -175,10 +175,8 @@ async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner
     """Start the pool and, if wanted, the learner, and return them.
 
     They start at the same time, because each mostly imports and loads on its own core. But the learner's room is
-    reserved
-    before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs of a node would find a
-    part of
-    every node taken.
+    reserved before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs of a node would
+    find a part of every node taken.
     """
     reservation = await LearnerGroup.reserve(cfg) if learner else None
     starting: list[Awaitable[Any]] = [

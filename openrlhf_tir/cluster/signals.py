@@ -58,8 +58,7 @@ class StopSignals:
         self.stop = stop
         self.marker: str | None = None
         """A text in the command lines of processes that belong to us without being descendants: the session directory
-        of a Ray
-        that we started. None if there is no such Ray."""
+        of a Ray that we started. None if there is no such Ray."""
         self._first_at: float | None = None
         self._blocking = False
         self._loop = asyncio.get_running_loop()

@@ -1,6 +1,5 @@
 """On several nodes every rank and engine proves, before it loads anything, that it has the controller's packages and
-the
-controller's copy of this package.
+the controller's copy of this package.
 
 Otherwise one node could not read what another pickles, or would read something else, hours into a run.
 """

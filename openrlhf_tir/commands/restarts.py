@@ -28,8 +28,7 @@ from .exit_codes import FINAL
 
 NEWEST_WHOLE = "newest_whole"
 """The value of train.resume_from that is right after every restart. A checkpoint chosen by name counts only once,
-because
-later ones follow it."""
+because later ones follow it."""
 
 
 class Ended(NamedTuple):

@@ -136,8 +136,8 @@ class Batcher:
         """Check that n more requests find room. Raises QueueFull."""
         if self.waiting + n > self.max_queue:
             raise QueueFull(
-                f"{self.waiting} requests wait for the engine; {n} more would exceed the"
-                f" {self.max_queue} that may. Try later, or use more engines.",
+                f"{self.waiting} requests wait for the engine and {n} more are refused: its queue holds"
+                f" {self.max_queue}. Try later, or use more engines.",
                 retry_after_s=min(60, max(1, math.ceil(self._recent_wait_s))),
             )
 

@@ -110,7 +110,7 @@ def keeps_copy(cfg: Config) -> bool:
 def packs_logprobs(cfg: Config) -> bool:
     """Return True if the engine's requests get their log-probs as one array per step (packed_logprobs.py).
 
-    Whoever brings a scheduler of their own has vLLM's own way.
+    With vllm.engine_args.scheduler_cls the log-probs arrive in vLLM's own way.
     """
     return cfg.vllm.packed_logprobs and "scheduler_cls" not in cfg.vllm.engine_args
 

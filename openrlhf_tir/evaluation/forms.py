@@ -190,8 +190,7 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     """Convert a row of BFCL.
 
     The row's `category` (simple, multiple, parallel, irrelevance, ...) is also its kind. For an irrelevance row no call
-    is
-    right.
+    is right.
     """
     functions = row.get("function")
     turns = row.get("question")

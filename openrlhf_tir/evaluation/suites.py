@@ -44,8 +44,7 @@ class Maker:
         protocols: env.protocol -> the command's name for it.
         flags: Further flags.
         takes_rows: Whether it turns the user's file into prompts (--rows, --root). Otherwise it needs no file, and a
-            given
-            file is taken as it is.
+            given file is taken as it is.
     """
 
     command: tuple[str, ...]

@@ -79,8 +79,7 @@ class PatientWriter:
     """Appends rows that only people read, and never raises OSError.
 
     Rows that the disk refuses wait in memory, the last KEPT_ROWS of them, and are tried again with the next row.
-    Threads
-    may share a writer: an actor writes its groups in threads of their own.
+    Threads may share a writer: an actor writes its groups in threads of their own.
 
     Attributes:
         path: The file.

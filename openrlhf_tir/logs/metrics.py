@@ -69,8 +69,7 @@ class MetricsLog:
         """Remove the rows of steps > `step`, which a resume takes back.
 
         Lines that are not rows are moved to metrics.jsonl.garbled. If the disk is full, the rows stay: `read` prefers
-        later
-        rows.
+        later rows.
 
         Args:
             step: The last step that stays.

@@ -14,8 +14,7 @@ def own_log(path: Path) -> None:
     the file.
 
     The package's logger gets handlers of its own, because importing vLLM sets the root logger to ERROR, which would
-    silence
-    every warning that is left to it.
+    silence every warning that is left to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(PACKAGE)

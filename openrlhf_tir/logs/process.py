@@ -41,8 +41,7 @@ def all_processes() -> Iterator[ProcessInfo]:
     """Yield all processes, except those that ended meanwhile.
 
     This does not use psutil.process_iter, because all threads share its objects: one thread's request would replace
-    what
-    another reads in `info`.
+    what another reads in `info`.
     """
     for pid in psutil.pids():
         with suppress(psutil.NoSuchProcess):
@@ -55,10 +54,8 @@ class PssSampler:
     """Samples the memory of a run in a background thread; a context manager.
 
     It samples every `interval_s`, or less often if that would take more than SHARE of a core. Two kinds of processes
-    are
-    not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in a
-    user
-    namespace of its own). Both are the snippets that tools run.
+    are not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in
+    a user namespace of its own). Both are the snippets that tools run.
 
     Attributes:
         peak_gib: Largest sum so far, in GiB.

@@ -67,8 +67,7 @@ class Cycles:
         """Return the seconds until the last update; None before the first one.
 
         A running cycle that already takes longer than the mean raises the mean, so that the estimate does not fall to
-        zero
-        during a long cycle.
+        zero during a long cycle.
         """
         mean = self.seconds
         if mean is None:

@@ -28,8 +28,7 @@ GROUPS: dict[str, str] = {
     "learner": r".*",
 }
 """Group -> a regular expression of the names of the metrics in it. The first group that fits gets the metric. Metrics
-that
-a user's learner adds belong to the learner."""
+that a user's learner adds belong to the learner."""
 
 
 def tag(name: str) -> str:

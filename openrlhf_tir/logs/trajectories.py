@@ -80,8 +80,7 @@ class TrajectoryLog:
         """Write the trajectories of a group, if it is kept.
 
         Of a group in the share every trajectory is written, including those that failed; of a sampled dropped group the
-        first
-        MAX_OF_SAMPLE.
+        first MAX_OF_SAMPLE.
         """
         is_sample = self._is_sample(meta)  # called for every group, because it counts them
         if self._writer is not None and self.keeps(group.key):

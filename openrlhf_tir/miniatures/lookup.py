@@ -307,7 +307,7 @@ class Files:
 def write_files(directory: Path, seed: int) -> Files:
     """Write all files of the task to `directory`, which is made if it does not exist.
 
-    A corpus that is there already is left as it is, since a search server may have it open.
+    A file that already has this text is left alone, since a search server may have the corpus open.
 
     Args:
         directory: Where the files go.

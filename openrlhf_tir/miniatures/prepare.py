@@ -84,7 +84,8 @@ def _convert(name: str, directory: Path) -> None:
 
 def _fine_tune(cfg: Config, base: Path, rows: Path, directory: Path) -> None:
     """Run the command `sft` with the run's own settings. What a fine-tuning that was stopped has left is deleted."""
-    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        shutil.rmtree(directory)
     recipe = cfg.run_dir / f"{COLD_START}.toml"
     recipe.write_text(to_toml(cfg), encoding="utf-8")
     wrong = _run(

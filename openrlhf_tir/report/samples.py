@@ -207,8 +207,7 @@ def facts_of(sample: Sample) -> list[str]:
     """Return what there is to say of a trajectory besides its text, one line each.
 
     The lines are: verdict, reward and end; environment, tokens and versions; parts of the reward; each call; each
-    branch;
-    the verdict on its group; why it failed.
+    branch; the verdict on its group; why it failed.
     """
     row = sample.row
     model_tokens = sum(run["tokens"] for run in row["runs"] if run["source"] == "model")

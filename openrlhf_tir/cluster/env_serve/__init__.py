@@ -1,6 +1,5 @@
 """An environment's server as a Ray Serve deployment: several copies on the nodes of a Ray cluster, behind one URL,
-replaced
-when they die.
+replaced when they die.
 
     /reset, /schema, /health -> Serve's proxy -> any replica -> its server process
     /step, DELETE            -> that server process itself, at the URL in the reply of /reset

@@ -19,8 +19,7 @@ from starlette.responses import Response
 
 ANSWER_S = 3600.0
 """Seconds that one request through Serve may take. A container that is pulled takes long to start, and the server has
-its
-own deadlines."""
+its own deadlines."""
 PASSED_ON = ("authorization", "content-type")
 """Headers of a request that are passed on."""
 PASSED_BACK = ("content-type", "retry-after", "www-authenticate")
@@ -50,8 +49,7 @@ class EnvReplica:
         """Start `python -m module flags...` and wait until it answers.
 
         Serve calls this in the replica's own thread, which lives as long as the replica: --die-with-parent depends on
-        the
-        thread that starts a process.
+        the thread that starts a process.
 
         Args:
             module: Module of the server.

@@ -1,6 +1,5 @@
 """Evaluate the sets of a plan (evaluation/plan.py): items on disk, figures and tables. One session serves all sets and
-the
-whole sweep.
+the whole sweep.
 
     for each set and setting:  store -> problems that are left -> groups -> items, each on disk as it ends ->
     figures.json

@@ -1,6 +1,5 @@
 """The inputs of a run: prompts, held-out problems and canary prompts. They are read before Ray or a model starts, so
-that
-bad data is reported at once."""
+that bad data is reported at once."""
 
 from __future__ import annotations
 

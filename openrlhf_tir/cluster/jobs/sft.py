@@ -1,6 +1,5 @@
 """Fine-tune on the learner's ranks: start Ray and the ranks, run the loop (pipeline/fine_tuning.py), export the model.
-No
-engine is started.
+No engine is started.
 
 Ranks that die start again from the last checkpoint, at most train.max_learner_restarts times.
 """

@@ -1,6 +1,5 @@
 """Checks of the environments: every server that the run will use answers and is the right one, and every server that
-the
-run will start can be started."""
+the run will start can be started."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...data.prepare.code_traces import Replies, demonstrations
     from ...data.prepare.files import check_target, write_rows
-    from ...errors import ConfigError, DataError
+    from ...errors import ConfigError
     from ...rewards.checking.model_verdict import chat
 
     if bool(args.judge_url) != bool(args.judge_model):
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     judge = asker(args.judge_url, args.judge_model, args.max_tokens) if args.judge_url else None
     with counting("rewrite") as tick:
         rows = demonstrations(_worked(args, bad, tick), rewrite, judge, args.workers, left_out)
-        count = write_rows(args.out, _at_least_one(rows, args, left_out, DataError))
+        count = write_rows(args.out, _at_least_one(rows, args, left_out))
     print(f"{count} demonstrations in {args.out}")
     for reason, rows_left_out in left_out.most_common():
         print(f"  {rows_left_out} left out: {reason}")
@@ -110,18 +110,16 @@ def _worked(args: argparse.Namespace, bad: Any, tick: Any) -> Iterator[Any]:
             )
 
 
-def _at_least_one(
-    rows: Iterator[Any], args: argparse.Namespace, left_out: Counter[str], error: type[Exception]
-) -> Iterator[Any]:
-    """Yield the rows. Raises `error` if there are none."""
+def _at_least_one(rows: Iterator[Any], args: argparse.Namespace, left_out: Counter[str]) -> Iterator[Any]:
+    """Yield the rows. Raises DataError if there are none."""
+    from ...errors import DataError
+
     count = 0
     for row in rows:
         count += 1
         yield row
     if not count:
-        reasons = (
-            ", ".join(f"{reason} {rows_left_out}" for reason, rows_left_out in left_out.most_common()) or "no rows"
-        )
-        raise error(
+        reasons = ", ".join(f"{reason} {number}" for reason, number in left_out.most_common()) or "no rows"
+        raise DataError(
             f"{', '.join(args.sources)}: no demonstration is left ({reasons}). Give solutions that end in a box."
         )

@@ -177,6 +177,11 @@ IDLE = [
         "with --rollout.engine torch. Use vllm, or leave it out.",
     ),
     Idle(
+        "vllm.packed_logprobs",
+        lambda c: "scheduler_cls" in c.vllm.engine_args,
+        "with --vllm.engine_args.scheduler_cls, whose scheduler does not pack them. Leave one of them out.",
+    ),
+    Idle(
         "data.dataloader_num_workers",
         lambda c: not c.data.apply_chat_template,
         "without --data.apply_chat_template: a text template costs nothing. Leave it out.",

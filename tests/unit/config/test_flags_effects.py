@@ -185,6 +185,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--env\.options.*--rollout\.agent external",
         ),
         ("--env.name echo --envs.a.url http://h:1", r"--env\.name.*\[envs\.NAME\]"),
+        (
+            "--vllm.packed_logprobs --vllm.engine_args scheduler_cls=mine.Scheduler",
+            r"--vllm\.packed_logprobs.*--vllm\.engine_args",
+        ),
         ("--env.max_calls 7 --rollout.agent external", r"--env\.max_calls.*--rollout\.agent external"),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_driver_is_asked_once_and_a_machine_without_gpus_not_at_all():
 
 @pytest.mark.parametrize("answer", ["", "NVIDIA-SMI has failed because it couldn't communicate\n"])
 def test_a_driver_that_does_not_answer_is_not_judged(answer):
-    assert cards(lambda arguments: answer, gpus=1).needed_driver is None
+    assert cards(lambda arguments: answer, gpus=1).driver is None
 
 
 @pytest.mark.parametrize(

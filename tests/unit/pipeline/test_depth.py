@@ -221,7 +221,7 @@ def test_a_group_that_failed_leaves_its_place():
     assert not depth.wants_more(50, 0) and depth.wants_more(49, 0)
 
 
-def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
+def test_a_group_counts_with_all_its_samples():
     depth = depth_controller(Config.model_validate({"rollout": {"n_samples_per_prompt": 6, "batch_size": 8}}))
     assert depth._samples == 6
 
