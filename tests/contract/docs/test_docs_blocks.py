@@ -237,6 +237,12 @@ def test_a_command_of_the_pages_is_one_that_the_program_takes(where, line):
         )
 
 
+def test_what_the_pages_show_of_a_quickstart_is_kept_by_its_recipe():
+    """`play runs/quickstart --step K` finds every group of the step."""
+    assert any("play runs/quickstart --step" in line for _, line in commands())
+    assert load("quickstart_cpu").logger.trajectories == 1.0
+
+
 def takes(words: list[str]) -> None:
     """The command line is parsed as the program parses it, and makes a configuration: unknown commands, flags and
     choices are refused."""
