@@ -22,6 +22,8 @@ CANARIES = 8
 """Canary requests of one push, which run at once (weights/publisher.py, TEXTS)."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one engine step on CPU."""
+NO_SHARE = 0.01
+"""vLLM's gpu_memory_utilization of an engine whose KV cache has a fixed size; 0 is not allowed."""
 GPU_STEP_TOKENS = 8192
 """Tokens of one engine step on a GPU, prefill and decoding together. vLLM's 2,048 cuts the prefill after a weight
 push into many steps, during which the card decodes at a fraction of its speed."""
@@ -115,6 +117,25 @@ def packs_logprobs(cfg: Config) -> bool:
     return cfg.vllm.packed_logprobs and "scheduler_cls" not in cfg.vllm.engine_args
 
 
+def memory_args(cfg: Config, *, gpu: bool) -> dict[str, Any]:
+    """Return vLLM's engine arguments that bound its memory: the KV cache, and the tokens of one engine step."""
+    v = cfg.vllm
+    if not gpu:
+        # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot
+        # be rewound (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
+        return {
+            "kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
+        }
+    step = {"max_num_batched_tokens": GPU_STEP_TOKENS}
+    if v.kv_cache_mib is None:
+        return {"gpu_memory_utilization": v.gpu_memory_utilization, **step}
+    # vLLM then starts without measuring what is free, and reads gpu_memory_utilization for one thing alone: it refuses
+    # to start if that share of the card is not free, which it may not be beside a learner that trains.
+    return {"gpu_memory_utilization": NO_SHARE, "kv_cache_memory_bytes": v.kv_cache_mib << 20, **step}
+
+
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
     """Return vLLM's engine arguments. Imports vllm, so call `prepare_environment` first.
 
@@ -128,19 +149,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     v = cfg.vllm
-    memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization}
-    if gpu and v.kv_cache_mib:
-        memory["kv_cache_memory_bytes"] = v.kv_cache_mib << 20  # vLLM then starts without measuring what is free
-    if not gpu:
-        memory = {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
-        # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot
-        # be rewound (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
-        memory |= {
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
-        }
-    else:
-        memory["max_num_batched_tokens"] = GPU_STEP_TOKENS
+    memory = memory_args(cfg, gpu=gpu)
     memory = {name: value for name, value in memory.items() if name not in v.engine_args}
     if packs_logprobs(cfg):
         memory["scheduler_cls"] = SCHEDULER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.start import executor_backend
+from openrlhf_tir.engines.start import executor_backend, memory_args
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.machine.gpus import CPU_ONLY, runs_on_gpus, visible_gpus
 
@@ -61,3 +61,16 @@ def test_what_breaks_nothing_is_passed_on():
         "hf_overrides": {"rope_scaling": {"factor": 2.0}},
     }
     assert Config(vllm={"engine_args": given}).vllm.engine_args == given
+
+
+def test_an_engine_with_a_kv_cache_of_fixed_size_asks_for_no_share_of_the_card():
+    """Beside a learner the share is not free, and vLLM would refuse to start the engine again."""
+    fixed = memory_args(Config(vllm={"kv_cache_mib": 8192, "gpu_memory_utilization": 0.9}), gpu=True)
+    assert fixed["kv_cache_memory_bytes"] == 8192 * 2**20
+    assert 0 < fixed["gpu_memory_utilization"] <= 0.01
+    measured = memory_args(Config(vllm={"gpu_memory_utilization": 0.7}), gpu=True)
+    assert measured["gpu_memory_utilization"] == 0.7
+    assert "kv_cache_memory_bytes" not in measured
+    on_cpu = memory_args(Config(vllm={"kv_cache_mib": 256}), gpu=False)
+    assert on_cpu["kv_cache_memory_bytes"] == 256 * 2**20
+    assert "gpu_memory_utilization" not in on_cpu
