@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..config.flags import add_config_flags
-from ..config.numbers import real
+from ..config.numbers import real, whole
 from ..errors import ConfigError
 from ..miniatures.tasks import NUMBERS, TASKS, RealTask
 from . import config_of
@@ -44,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(TASKS),
         help=f"what smollm2 learns: numbers with Python, calls of functions, or search of a corpus [{NUMBERS}]",
     )
+    defaults = ", ".join(f"{name} {task.cold_start}" for name, task in TASKS.items())
+    parser.add_argument(
+        "--cold-start",
+        type=whole(at_least=0),
+        metavar="N",
+        help="demonstrations of the task on which smollm2 is fine-tuned before RL, by the settings sft.*; 0: none"
+        f" [{defaults}]",
+    )
     parser.add_argument(
         "--setup-seconds",
         type=real(zero=True),
@@ -62,6 +70,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.model == TOY and args.task is not None:
         raise ConfigError(f"--task {args.task} is a task of a real language model. Add --model {SMOLLM2}.")
+    if args.model == TOY and args.cold_start is not None:
+        raise ConfigError(
+            f"--cold-start {args.cold_start} is for a real language model. Add --model {SMOLLM2}; the toy always has"
+            " its own cold start."
+        )
     task = TASKS[args.task or NUMBERS]
     if args.recipe == RECIPE and args.model != TOY:
         args.recipe = task.recipe
@@ -86,25 +99,34 @@ def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
     from rich.console import Console
 
     from ..cluster.run_lock import run_lock
-    from ..miniatures.prepare import check_package, prepare, with_rows
+    from ..miniatures.prepare import check_package, has_base, prepare, with_rows
     from ..miniatures.results import kinds_table
     from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
     started = time.monotonic()
-    if not cfg.actor.model_name_or_path:
-        check_package(args.model)
+    demonstrations = task.cold_start if args.cold_start is None else args.cold_start
+    if demonstrations and "sft.max_samples" in args.overrides:
+        raise ConfigError(
+            f"--sft.max_samples {cfg.sft.max_samples} has no effect on a quickstart, whose cold start takes"
+            f" {demonstrations} demonstrations. Say it by --cold-start N."
+        )
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
+    cfg = resumable_before_the_first_checkpoint(cfg)
+    if not cfg.actor.model_name_or_path and not has_base(cfg):
+        check_package(args.model)
     with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:  # nothing is left of a run that is refused
-        tried, _ = with_rows(cfg, task, Path(scratch))
+        tried, files = with_rows(cfg, task, Path(scratch))
         check(tried, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
+        if demonstrations:
+            check_cold_start(tried, files.demonstrations, demonstrations)
     if not cfg.actor.model_name_or_path:
         print(NOTICE.format(learns=task.learns), flush=True)
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        cfg = prepare(cfg, args.model, task)
+        cfg = prepare(cfg, args.model, task, demonstrations)
         for fact in check(cfg):
             print(f"check: {fact}", flush=True)
         from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
@@ -112,6 +134,30 @@ def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
         Console().print(kinds_table(cfg.run_dir, task.unseen))
     return 0
+
+
+def resumable_before_the_first_checkpoint(cfg: Config) -> Config:
+    """Return `cfg`, which starts RL from its beginning if the run to resume was stopped at its cold start."""
+    from ..miniatures import cold_start
+    from ..pipeline.checkpoints.lineage import checkpoints_of
+
+    if not cfg.train.resume or checkpoints_of(cfg).exist or not (cfg.run_dir / cold_start.DIRECTORY).is_dir():
+        return cfg
+    return cfg.model_copy(update={"train": cfg.train.model_copy(update={"resume_or_start": True})})
+
+
+def check_cold_start(cfg: Config, rows: Path, number: int) -> None:
+    """Raise ConfigError if the settings of a cold start contradict each other, or if there are fewer demonstrations."""
+    from ..config.fine_tuning import violations
+    from ..config.problems import Problems
+
+    problems = Problems()
+    problems.add(violations(cfg.model_copy(update={"sft": cfg.sft.model_copy(update={"dataset": str(rows)})})))
+    with rows.open(encoding="utf-8") as file:
+        available = sum(1 for _ in file)
+    if number > available:
+        problems.add(f"--cold-start {number}: the task has {available} demonstrations. Give that number or less.")
+    problems.raise_any()
 
 
 def in_unused_directory(cfg: Config) -> Config:

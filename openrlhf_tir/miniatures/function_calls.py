@@ -40,8 +40,6 @@ IRRELEVANCE = ("irrelevance", "live_irrelevance")
 """Files of questions that none of the functions answers: nothing is to be called. They are tested and never trained."""
 PER_KIND = 32
 """Held-out rows of each kind, where there are as many."""
-DEMONSTRATIONS = 192
-"""Conversations of the cold start."""
 
 SYSTEM = "You call functions."
 ASKED = '{functions}\n{question}\nWrite the calls as <tool_call>[{{"name": name, "arguments": {{}}}}]</tool_call>'
@@ -188,7 +186,7 @@ def _value(allowed: Any) -> Any:
 
 def demonstration(row: Row) -> dict[str, Any]:
     """Return a conversation in which the true calls are made."""
-    said = f"<tool_call>{json.dumps(true_calls(row))}</tool_call>"
+    said = f"<tool_call>{json.dumps(true_calls(row), ensure_ascii=False)}</tool_call>"
     return {"messages": [*data_row(row)["prompt"], {"role": "assistant", "content": said}]}
 
 
@@ -209,11 +207,11 @@ def held_out_rows(rows: Sequence[Row], per_kind: int = PER_KIND) -> list[dict[st
     return [data_row(row) for of_kind in by_kind.values() for row in rng.sample(of_kind, min(per_kind, len(of_kind)))]
 
 
-def demonstrations(rows: Sequence[Row], number: int | None = None) -> list[dict[str, Any]]:
-    """Return conversations about rows of the training split, in random order: `number` of them, or all."""
+def demonstrations(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return conversations about all rows of the training split, in random order."""
     chosen = [row for row in rows if row.split == "train" and row.answers]
     Random("function_calls/demonstrations").shuffle(chosen)
-    return [demonstration(row) for row in chosen[:number]]
+    return [demonstration(row) for row in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +221,12 @@ class Files:
     Attributes:
         train: Training rows.
         test: Held-out rows.
-        demonstrations: Conversations of the cold start.
-        all_demonstrations: Conversations about all training rows, for fine-tuning in the place of RL.
+        demonstrations: Conversations about all training rows. A cold start takes the first ones.
     """
 
     train: Path
     test: Path
     demonstrations: Path
-    all_demonstrations: Path
 
 
 def write_files(directory: Path, seed: int) -> Files:
@@ -245,13 +241,12 @@ def write_files(directory: Path, seed: int) -> Files:
     """
     rows = read(data_directory())
     directory.mkdir(parents=True, exist_ok=True)
-    names = ("train", "test", "demonstrations", "all_demonstrations")
+    names = ("train", "test", "demonstrations")
     files = Files(*(directory / f"{name}.jsonl" for name in names))
     contents = {
         files.train: training_rows(rows, seed),
         files.test: held_out_rows(rows),
-        files.demonstrations: demonstrations(rows, DEMONSTRATIONS),
-        files.all_demonstrations: demonstrations(rows),
+        files.demonstrations: demonstrations(rows),
     }
     for path, made in contents.items():
         path.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")

@@ -202,8 +202,8 @@ PER_KIND = 12
 """Test questions of each kind."""
 ROWS = 2048
 """Training questions of a run, however long it is, so that a run can be made longer when it is resumed."""
-DEMONSTRATIONS = 192
-"""Conversations of the cold start."""
+DEMONSTRATIONS = 768
+"""Conversations to fine-tune on. A cold start takes the first ones."""
 
 SYSTEM = "Use search."
 ASKED = (
@@ -271,13 +271,12 @@ def demonstration(question: Question) -> dict[str, Any]:
 
 
 def demonstrations(number: int = DEMONSTRATIONS) -> list[dict[str, Any]]:
-    """Return `number` conversations about entities of the training split, each trained kind as often."""
+    """Return `number` conversations about entities of the training split; the kinds take turns, so that the first ones
+    hold each trained kind as often."""
     rng = Random("lookup/demonstrations")
     kinds = list(TRAINED)
     of_kinds = {kind: rng.sample(questions(kind, "train"), -(-number // len(kinds))) for kind in kinds}
-    made = [demonstration(of_kinds[kinds[i % len(kinds)]][i // len(kinds)]) for i in range(number)]
-    rng.shuffle(made)
-    return made
+    return [demonstration(of_kinds[kinds[i % len(kinds)]][i // len(kinds)]) for i in range(number)]
 
 
 def corpus() -> list[dict[str, str]]:
@@ -294,7 +293,7 @@ class Files:
         test: Held-out questions.
         passages: The same held-out questions with their passages in the prompt.
         corpus: What the search searches.
-        demonstrations: Conversations of the cold start.
+        demonstrations: Conversations to fine-tune on.
     """
 
     train: Path

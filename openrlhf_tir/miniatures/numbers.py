@@ -27,10 +27,12 @@ class Problem:
     Attributes:
         asked: The number that is asked for, as the end of a sentence: "the value of 3 * 4".
         answer: The right number.
+        code: The Python expression that computes it.
     """
 
     asked: str
     answer: int
+    code: str
 
     @property
     def split(self) -> Split:
@@ -47,67 +49,70 @@ def _number(rng: Random, shortest: int, longest: int) -> int:
 def _expression(rng: Random) -> Problem:
     a, b, c = rng.randint(12, 99), rng.randint(12, 99), rng.randint(2, 99)
     forms = (
-        Problem(f"{a} * {b} + {c}", a * b + c),
-        Problem(f"({a} + {b}) * {c}", (a + b) * c),
-        Problem(f"{a} * {b} - {c} * {c}", a * b - c * c),
+        Problem(f"{a} * {b} + {c}", a * b + c, f"{a} * {b} + {c}"),
+        Problem(f"({a} + {b}) * {c}", (a + b) * c, f"({a} + {b}) * {c}"),
+        Problem(f"{a} * {b} - {c} * {c}", a * b - c * c, f"{a} * {b} - {c} * {c}"),
     )
     return rng.choice(forms)
 
 
 def _product(rng: Random) -> Problem:
     a, b = _number(rng, 3, 4), _number(rng, 3, 4)
-    return Problem(f"{a} * {b}", a * b)
+    return Problem(f"{a} * {b}", a * b, f"{a} * {b}")
 
 
 def _total(rng: Random) -> Problem:
     numbers = [_number(rng, 3, 6) for _ in range(rng.randint(3, 4))]
-    return Problem(" + ".join(map(str, numbers)), sum(numbers))
+    added = " + ".join(map(str, numbers))
+    return Problem(added, sum(numbers), added)
 
 
 def _difference(rng: Random) -> Problem:
     a, b = _number(rng, 3, 6), _number(rng, 3, 6)
-    return Problem(f"{a} - {b}", a - b)
+    return Problem(f"{a} - {b}", a - b, f"{a} - {b}")
 
 
 def _power(rng: Random) -> Problem:
     a, b = rng.randint(11, 99), rng.randint(3, 5)
-    return Problem(f"{a} to the power of {b}", a**b)
+    return Problem(f"{a} to the power of {b}", a**b, f"{a} ** {b}")
 
 
 def _steps(rng: Random) -> Problem:
     a, b, c = _number(rng, 3, 3), rng.randint(12, 99), _number(rng, 3, 4)
-    return Problem(f"{a} multiplied by {b}, plus {c}", a * b + c)
+    return Problem(f"{a} multiplied by {b}, plus {c}", a * b + c, f"{a} * {b} + {c}")
 
 
 def _minutes(rng: Random) -> Problem:
     hours, minutes = rng.randint(12, 199), rng.randint(2, 59)
-    return Problem(f"the number of minutes in {hours} hours and {minutes} minutes", hours * 60 + minutes)
+    asked = f"the number of minutes in {hours} hours and {minutes} minutes"
+    return Problem(asked, hours * 60 + minutes, f"{hours} * 60 + {minutes}")
 
 
 def _year(rng: Random) -> Problem:
     year, years = rng.randint(1200, 2024), rng.randint(113, 987)
-    return Problem(f"the year that is {years} years after {year}", year + years)
+    return Problem(f"the year that is {years} years after {year}", year + years, f"{year} + {years}")
 
 
 def _seats(rng: Random) -> Problem:
     rows, seats = rng.randint(12, 399), rng.randint(12, 99)
-    return Problem(f"the number of seats in {rows} rows of {seats} seats", rows * seats)
+    return Problem(f"the number of seats in {rows} rows of {seats} seats", rows * seats, f"{rows} * {seats}")
 
 
 def _coins(rng: Random) -> Problem:
     coins, given = _number(rng, 4, 6), _number(rng, 3, 3)
     name = rng.choice(("Mia", "Tom", "Ana", "Ben"))
-    return Problem(f"the number of coins left when {name} has {coins} coins and gives away {given}", coins - given)
+    asked = f"the number of coins left when {name} has {coins} coins and gives away {given}"
+    return Problem(asked, coins - given, f"{coins} - {given}")
 
 
 def _quotient(rng: Random) -> Problem:
     divisor, quotient = rng.randint(12, 99), rng.randint(112, 999)
-    return Problem(f"{divisor * quotient} divided by {divisor}", quotient)
+    return Problem(f"{divisor * quotient} divided by {divisor}", quotient, f"{divisor * quotient} // {divisor}")
 
 
 def _eggs(rng: Random) -> Problem:
     cartons, eggs = rng.randint(12, 399), rng.randint(6, 48)
-    return Problem(f"the number of eggs in {cartons} cartons of {eggs} eggs", cartons * eggs)
+    return Problem(f"the number of eggs in {cartons} cartons of {eggs} eggs", cartons * eggs, f"{cartons} * {eggs}")
 
 
 TRAINED: dict[str, Callable[[Random], Problem]] = {
@@ -144,6 +149,8 @@ PROMPTS: dict[str, tuple[str, str]] = {
 """Ways to ask for code, by name: what the system says and what the user says, with {asked} for Problem.asked."""
 PROMPT = "use_python"
 """The one that is trained."""
+DEMONSTRATIONS = 768
+"""Conversations to fine-tune on, for whoever asks for a cold start."""
 WITHOUT_TOOL = ("Answer with one number.", "What is {asked}?")
 """How the same is asked of a model that has no tool."""
 
@@ -209,3 +216,28 @@ def write_rows(directory: Path, seed: int, *, train: int = ROWS, tool: bool = Tr
     for path, rows in zip(paths, (training_rows(train, seed, prompt), held_out_rows(prompt)), strict=True):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return paths
+
+
+def demonstration(problem: Problem) -> dict[str, Any]:
+    """Return a conversation in which one line of Python answers; what it prints is a message of the user."""
+    said = (
+        ("assistant", f"```python\nprint({problem.code})\n```"),
+        ("user", str(problem.answer)),
+        ("assistant", f"The value is {problem.answer}."),
+    )
+    asked = row(problem, "", PROMPTS[PROMPT])["prompt"]
+    return {"messages": [*asked, *({"role": role, "content": text} for role, text in said)]}
+
+
+def demonstrations(number: int = DEMONSTRATIONS) -> list[dict[str, Any]]:
+    """Return `number` conversations about problems of the training split, each trained kind as often."""
+    rng = Random("numbers/demonstrations")
+    kinds = list(TRAINED)
+    return [demonstration(draw(rng, kinds[i % len(kinds)], "train")) for i in range(number)]
+
+
+def write_demonstrations(directory: Path) -> Path:
+    """Write `demonstrations.jsonl` to `directory`, which exists, and return its path."""
+    path = directory / "demonstrations.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in demonstrations()), encoding="utf-8")
+    return path

@@ -2,23 +2,25 @@
 
 run_dir/base                    the Hugging Face directory of the packaged model
 run_dir/data/*.jsonl            rows of the task, and what its environment serves
-run_dir/cold_start/model        the model after the task's demonstrations, where it has some
+run_dir/cold_start/model        the model after the task's demonstrations, if there is a cold start
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from ..config import Config
-from ..config.settings import to_toml
 from ..errors import ConfigError
+from .cold_start import cold_start
 from .packaged_models import MODELS, find_gguf
 from .tasks import Prepared, RealTask
 
-BASE, DATA, COLD_START = "base", "data", "cold_start"
+BASE = "base"
+DATA = "data"
+CONVERSION_S = 1800.0
+"""Deadline of a conversion in seconds; it takes one minute."""
 
 
 def check_package(name: str) -> None:
@@ -42,7 +44,7 @@ def with_rows(cfg: Config, task: RealTask, directory: Path) -> tuple[Config, Pre
     return cfg.model_copy(update={"data": data, "eval": held_out, "env": env}), files
 
 
-def prepare(cfg: Config, name: str, task: RealTask) -> Config:
+def prepare(cfg: Config, name: str, task: RealTask, demonstrations: int) -> Config:
     """Make what the run needs and return the configuration that names it.
 
     A model or rows that the configuration names already are taken as they are. What an earlier start of this run has
@@ -52,24 +54,25 @@ def prepare(cfg: Config, name: str, task: RealTask) -> Config:
         cfg: The run's configuration.
         name: The packaged model, a key of packaged_models.MODELS.
         task: What it is to learn.
+        demonstrations: Rows of the cold start; 0: there is none.
 
     Raises:
-        ConfigError: The package's weights could not be converted, or the cold start failed.
+        ConfigError: The package's weights could not be converted, or the cold start cannot work.
+        TirError: The cold start failed.
     """
     cfg, files = with_rows(cfg, task, cfg.run_dir / DATA)
-    if cfg.actor.model_name_or_path:
-        return cfg
-    directory = cfg.run_dir / BASE
-    if not (directory / "config.json").is_file():
-        print(f"making the model: {directory}", flush=True)
-        _convert(name, directory)
-    if files.demonstrations is not None:
-        cold_start = cfg.run_dir / COLD_START
-        if not (cold_start / "model" / "config.json").is_file():
-            print(f"cold start, fine-tuning on {files.demonstrations}: {cold_start / 'model'}", flush=True)
-            _fine_tune(cfg, directory, files.demonstrations, cold_start)
-        directory = cold_start / "model"
-    return cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(directory)})})
+    model = Path(cfg.actor.model_name_or_path or cfg.run_dir / BASE)
+    if not cfg.actor.model_name_or_path and not has_base(cfg):
+        print(f"making the model: {model}", flush=True)
+        _convert(name, model)
+    if demonstrations:
+        model = cold_start(cfg, model, files.demonstrations, demonstrations)
+    return cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(model)})})
+
+
+def has_base(cfg: Config) -> bool:
+    """Return True if the run directory holds the packaged model already."""
+    return (cfg.run_dir / BASE / "config.json").is_file()
 
 
 def _convert(name: str, directory: Path) -> None:
@@ -82,27 +85,13 @@ def _convert(name: str, directory: Path) -> None:
         )
 
 
-def _fine_tune(cfg: Config, base: Path, rows: Path, directory: Path) -> None:
-    """Run the command `sft` with the run's own settings. What a fine-tuning that was stopped has left is deleted."""
-    if directory.exists():
-        shutil.rmtree(directory)
-    recipe = cfg.run_dir / f"{COLD_START}.toml"
-    recipe.write_text(to_toml(cfg), encoding="utf-8")
-    wrong = _run(
-        "sft", "--recipe", str(recipe), "--run-dir", str(directory), "--actor.model_name_or_path", str(base),
-        "--sft.dataset", str(rows), "--ckpt.save_steps", "-1",
-    )  # fmt: skip
-    if wrong is not None:
-        raise ConfigError(
-            f"The cold start on {rows} failed: {wrong} Run it by hand to see more: openrlhf-tir sft --recipe {recipe}"
-            f" --run-dir DIR --actor.model_name_or_path {base} --sft.dataset {rows}"
-        )
-
-
 def _run(*command: str) -> str | None:
     """Run a command of ours and return the last line of its error; None if it succeeded."""
     line = [sys.executable, "-m", "openrlhf_tir.cli", *command]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=CONVERSION_S)
+    except subprocess.TimeoutExpired:
+        return f"it has not ended after {CONVERSION_S:g} s."
     if done.returncode == 0:
         return None
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

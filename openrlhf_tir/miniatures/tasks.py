@@ -23,13 +23,13 @@ class Prepared:
         train: Training rows.
         test: Held-out rows.
         server_options: Further options of the environment's server.
-        demonstrations: Rows of the cold start; None for a task without one.
+        demonstrations: Rows to fine-tune on, in random order: a cold start takes the first ones.
     """
 
     train: Path
     test: Path
+    demonstrations: Path
     server_options: dict[str, str] = field(default_factory=dict)
-    demonstrations: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,46 @@ class RealTask:
         learns: What the model learns, as the end of a sentence that begins with its name.
         write: (directory, configuration) -> the task's files, written to that directory.
         unseen: Kinds of problem that are in the test split alone.
+        cold_start: Demonstrations that the model is fine-tuned on before RL, unless a person asks for another number;
+            0: there is no cold start.
     """
 
     recipe: str
     learns: str
     write: Callable[[Path, Config], Prepared]
     unseen: Collection[str]
+    cold_start: int
 
 
 def _numbers(directory: Path, cfg: Config) -> Prepared:
     train, test = numbers.write_rows(directory, cfg.train.seed, tool=cfg.env.max_calls > 0)
-    return Prepared(train, test)
+    return Prepared(train, test, numbers.write_demonstrations(directory))
 
 
 def _search(directory: Path, cfg: Config) -> Prepared:
     files = lookup.write_files(directory, cfg.train.seed)
-    return Prepared(files.train, files.test, {"corpus": str(files.corpus)}, files.demonstrations)
+    return Prepared(files.train, files.test, files.demonstrations, {"corpus": str(files.corpus)})
 
 
 def _functions(directory: Path, cfg: Config) -> Prepared:
     files = function_calls.write_files(directory, cfg.train.seed)
-    return Prepared(files.train, files.test, demonstrations=files.demonstrations)
+    return Prepared(files.train, files.test, files.demonstrations)
 
 
 NUMBERS = "numbers"
 TASKS = {
     NUMBERS: RealTask(
-        "smollm2_cpu", "answer questions about numbers with one line of Python", _numbers, numbers.UNSEEN
+        "smollm2_cpu", "answer questions about numbers with one line of Python", _numbers, numbers.UNSEEN, cold_start=0
     ),
-    "functions": RealTask("smollm2_functions_cpu", "call functions of BFCL that it never saw", _functions, ()),
+    "functions": RealTask(
+        "smollm2_functions_cpu", "call functions of BFCL that it never saw", _functions, (), cold_start=192
+    ),
     "search": RealTask(
-        "smollm2_search_cpu", "answer questions about an invented world by a search", _search, lookup.UNSEEN
+        "smollm2_search_cpu",
+        "answer questions about an invented world by a search",
+        _search,
+        lookup.UNSEEN,
+        cold_start=192,
     ),
 }
 """Tasks by name. The first is the default."""

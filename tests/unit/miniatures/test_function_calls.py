@@ -168,5 +168,6 @@ def test_no_tested_function_is_trained_and_irrelevance_is_tested_alone(bfcl):
     assert functions(test) == {"f1", "f3"}
     assert "irrelevance" not in {row["meta"]["kind"] for row in train}
     assert train != function_calls.training_rows(rows, seed=2)
-    assert len(function_calls.demonstrations(rows)) == len(train)
-    assert all(row["messages"][-1]["role"] == "assistant" for row in function_calls.demonstrations(rows, 3))
+    demonstrations = function_calls.demonstrations(rows)
+    assert len(demonstrations) == len(train)
+    assert all(row["messages"][-1]["role"] == "assistant" for row in demonstrations)

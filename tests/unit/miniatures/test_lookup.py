@@ -15,6 +15,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.sft.blocks import cut
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.miniatures import lookup
+from openrlhf_tir.miniatures.lookup_reward import contained
 from openrlhf_tir.miniatures.prepare import with_rows
 from openrlhf_tir.miniatures.tasks import TASKS
 from openrlhf_tir.rewards.context import RewardContext
@@ -136,3 +137,23 @@ def test_the_recipe_passes_the_checks_once_the_task_has_written_its_files(tmp_pa
     assert filled.data.prompt_dataset == str(files.train)
     assert filled.env.server_options == {"corpus": str(tmp_path / "data" / "corpus.jsonl"), "topk": 1}
     assert all("meta" in json.loads(line) for line in files.test.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("The town of Kederan is in Nodogol, on a river.", 1),
+        ("nodogol", 1),
+        ("It is in Nodogolia.", 0),
+        ("<answer> in Nodogol </answer>", 1),
+        ("Nodogol? <answer> Kederan </answer>", 0),
+        ("<search> Nodogol </search>", 0),
+        ("<information>Nodogol</information> I do not know.", 0),
+    ],
+)
+def test_the_lenient_reward_takes_the_answer_in_a_sentence_and_not_in_a_search(said, expected):
+    one = [np.zeros(1, dtype) for dtype in (np.int32, np.float32, np.int32)]
+    trajectory = Trajectory(0, np.zeros(0, np.int32), [Segment("model", *one, said)], [])
+    scored = contained(trajectory, Task("", "Nodogol"), RewardContext())
+    assert scored.reward == expected
+    assert scored.parts["exact"] == float(said == "nodogol")
