@@ -13,6 +13,8 @@ EXAMPLES = """examples:
   openrlhf-tir reproduce --list
   openrlhf-tir reproduce zerotir                      one seed; takes minutes on two cores, plus the base model
   openrlhf-tir reproduce otc --seeds 3                three seeds; repeat the command to continue after a stop
+  openrlhf-tir reproduce torl --model smollm2         a real language model: an hour and more on two cores, minutes on
+                                                      one GPU
 RUNS/NAME/summary.json has the figures; index.html has the claim, the curves and the verdict. Each arm has its own run
 directory. "Not seen" is a result with exit code 0; an arm that fails is an error that names its log."""
 
@@ -24,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="name of the method; --list shows all")
     add("--list", action="store_true", help="list the miniatures and their claims, and stop")
+    add(
+        "--model",
+        choices=("toy", "smollm2"),
+        default="toy",
+        help="what is trained: the toy, or SmolLM2-135M-Instruct, which some of the methods have an arm for [toy]",
+    )
     add("--seeds", type=whole(at_least=1, at_most=8), default=1, metavar="N", help="number of seeds: 42, 7, ... [1]")
     add(
         "--first-seed",
@@ -32,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="first seed, if the usual one gives no base; the others follow it [42]",
     )
-    add("--out", type=Path, metavar="DIR", help="directory for runs and results [runs/reproduce/NAME]")
+    add("--out", type=Path, metavar="DIR", help="directory for runs and results [runs/reproduce/NAME, or NAME-smollm2]")
     add(
         "--bases",
         type=Path,
@@ -52,19 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ..errors import ConfigError
-    from ..reproduce import methods
+    from ..reproduce import methods, twins
 
     if args.list:
         for name in methods.NAMES:
             miniature = methods.named(name)
             print(f"{name:20} {miniature.claim}\n{'':20} arms: {', '.join(miniature.arms)}")
+        print("with --model smollm2:")
+        for name, twin in twins.TWINS.items():
+            print(f"{name:20} {twin.claim}\n{'':20} arms: {', '.join(twin.arms)}")
         return 0
     if not args.name:
         raise ConfigError(
             f"Name a miniature: {', '.join(methods.NAMES)}. `openrlhf-tir reproduce --list` describes them."
         )
-    miniature = methods.named(args.name)
-    out = (args.out or Path("runs/reproduce") / miniature.name).absolute()
+    if args.model == twins.MODEL:
+        miniature = twins.named(args.name)
+        directory = f"{miniature.name}-{twins.MODEL}"
+    else:
+        miniature = methods.named(args.name)
+        directory = miniature.name
+    out = (args.out or Path("runs/reproduce") / directory).absolute()
     from ..cluster.run_lock import run_lock
     from ..reproduce.commands import How
     from ..reproduce.run import reproduce, seeds_from

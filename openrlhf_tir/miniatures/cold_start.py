@@ -61,7 +61,7 @@ def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
     """
     directory = cfg.run_dir / DIRECTORY
     model = directory / MODEL
-    if cfg.train.overwrite:
+    if cfg.train.overwrite and not cfg.train.resume:
         shutil.rmtree(directory, ignore_errors=True)
     if (directory / FINISHED).is_file() and (model / "config.json").is_file():
         _check_same(directory, cfg, number)

@@ -1,5 +1,7 @@
-"""Bases: the model that the arms of a seed start from, by lesson and seed; made on first use by `openrlhf-tir
-toy-model`, and kept."""
+"""Bases: the model that the arms of a seed start from; made on first use and kept.
+
+A toy is made by lesson and seed (`openrlhf-tir toy-model`), a packaged language model once (`openrlhf-tir model`).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ from ..toy import lessons
 from ..toy.task import write_jsonl
 from .arms import PROBLEMS, RECIPE
 from .commands import Command, How, run
-from .miniature import Base
+from .miniature import Base, Packaged
 
 
-def directory_of(base: Base, seed: int, bases: Path) -> Path:
-    """A run directory with base/ (the model), data/ (the problems) and init/ (its random beginning)."""
+def directory_of(base: Base | Packaged, seed: int, bases: Path) -> Path:
+    """Return a run directory with base/ (the model); a toy's also has data/ (the problems) and init/ (its random
+    beginning)."""
+    if isinstance(base, Packaged):
+        return bases / base.name
     return bases / f"{base.lesson}-{seed}"
 
 
@@ -23,7 +28,10 @@ def corpus_of(base: Base, seed: int, bases: Path) -> Path:
     return directory.with_name(f"{directory.name}.corpus.jsonl")
 
 
-def flags_of(base: Base, seed: int, bases: Path) -> tuple[str, ...]:
+def flags_of(base: Base | Packaged, seed: int, bases: Path) -> tuple[str, ...]:
+    """Return the flags that the base gives to all arms."""
+    if isinstance(base, Packaged):
+        return ()
     return base.flags_with(corpus_of(base, seed, bases))
 
 
@@ -35,13 +43,26 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
     )
 
 
-def made(base: Base, seed: int, bases: Path, how: How) -> Path:
+def made(base: Base | Packaged, seed: int, bases: Path, how: How) -> Path:
     """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates. Another process
     that makes it is waited for."""
     directory = directory_of(base, seed, bases)
     with how.lock(bases / "locks" / directory.name):
-        _make(base, seed, bases, how)
+        if isinstance(base, Packaged):
+            _convert(base, directory, how)
+        else:
+            _make(base, seed, bases, how)
     return directory
+
+
+def _convert(base: Packaged, directory: Path, how: How) -> None:
+    """Make the Hugging Face directory of a packaged model, unless it is there."""
+    if (directory / "base" / "config.json").is_file():
+        return
+    command = Command(["model", base.name, "--out", str(directory / "base")], directory)
+    command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
+    how.say(f"making the model {directory / 'base'} (once; log: {command.log})")
+    run(command, timeout_s=how.timeout_s, execute=how.execute)
 
 
 def _make(base: Base, seed: int, bases: Path, how: How) -> None:

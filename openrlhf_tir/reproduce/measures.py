@@ -17,6 +17,8 @@ Measure = Callable[[Columns], float | None]
 LAST, SPAN = 4, 6
 GOAL = 0.5
 """Held-out accuracy that `updates_to_half` counts the updates to."""
+GOAL_OF_TIME, SMOOTHED = 0.6, 3
+"""Accuracy that `seconds_to_60` counts the seconds to, as the mean of so many updates: a single one is good to .05."""
 
 
 def points(columns: Columns, name: str) -> list[tuple[float, float]]:
@@ -122,6 +124,35 @@ def together(columns: Columns) -> float | None:
     return covariance / spread if spread > 1e-12 else None
 
 
+def _seconds_and_accuracy(columns: Columns) -> list[tuple[float, float]]:
+    """(seconds of training so far, mean accuracy of what the last SMOOTHED updates sampled)."""
+    found: list[tuple[float, float]] = []
+    seconds = 0.0
+    accuracies: list[float] = []
+    for wall, accuracy in zip(columns.get("wall_s", ()), columns.get("accuracy", ()), strict=False):
+        if wall is None or accuracy is None:
+            continue
+        seconds += wall
+        accuracies.append(accuracy)
+        latest = accuracies[-SMOOTHED:]
+        if len(latest) == SMOOTHED:
+            found.append((seconds, sum(latest) / SMOOTHED))
+    return found
+
+
+def seconds_to_60(columns: Columns) -> float | None:
+    """Seconds of training until the accuracy of what is sampled reaches GOAL_OF_TIME; where it does not, those of the
+    whole run: it took longer."""
+    found = _seconds_and_accuracy(columns)
+    return next((seconds for seconds, accuracy in found if accuracy >= GOAL_OF_TIME), found[-1][0] if found else None)
+
+
+def reached_60(columns: Columns) -> float | None:
+    """1.0 where `seconds_to_60` is no bound, else 0.0."""
+    found = _seconds_and_accuracy(columns)
+    return float(any(accuracy >= GOAL_OF_TIME for _, accuracy in found)) if found else None
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy_before": first("eval/accuracy"),
     "accuracy": last("eval/accuracy"),
@@ -145,6 +176,9 @@ MEASURES: dict[str, Measure] = {
     "updates_to_half": updates_to_half,
     "reached_half": reached_half,
     "rolled_per_trained": rolled_per_trained,
+    "seconds_to_60": seconds_to_60,
+    "reached_60": reached_60,
+    "seconds_per_update": mean("wall_s"),
 }
 USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
 OF_CALLS = ("eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/code_ok")

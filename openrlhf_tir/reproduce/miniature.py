@@ -57,8 +57,19 @@ class Base:
     lesson: str
     flags: tuple[str, ...] = ()
 
+    described = "A model of 167 thousand parameters on generated problems"
+
     def flags_with(self, corpus: Path) -> tuple[str, ...]:
         return tuple(flag.replace(CORPUS, str(corpus)) for flag in self.flags)
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A language model that ships inside a package, a key of miniatures/packaged_models.MODELS; the arms make their own
+    rows."""
+
+    name: str
+    described = "A language model of 135 million parameters on small tasks"
 
 
 class Panel(NamedTuple):
@@ -75,7 +86,7 @@ class Miniature:
     title: str
     claim: str
     """What the paper says, in one sentence that the arms can refute."""
-    base: Base
+    base: Base | Packaged
     arms: Mapping[str, Arm]
     checks: Callable[[Arms], list[Check]]
     """What the arms of one seed must show."""

@@ -65,6 +65,12 @@ class Fake:
 
     def __call__(self, arguments: list[str], log: Path, timeout_s: float, tick: Callable[[], None]) -> int:
         words = arguments[3:]  # python -m openrlhf_tir.cli
+        if words[0] == "model":
+            base = Path(words[words.index("--out") + 1])
+            self.asked.append(("model", words[1], False))
+            base.mkdir(parents=True)
+            (base / "config.json").write_text("{}")
+            return 0
         directory = Path(words[words.index("--run-dir") + 1])
         self.asked.append((words[0], directory.name, "--resume" in words))
         directory.mkdir(parents=True, exist_ok=True)
@@ -78,7 +84,7 @@ class Fake:
                 (directory / part).mkdir()
             (directory / "base" / "figures.json").write_text(json.dumps(lessons.record(lesson, seed)))
             (directory / "data" / "test.jsonl").write_text("")
-        elif words[0] == "train":
+        elif words[0] in ("train", "quickstart"):
             (directory / "metrics.jsonl").write_text(
                 "".join(json.dumps(row) + "\n" for row in self.rows(directory.name))
             )

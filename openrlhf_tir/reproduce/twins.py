@@ -1,0 +1,289 @@
+"""Twins: methods whose claim is tried with a real language model, SmolLM2-135M-Instruct, beside the toy miniatures.
+
+Every arm is the quickstart of a task (miniatures/tasks.py) with flags of its own, on two CPU cores or on one GPU,
+whichever the machine has; or an evaluation of a model on the held-out rows of another arm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import unknown
+from ..logs import metrics
+from ..machine.gpus import gpu_count
+from ..miniatures.tasks import NUMBERS, TASKS
+from .arms import Arm, Place, Read
+from .commands import Command
+from .measures import MEASURES, USUAL, curves_of
+from .miniature import Arms, Check, Miniature, Packaged, Panel, at_least, at_most
+
+MODEL = "smollm2"
+LENIENT = ("--reward.name", "openrlhf_tir.miniatures.lookup_reward:contained")
+"""Flags of an evaluation: the right answer may stand anywhere in what the model says."""
+FUNCTIONS = "functions"
+SEARCH = "search"
+THREE_CALLS = (
+    "--env.max_calls", "3", "--rollout.max_new_tokens", "160", "--data.max_len", "336",
+    "--algo.advantage.estimator", "group_norm", "--filter.names", "[]",
+)  # fmt: skip
+"""GRPO with up to three calls. Nothing is filtered: a group that is all right still differs in its calls."""
+
+
+def recipe_of(task: str) -> str:
+    """Return the task's recipe for this machine."""
+    recipe = TASKS[task].recipe
+    return recipe.replace("_cpu", "_one_gpu") if gpu_count() else recipe
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """An arm: RL by `quickstart --model smollm2`, evaluated before and after.
+
+    Attributes:
+        task: The task, a key of TASKS.
+        flags: Flags in addition to the recipe's.
+        figures: Names in MEASURES, in addition to the usual ones.
+        cold_start: Demonstrations of the cold start; None for the task's own number.
+    """
+
+    task: str = NUMBERS
+    flags: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    cold_start: int | None = None
+
+    def commands(self, place: Place) -> list[Command]:
+        """Return the quickstart's command."""
+        model = place.base / "base"
+        number = () if self.cold_start is None else ("--cold-start", str(self.cold_start))
+        words = [
+            "quickstart", "--model", MODEL, "--task", self.task, *number, "--recipe", recipe_of(self.task),
+            "--run-dir", str(place.directory), "--train.seed", str(place.seed),
+            "--actor.model_name_or_path", str(model), *self.flags,
+        ]  # fmt: skip
+        return [Command(words, place.directory, resumes=True, of=(model,))]
+
+    def read(self, place: Place) -> Read:
+        """Return the figures of the run's metrics."""
+        columns = metrics.read(place.directory)
+        found = {name: MEASURES[name](columns) for name in (*USUAL, *self.figures)}
+        return Read({name: value for name, value in found.items() if value is not None}, curves_of(columns))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An arm: an evaluation by the settings of another arm, without training unless `tuned` asks for some.
+
+    Attributes:
+        of: The arm whose settings and held-out rows are used. It comes before this one.
+        model: "base", or the arm whose model is measured.
+        rows: File of the other arm's data.
+        flags: Flags in addition to the other arm's settings.
+        tuned: Fine-tune the base first, on all demonstrations of the other arm's task, and measure the result.
+    """
+
+    of: str
+    model: str = "base"
+    rows: str = "test.jsonl"
+    flags: tuple[str, ...] = ()
+    tuned: bool = False
+
+    def commands(self, place: Place) -> list[Command]:
+        """Return the fine-tuning if there is one, and the evaluation."""
+        other = place.seed_dir / self.of
+        model = place.base / "base" if self.model == "base" else place.seed_dir / self.model / "model"
+        before: list[Command] = []
+        if self.tuned:
+            directory = place.directory.with_name(f"{place.directory.name}_start")
+            words = [
+                "sft", "--recipe", str(other / "config.toml"), "--run-dir", str(directory),
+                "--train.seed", str(place.seed), "--actor.model_name_or_path", str(model),
+                "--sft.dataset", str(other / "data" / "demonstrations.jsonl"), "--train.overwrite", "true",
+            ]  # fmt: skip
+            before = [Command(words, directory, resumes=True, of=(model,))]
+            model = directory / "model"
+        words = [
+            "eval", "--recipe", str(other / "config.toml"), "--run-dir", str(place.directory), "--model", str(model),
+            "--eval.dataset", str(other / "data" / self.rows), *self.flags, "--out", str(_out(place)),
+        ]  # fmt: skip
+        return [*before, Command(words, place.directory, of=(model,), out=_out(place))]
+
+    def read(self, place: Place) -> Read:
+        """Return the figures of the evaluation, also by kind of problem."""
+        results: Mapping[str, dict] = json.loads(_out(place).read_text(encoding="utf-8"))
+        sampled = results["sampled"]
+        figures = {"accuracy": sampled["accuracy"], "greedy_accuracy": results["greedy"]["accuracy"]}
+        figures |= {"code_ratio": sampled["code_ratio"]}
+        figures |= {f"kind {kind}": accuracy for kind, (accuracy, _) in sampled.get("by_kind", {}).items()}
+        return Read({name: value for name, value in figures.items() if value is not None}, {})
+
+
+def _out(place: Place) -> Path:
+    return place.directory.with_name(f"{place.directory.name}.figures.json")
+
+
+def _torl(arms: Arms) -> list[Check]:
+    with_tool, without = arms["tool"], arms["no_tool"]
+    return [
+        at_least("accuracy with the tool minus that without", with_tool["accuracy"] - without["accuracy"], 0.3),
+        at_least("the rise of the accuracy with the tool", with_tool["accuracy"] - with_tool["accuracy_before"], 0.3),
+    ]
+
+
+def _retool(arms: Arms) -> list[Check]:
+    alone, both = arms["rl"], arms["sft_rl"]
+    return [
+        at_least("accuracy of RL after a cold start minus RL's alone", both["accuracy"] - alone["accuracy"], 0.02),
+        at_least("what RL adds to the cold start", both["accuracy"] - both["accuracy_before"], 0.05),
+    ]
+
+
+def _otc(arms: Arms) -> list[Check]:
+    plain, otc = arms["grpo"], arms["otc_grpo"]
+    return [
+        at_most("calls with OTC, as a share of GRPO's,", otc["calls"] / plain["calls"], 0.9),
+        at_least("accuracy with OTC minus GRPO's", otc["accuracy"] - plain["accuracy"], -0.03),
+    ]
+
+
+def _tool_n1(arms: Arms) -> list[Check]:
+    rl, tuned = arms["rl"], arms["sft"]
+    return [
+        at_least("what RL adds to the cold start", rl["accuracy"] - rl["accuracy_before"], 0.15),
+        at_least("accuracy of RL minus that of fine-tuning on all rows", rl["accuracy"] - tuned["accuracy"], 0.0),
+    ]
+
+
+def _search_r1(arms: Arms) -> list[Check]:
+    rl, untrained = arms["rl"], arms["untrained"]
+    return [
+        at_least("exact match after RL minus the untrained model's", rl["accuracy"] - untrained["accuracy"], 0.3),
+        at_least("what RL adds to the cold start", rl["accuracy"] - rl["accuracy_before"], 0.05),
+        at_least(
+            "answers that hold the right one, after RL, minus those of the untrained model with the passage in its"
+            " prompt",
+            arms["rl_lenient"]["accuracy"] - arms["passages"]["accuracy"],
+            0.0,
+        ),
+    ]
+
+
+def _pipeline(arms: Arms) -> list[Check]:
+    pipeline, sync = arms["pipeline"], arms["sync"]
+    share = pipeline["seconds_to_60"] / sync["seconds_to_60"]
+    return [
+        at_least("accuracy of 60 % is reached in mode pipeline (1: yes)", pipeline["reached_60"], 1.0),
+        at_most("seconds to 60 % in mode pipeline, as a share of mode sync's,", share, 0.8),
+    ]
+
+
+_HELD_OUT = Panel("eval/accuracy", "Held-out accuracy")
+_CODE = Panel("eval/code_ratio", "Responses with a call")
+_COLUMNS = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
+
+
+def _twin(name: str, title: str, claim: str, arms: Mapping[str, Arm], checks, *more: str) -> Miniature:
+    return Miniature(
+        name=name,
+        title=title,
+        claim=claim,
+        base=Packaged(MODEL),
+        arms=arms,
+        checks=checks,
+        panels=(_HELD_OUT, _CODE),
+        columns=(*_COLUMNS, *more),
+    )
+
+
+TWINS = {
+    twin.name: twin
+    for twin in (
+        _twin(
+            "torl",
+            "ToRL with SmolLM2: RL with a tool against RL without",
+            "RL with a Python call answers questions about numbers that the same RL without it does not.",
+            {
+                "tool": Quickstart(),
+                "no_tool": Quickstart(flags=("--env.max_calls", "0", "--filter.names", "[]")),
+            },
+            _torl,
+        ),
+        _twin(
+            "retool",
+            "ReTool with SmolLM2: a cold start, then RL",
+            "After a short cold start the same RL ends higher than without, and higher than the cold start.",
+            {"rl": Quickstart(), "sft_rl": Quickstart(cold_start=96)},
+            _retool,
+        ),
+        _twin(
+            "otc",
+            "OTC with SmolLM2: fewer calls at equal accuracy",
+            "With OTC's efficiency in its reward, GRPO answers as well with fewer calls than GRPO without.",
+            {
+                "grpo": Quickstart(flags=THREE_CALLS, figures=("calls_before", "calls", "productivity")),
+                "otc_grpo": Quickstart(
+                    flags=(*THREE_CALLS, "--reward.group", "otc", "--reward.group_options", "c=3"),
+                    figures=("calls_before", "calls", "productivity"),
+                ),
+            },
+            _otc,
+            "calls_before",
+            "calls",
+            "productivity",
+        ),
+        _twin(
+            "tool_n1",
+            "Tool-N1 with SmolLM2: a binary reward, against fine-tuning on the same rows",
+            "RL with a binary reward calls functions that were never trained better than fine-tuning on all rows does.",
+            {
+                "rl": Quickstart(FUNCTIONS),
+                "untrained": Evaluated("rl"),
+                "sft": Evaluated("rl", tuned=True),
+            },
+            _tool_n1,
+        ),
+        _twin(
+            "search_r1",
+            "Search-R1 with SmolLM2: a model learns to search",
+            "Rewarded for exact answers alone, the model searches, and answers what it could not.",
+            {
+                "rl": Quickstart(SEARCH),
+                "untrained": Evaluated("rl"),
+                "passages": Evaluated("rl", rows="test_with_passages.jsonl", flags=("--env.max_calls", "0", *LENIENT)),
+                "rl_lenient": Evaluated("rl", model="rl", flags=LENIENT),
+            },
+            _search_r1,
+        ),
+        _twin(
+            "pipeline",
+            "The asynchronous pipeline with SmolLM2: time to accuracy",
+            "Rollout beside the learner reaches the same accuracy in less time than one after the other.",
+            {
+                "pipeline": Quickstart(figures=("seconds_to_60", "reached_60", "seconds_per_update")),
+                "sync": Quickstart(
+                    flags=("--pipeline.mode", "sync", "--pipeline.max_staleness", "0"),
+                    figures=("seconds_to_60", "reached_60", "seconds_per_update"),
+                ),
+            },
+            _pipeline,
+            "seconds_to_60",
+            "seconds_per_update",
+        ),
+    )
+}
+"""Twins by name. `pipeline` has no toy: the others are of the miniature of the same name."""
+
+
+def named(name: str) -> Miniature:
+    """Return the twin `name`.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in TWINS:
+        raise unknown(
+            f"miniature with --model {MODEL}", name, TWINS, "Without --model there are more: --list shows them all."
+        )
+    return TWINS[name]

@@ -1,0 +1,111 @@
+"""Methods with a real language model: every command is one that the program takes, and the claims are judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.cli import build_parser, main
+from openrlhf_tir.commands import config_of
+from openrlhf_tir.commands.exit_codes import MISTAKE
+from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.miniatures.tasks import TASKS
+from openrlhf_tir.reproduce import bases, twins
+from openrlhf_tir.reproduce.arms import Place
+from openrlhf_tir.reproduce.commands import How
+from openrlhf_tir.reproduce.measures import MEASURES
+from openrlhf_tir.reproduce.run import reproduce
+
+from .fakes import Fake, rows_of_a_run
+
+
+def go(name: str, tmp_path, fake: Fake) -> dict:
+    """Run the twin `name` with played commands."""
+    return reproduce(twins.named(name), (42,), tmp_path / name, tmp_path / "bases", How(9, lambda line: None, fake))
+
+
+@pytest.mark.parametrize("name", twins.TWINS)
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_every_command_of_every_arm_is_one_that_the_program_takes(name, gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(twins, "gpu_count", lambda: gpus)
+    twin = twins.named(name)
+    base = bases.made(twin.base, 42, tmp_path / "bases", How(9, lambda line: None, Fake()))
+    seed_dir = tmp_path / "out" / "seed-42"
+    for arm_name, arm in twin.arms.items():
+        place = Place(seed_dir / arm_name, seed_dir, base, (), 42)
+        for command in arm.commands(place):
+            args, extra = build_parser(command.words[0]).parse_known_args(command.words)
+            assert not extra
+            if command.words[0] == "quickstart":
+                cfg = config_of(args, makes_data=True)
+                assert args.recipe.endswith("_one_gpu" if gpus else "_cpu")
+                place.directory.mkdir(parents=True)
+                made = cfg.model_copy(update={"data": cfg.data.model_copy(update={"prompt_dataset": "train.jsonl"})})
+                (place.directory / "config.toml").write_text(to_toml(made))
+            elif command.words[0] == "sft":
+                problems = Problems()
+                cfg = sft_config_of(args, problems)
+                problems.raise_any()
+            else:
+                cfg = config_of(args)
+                assert Path(cfg.eval.dataset).parent.name == "data"
+            assert cfg.train.seed == 42
+            assert cfg.run_dir.is_relative_to(tmp_path)
+
+
+def test_recipes_of_both_machines_are_there_for_every_task(monkeypatch):
+    for gpus in (0, 1):
+        monkeypatch.setattr(twins, "gpu_count", lambda gpus=gpus: gpus)
+        assert all(load(twins.recipe_of(task)).train.share_gpus == bool(gpus) for task in TASKS)
+
+
+@pytest.mark.slow
+def test_the_model_is_made_once_and_the_arms_are_judged(tmp_path):
+    fake = Fake(lambda arm: rows_of_a_run(0.9 if arm == "tool" else 0.1, before=0.1))
+    summary = go("torl", tmp_path, fake)
+    assert fake.asked == [
+        ("model", "smollm2", False), ("quickstart", "tool", False), ("quickstart", "no_tool", False),
+    ]  # fmt: skip
+    assert summary["seen"] is True
+    assert go("torl", tmp_path, fake) == summary
+    assert len(fake.asked) == 3
+    assert "135 million" in (tmp_path / "torl" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_by_the_settings_of_the_arm_before_it_and_has_its_kinds(tmp_path):
+    fake = Fake(lambda arm: rows_of_a_run(0.8, before=0.5))
+    fake.tuned.by_kind["simple"] = (0.6, 0.01)
+    summary = go("tool_n1", tmp_path, fake)
+    asked = [what for what, *_ in fake.asked]
+    assert asked == ["model", "quickstart", "eval", "sft", "eval"]
+    arms = summary["seeds"][0]["arms"]
+    assert arms["sft"]["kind simple"] == 0.6
+    assert summary["seen"] is True
+    words = json.loads((tmp_path / "tool_n1/seed-42/sft.eval.json").read_text())["words"]
+    assert words[words.index("--model") + 1] == str(tmp_path / "tool_n1/seed-42/sft_start/model")
+    assert words[words.index("--recipe") + 1] == str(tmp_path / "tool_n1/seed-42/rl/config.toml")
+
+
+def test_seconds_to_an_accuracy_are_those_of_the_mean_of_three_updates():
+    columns = {
+        "step": [0, 1, 2, 3, 4, 5],
+        "wall_s": [None, 10.0, 20.0, 30.0, 40.0, 50.0],
+        "accuracy": [None, 0.9, 0.2, 0.3, 0.8, 0.7],  # means of three: .467, .433, .6
+    }
+    assert MEASURES["seconds_to_60"](columns) == 150.0
+    assert MEASURES["reached_60"](columns) == 1.0
+    columns["accuracy"][5] = 0.6
+    assert MEASURES["seconds_to_60"](columns) == 150.0
+    assert MEASURES["reached_60"](columns) == 0.0
+    assert MEASURES["seconds_to_60"]({"step": [0], "wall_s": [None], "accuracy": [None]}) is None
+
+
+def test_a_method_without_a_twin_is_refused_with_those_that_have_one(capsys):
+    assert main(["reproduce", "skyrl", "--model", "smollm2"]) == MISTAKE
+    said = capsys.readouterr().err
+    assert all(name in said for name in twins.TWINS)
