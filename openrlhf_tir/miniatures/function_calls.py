@@ -38,6 +38,8 @@ FILES: dict[str, tuple[str, str]] = {
 """File of the package -> the kind that an evaluation tells accuracy by, and the category of BFCL's checker."""
 IRRELEVANCE = ("irrelevance", "live_irrelevance")
 """Files of questions that none of the functions answers: nothing is to be called. They are tested and never trained."""
+UNSEEN = ("irrelevance",)
+"""Kinds of row that are tested and never trained: a model that is only ever rewarded for calls forgets to make none."""
 PER_KIND = 32
 """Held-out rows of each kind, where there are as many."""
 

@@ -73,7 +73,11 @@ TASKS = {
         "smollm2_cpu", "answer questions about numbers with one line of Python", _numbers, numbers.UNSEEN, cold_start=0
     ),
     "functions": RealTask(
-        "smollm2_functions_cpu", "call functions of BFCL that it never saw", _functions, (), cold_start=192
+        "smollm2_functions_cpu",
+        "call functions of BFCL that it never saw",
+        _functions,
+        function_calls.UNSEEN,
+        cold_start=192,
     ),
     "search": RealTask(
         "smollm2_search_cpu",

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..errors import unknown
 from ..logs import metrics
 from ..machine.gpus import gpu_count
+from ..miniatures.results import FIGURES, Evaluation, evaluations
 from ..miniatures.tasks import NUMBERS, TASKS
 from .arms import Arm, Place, Read
 from .commands import Command
@@ -66,9 +67,17 @@ class Quickstart:
         return [Command(words, place.directory, resumes=True, of=(model,))]
 
     def read(self, place: Place) -> Read:
-        """Return the figures of the run's metrics."""
+        """Return the figures of the run's metrics, and those of the trained kinds and of the others alone."""
         columns = metrics.read(place.directory)
         found = {name: MEASURES[name](columns) for name in (*USUAL, *self.figures)}
+        unseen = TASKS[self.task].unseen
+        for suffix, evaluation in zip(("_before", ""), evaluations(place.directory), strict=True):
+            if evaluation is not None:
+                for figure in FIGURES:
+                    found[f"trained_kinds_{figure}{suffix}"] = evaluation.mean(
+                        figure, unseen=False, unseen_kinds=unseen
+                    )
+                    found[f"other_kinds_{figure}{suffix}"] = evaluation.mean(figure, unseen=True, unseen_kinds=unseen)
         return Read({name: value for name, value in found.items() if value is not None}, curves_of(columns))
 
 
@@ -82,9 +91,11 @@ class Evaluated:
         rows: File of the other arm's data.
         flags: Flags in addition to the other arm's settings.
         tuned: Fine-tune the base first, on all demonstrations of the other arm's task, and measure the result.
+        task: The other arm's task, which says what kinds are trained.
     """
 
     of: str
+    task: str
     model: str = "base"
     rows: str = "test.jsonl"
     flags: tuple[str, ...] = ()
@@ -113,10 +124,20 @@ class Evaluated:
     def read(self, place: Place) -> Read:
         """Return the figures of the evaluation, also by kind of problem."""
         results: Mapping[str, dict] = json.loads(_out(place).read_text(encoding="utf-8"))
-        sampled = results["sampled"]
-        figures = {"accuracy": sampled["accuracy"], "greedy_accuracy": results["greedy"]["accuracy"]}
-        figures |= {"code_ratio": sampled["code_ratio"]}
-        figures |= {f"kind {kind}": accuracy for kind, (accuracy, _) in sampled.get("by_kind", {}).items()}
+        figures: dict[str, float | None] = {
+            "accuracy": results["sampled"]["accuracy"],
+            "greedy_accuracy": results["greedy"]["accuracy"],
+            "code_ratio": results["sampled"]["code_ratio"],
+        }
+        by_kind = {
+            figure: {kind: accuracy for kind, (accuracy, _) in results[figure]["by_kind"].items() if kind != "all"}
+            for figure in FIGURES
+        }
+        evaluation = Evaluation(by_kind["sampled"], by_kind["greedy"])
+        unseen = TASKS[self.task].unseen
+        for figure in FIGURES:
+            figures[f"trained_kinds_{figure}"] = evaluation.mean(figure, unseen=False, unseen_kinds=unseen)
+            figures[f"other_kinds_{figure}"] = evaluation.mean(figure, unseen=True, unseen_kinds=unseen)
         return Read({name: value for name, value in figures.items() if value is not None}, {})
 
 
@@ -149,10 +170,12 @@ def _otc(arms: Arms) -> list[Check]:
 
 
 def _tool_n1(arms: Arms) -> list[Check]:
+    """Irrelevance is left out: nothing that is trained says when not to call."""
     rl, tuned = arms["rl"], arms["sft"]
+    figure = "trained_kinds_sampled"
     return [
-        at_least("what RL adds to the cold start", rl["accuracy"] - rl["accuracy_before"], 0.15),
-        at_least("accuracy of RL minus that of fine-tuning on all rows", rl["accuracy"] - tuned["accuracy"], 0.0),
+        at_least("what RL adds to the cold start", rl[figure] - rl[f"{figure}_before"], 0.15),
+        at_least("accuracy of RL minus that of fine-tuning on all rows", rl[figure] - tuned[figure], 0.0),
     ]
 
 
@@ -239,10 +262,14 @@ TWINS = {
             "RL with a binary reward calls functions that were never trained better than fine-tuning on all rows does.",
             {
                 "rl": Quickstart(FUNCTIONS),
-                "untrained": Evaluated("rl"),
-                "sft": Evaluated("rl", tuned=True),
+                "untrained": Evaluated("rl", FUNCTIONS),
+                "sft": Evaluated("rl", FUNCTIONS, tuned=True),
             },
             _tool_n1,
+            "trained_kinds_sampled_before",
+            "trained_kinds_sampled",
+            "trained_kinds_greedy",
+            "other_kinds_sampled",
         ),
         _twin(
             "search_r1",
@@ -250,9 +277,11 @@ TWINS = {
             "Rewarded for exact answers alone, the model searches, and answers what it could not.",
             {
                 "rl": Quickstart(SEARCH),
-                "untrained": Evaluated("rl"),
-                "passages": Evaluated("rl", rows="test_with_passages.jsonl", flags=("--env.max_calls", "0", *LENIENT)),
-                "rl_lenient": Evaluated("rl", model="rl", flags=LENIENT),
+                "untrained": Evaluated("rl", SEARCH),
+                "passages": Evaluated(
+                    "rl", SEARCH, rows="test_with_passages.jsonl", flags=("--env.max_calls", "0", *LENIENT)
+                ),
+                "rl_lenient": Evaluated("rl", SEARCH, model="rl", flags=LENIENT),
             },
             _search_r1,
         ),

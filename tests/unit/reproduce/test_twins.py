@@ -78,13 +78,20 @@ def test_the_model_is_made_once_and_the_arms_are_judged(tmp_path):
 
 @pytest.mark.slow
 def test_an_evaluation_is_by_the_settings_of_the_arm_before_it_and_has_its_kinds(tmp_path):
-    fake = Fake(lambda arm: rows_of_a_run(0.8, before=0.5))
-    fake.tuned.by_kind["simple"] = (0.6, 0.01)
+    rows = rows_of_a_run(0.8, before=0.5)
+    for row, simple, irrelevance in ((rows[0], 0.2, 0.9), (rows[-1], 0.7, 0.1)):
+        row |= {"eval/kind/simple/accuracy": simple, "eval/kind/irrelevance/accuracy": irrelevance}
+    fake = Fake(lambda arm: rows)
+    fake.tuned.by_kind |= {"simple": (0.6, 0.01), "irrelevance": (0.3, 0.01), "all": (0.4, 0.01)}
     summary = go("tool_n1", tmp_path, fake)
     asked = [what for what, *_ in fake.asked]
     assert asked == ["model", "quickstart", "eval", "sft", "eval"]
     arms = summary["seeds"][0]["arms"]
-    assert arms["sft"]["kind simple"] == 0.6
+    assert arms["sft"]["trained_kinds_sampled"] == 0.6
+    assert arms["sft"]["other_kinds_sampled"] == 0.3
+    assert arms["rl"]["trained_kinds_sampled_before"] == 0.2
+    assert arms["rl"]["trained_kinds_sampled"] == 0.7
+    assert arms["rl"]["other_kinds_sampled"] == 0.1
     assert summary["seen"] is True
     words = json.loads((tmp_path / "tool_n1/seed-42/sft.eval.json").read_text())["words"]
     assert words[words.index("--model") + 1] == str(tmp_path / "tool_n1/seed-42/sft_start/model")
