@@ -21,6 +21,7 @@ from .types import (
     Completion,
     DeltaDigest,
     EngineBounds,
+    Exposed,
     Group,
     GroupKey,
     GroupMeta,
@@ -155,6 +156,31 @@ class RolloutEngine(Engine, Protocol):
             DeltaRefused: A WeightsUnverified after which the engine has its old weights and can take a full push.
         """
 
+    async def map_exposed(self, exposed: Exposed) -> str | None:
+        """Map what the learner has exposed into this engine's workers and check its digests. Requests go on.
+
+        Returns:
+            Why a worker cannot read it, in which case nothing has changed; None if all can.
+        """
+
+    async def load_exposed(self, exposed: Exposed, version: int, canary: Canary | None = None) -> list[Completion]:
+        """Load exposed buckets that were mapped before; with the last ones, sample from them as `version`.
+
+        Requests are frozen from the first call of a push until the one whose `exposed.remaining` is 0. The answer
+        acknowledges: the learner may overwrite the buckets.
+
+        Args:
+            exposed: The next buckets of the push.
+            version: Number of learner updates behind the weights.
+            canary: What to sample first with the new weights; None: nothing.
+
+        Returns:
+            What the canary sampled; nothing before the last buckets.
+
+        Raises:
+            WeightsUnverified: They did not load, or are not the announced ones.
+        """
+
     async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
         """Take part in a broadcast; worker i of the engine is rank `first_rank` + i.
 
@@ -171,8 +197,14 @@ class RolloutEngine(Engine, Protocol):
             WeightsUnverified: What was received does not have this digest.
         """
 
-    async def confirm_weights(self, version: int) -> None:
-        """Release what was sampled with `version`; until then it is withheld."""
+    async def confirm_weights(self, version: int) -> Mapping[str, float]:
+        """Release what was sampled with `version`; until then it is withheld.
+
+        Returns:
+            Seconds of the parts of the push by the name of their metric, as far as this engine measures them:
+            `push_map_s` before the pause; `push_drain_s`, `push_begin_s`, `push_load_s`, `push_read_back_s` and
+            `push_resume_s` in it; `push_canary_s` after it.
+        """
 
     async def discard(self, reason: str) -> None:
         """Give up the engine because its weights are unknown: nothing that they sampled is ever returned."""
@@ -424,6 +456,24 @@ class Learner(Protocol):
 
     async def export(self, directory: Path) -> None:
         """Write a directory that transformers loads: weights, config, tokenizer."""
+
+
+class Exposes(Learner, Protocol):
+    """A learner whose weights engines on the same devices map (weights/ipc)."""
+
+    async def expose_trial(self) -> Exposed:
+        """Expose a few random bytes on every rank's device."""
+
+    async def expose(self, push: str, first: int) -> Exposed:
+        """Expose the full weights from bucket `first` on, with Hugging Face names, as far as there are buffers.
+
+        What was exposed before may be overwritten: every engine must have acknowledged it. Reasons why a rank cannot
+        expose its weights are in the result.
+
+        Args:
+            push: The identity of the push.
+            first: 0, then the number of the bucket after the last that was exposed.
+        """
 
 
 class Broadcasts(Learner, Protocol):

@@ -272,6 +272,38 @@ class BroadcastResult(NamedTuple):
     unusable: bool = False
 
 
+class ExposedBucket(NamedTuple):
+    """Tensors of a push in one buffer of a learner rank, which engine workers on the same device can map.
+
+    Attributes:
+        items: (name, safetensors dtype, shape) of each tensor, in the order of the buffer.
+        nbytes: Size of the buffer. It has the layout of `weights/broadcast/stream.py` (place_bucket).
+        digest: Digest of names, dtypes, shapes and bytes (weights/ipc/device_digest.py).
+        handles: Device -> what a process needs to map the rank's buffer on it (weights/ipc/sharing.py).
+    """
+
+    items: list[tuple[str, str, tuple[int, ...]]]
+    nbytes: int
+    digest: str
+    handles: dict[str, bytes]
+
+
+class Exposed(NamedTuple):
+    """Consecutive buckets of a push that the learner has exposed (weights/ipc).
+
+    Attributes:
+        push: Identity of the push.
+        buckets: The buckets.
+        remaining: Number of buckets of the push that follow these.
+        fault: Why the learner cannot expose its weights; None if it can.
+    """
+
+    push: str
+    buckets: list[ExposedBucket]
+    remaining: int = 0
+    fault: str | None = None
+
+
 class Canary(NamedTuple):
     """What an engine computes first with new weights, for the learner to compare.
 
@@ -339,6 +371,8 @@ class PublishReport:
         canary_excess: The disagreement in units of what is accepted. Above 1 the push would have been refused.
         canary_repeats: Engines on which the proof was repeated on other texts.
         pushes_repeated: Engines that got a second, full push because the first was not proved.
+        parts: Further figures of the push by the name of their metric: the seconds of its parts (`push_*_s`), and the
+            number of engines that it reached by CUDA IPC.
     """
 
     version: int
@@ -353,6 +387,7 @@ class PublishReport:
     canary_excess: float = 0.0
     canary_repeats: int = 0
     pushes_repeated: int = 0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 # --- Trajectories -----------------------------------------------------------------------------------------------------

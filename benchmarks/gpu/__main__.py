@@ -8,6 +8,7 @@
     learner_1.5b   a learner step of random weights of that shape: seconds, MFU, peak memory beside the planned one
     learner_0.5b   the same
     push           a push by file into an engine that answers, with its proof: seconds, pause (0.5b)
+    push_ipc       pushes of a learner on the same card, through its memory and by file, part by part (--model or 135m)
     learner_3b     the same as learner_1.5b
 
 Each stage runs in a process of its own with a time limit and prints a JSON line as soon as it is known, also into
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import h200
+from .push_ipc import expose, push_ipc
 
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bf16 operations per second, by a part of the card's name (vendor's data sheets)."""
@@ -286,9 +288,10 @@ STAGES: dict[str, Stage] = {
     "learner_1.5b": Stage(learner("1.5b", 32_768), 120),
     "learner_0.5b": Stage(learner("0.5b", 32_768), 80),
     "push": Stage(push, 130),
+    "push_ipc": Stage(push_ipc, 150),
     "learner_3b": Stage(learner("3b", 16_384), 150),
 }
-HIDDEN = {"_publish": Stage(_publish, 100)}
+HIDDEN = {"_publish": Stage(_publish, 100), "_expose": Stage(expose, 150)}
 
 
 def machine() -> dict[str, Any]:
@@ -321,7 +324,7 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> None:
             line(stage=name, left_out=f"{left:.0f} s of the budget are left")
             continue
         command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--model", str(args.model or scratch)]
-        command += ["--recompute", str(args.recompute)]
+        command += ["--recompute", str(args.recompute), "--bucket-mib", str(args.bucket_mib)]
         command += ["--profile"] * args.profile + ["--no-liger"] * args.no_liger
         # A session of its own: vLLM's engine process must end with its stage, or it keeps the card's memory.
         process = subprocess.Popen(
@@ -351,6 +354,8 @@ def main() -> None:
     add("--model", type=Path, help="directory of the engine stages' model (default: random weights of 0.5b's shape)")
     add("--cpu", action="store_true", help="tiny shapes on a CPU: shows that the script works")
     h200.add_learner_options(parser)
+    add("--bucket-mib", type=int, default=512, help="push_ipc: vllm.sync_bucket_mib (default: %(default)s)")
+    add("--socket", help=argparse.SUPPRESS)
     add("--stage", choices=[*STAGES, *HIDDEN], help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.attention, args.learning_rate, args.micro_tokens = "sdpa", 1e-4, 32_768

@@ -36,6 +36,14 @@ from .device_time import device_time
 
 SHAPES = {
     "tiny": {},
+    "135m": {
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+    },
     "0.5b": {
         "hidden_size": 896,
         "num_hidden_layers": 24,
@@ -88,12 +96,11 @@ def write_model(directory: Path, shape: str) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=VOCAB,
         max_position_embeddings=32_768,
         pad_token_id=PAD_ID,
         bos_token_id=None,
         eos_token_id=EOS_ID,
-        **{"tie_word_embeddings": True, **SHAPES[shape]},
+        **{"vocab_size": VOCAB, "tie_word_embeddings": True, **SHAPES[shape]},
     )
     with torch.device("cuda"):
         Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)

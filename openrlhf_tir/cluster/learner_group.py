@@ -20,9 +20,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
-from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, StepReport, TrainBatch
+from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed, StepReport, TrainBatch
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline, within
+from ..weights.ipc.merged import merged
 from .lost import end_of, watched
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -292,6 +293,12 @@ class LearnerGroup:
 
     async def end_broadcast(self, push: str, why: str) -> None:
         await self._all([self.ranks[0].end_broadcast.remote(push, why)], "end_broadcast", "timeouts.broadcast_s")
+
+    async def expose_trial(self) -> Exposed:
+        return merged(await self._call("expose_trial"))
+
+    async def expose(self, push: str, first: int) -> Exposed:
+        return merged(await self._call("expose", push, first))
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         return (await self._call("score", sequences))[0]

@@ -105,6 +105,11 @@ def transport(cfg: Config) -> str | None:
             f"vllm.sync_backend = 'nccl' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'gloo',"
             " which is the same on CPUs, or 'file'."
         )
+    if backend == "ipc" and not has_gpus():
+        raise ConfigError(
+            f"vllm.sync_backend = 'ipc' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'file'"
+            " or 'auto'."
+        )
     if backend == "nccl":
         return (
             "vllm.sync_backend = nccl has not run on GPUs yet. Every push is proved by digest and canary, as always."

@@ -232,12 +232,17 @@ def _cut(c: Config) -> str:
 
 def _pushes(c: Config) -> Iterator[str]:
     v = c.vllm
-    if v.sync_delta and v.sync_backend != "file":
+    if v.sync_delta and c.push_backend != "file":
         yield (
-            f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none."
+            f"vllm.sync_delta continues files, and vllm.sync_backend = '{c.push_backend}' writes none."
             " Leave one of them out."
         )
-    if v.sync_backend != "file" and c.timeouts.broadcast_s >= c.timeouts.push_s:
+    if v.sync_backend == "ipc" and not c.train.share_gpus:
+        yield (
+            "vllm.sync_backend = 'ipc' maps the learner's memory into an engine on the same GPU, and here learner and"
+            " engines have GPUs of their own. Set train.share_gpus, or use 'nccl' or 'file'."
+        )
+    if c.push_backend in ("gloo", "nccl") and c.timeouts.broadcast_s >= c.timeouts.push_s:
         yield (
             f"timeouts.broadcast_s = {c.timeouts.broadcast_s:g} leaves no time to repeat a torn push within"
             f" timeouts.push_s = {c.timeouts.push_s:g}. Make it a fraction of that, e.g. 60."

@@ -193,6 +193,13 @@ class Config(Section):
         return self.train.colocate_all or self.train.share_gpus
 
     @property
+    def push_backend(self) -> str:
+        """The transport of weight pushes, vllm.sync_backend with 'auto' resolved: file, ipc, gloo or nccl."""
+        if self.vllm.sync_backend != "auto":
+            return self.vllm.sync_backend
+        return "ipc" if self.train.share_gpus and not self.vllm.sync_delta else "file"
+
+    @property
     def by_agent(self) -> bool:
         """Do agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file?"""
         return self.rollout.agent == "external" or self.train.agent_func_path is not None

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import EngineError, WeightsUnverified
-from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, Finish, Sampling
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, Exposed, Finish, Sampling
 from ..waiting.deadlines import Deadline
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..weights.broadcast.receiver import Receiver
+    from ..weights.ipc.importer import Importer
 
 
 class TorchEngine:
@@ -80,8 +81,12 @@ class TorchEngine:
         self._receiver: Receiver | None = None
         self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
+        self.importer: Importer | None = None
+        """The learner's memory as it is mapped here; None before the first push from there."""
+        self._exposed_push: str | None = None
+        """The push of which exposed buckets were loaded last."""
         self._new_weights: dict[str, Any] = {}
-        """Its weights."""
+        """The weights of a broadcast, or of exposed buckets, that are not in use yet."""
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
@@ -219,8 +224,47 @@ class TorchEngine:
         await self.wake()
         return await self.sample_canary(*canary) if canary else []
 
-    async def confirm_weights(self, version: int) -> None:
-        """Do nothing: no completion is withheld here."""
+    async def map_exposed(self, exposed: Exposed) -> str | None:
+        """See RolloutEngine."""
+        from ..weights.ipc.importer import CannotMap
+
+        self.importer = self.importer or self._new_importer()
+        try:
+            await asyncio.to_thread(self.importer.begin, exposed.push, exposed.buckets)
+        except CannotMap as error:
+            return str(error)
+        return None
+
+    async def load_exposed(self, exposed: Exposed, version: int, canary: Canary | None = None) -> list[Completion]:
+        """See RolloutEngine. The weights are kept beside the model until the last bucket: requests go on."""
+        from ..weights.ipc.importer import CannotMap
+
+        async with self._one_push:
+            importer = self.importer = self.importer or self._new_importer()
+            if exposed.push != self._exposed_push:
+                self._exposed_push = exposed.push
+                self._new_weights = {}
+            try:
+                for bucket in exposed.buckets:
+                    self._new_weights |= {name: tensor.clone() for name, tensor in importer.tensors(bucket)}
+                importer.check(exposed.buckets)
+            except CannotMap as error:
+                raise WeightsUnverified(f"version {version} cannot be loaded: {error}") from error
+            importer.acknowledge()
+            if exposed.remaining:
+                return []
+            return await self._use(self._new_weights, f"push {exposed.push}", version, canary)
+
+    def _new_importer(self) -> Importer:
+        import torch
+
+        from ..weights.ipc.importer import Importer
+
+        return Importer(torch.device("cpu"))
+
+    async def confirm_weights(self, version: int) -> dict[str, float]:
+        """Return nothing: no completion is withheld here, and nothing is measured."""
+        return {}
 
     async def discard(self, reason: str) -> None:
         """Raise the reason: this engine is for tests, which ask the publisher."""

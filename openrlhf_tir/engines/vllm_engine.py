@@ -5,6 +5,8 @@
                      the model holds -> queue the canary -> resume
     receive_weights  pause -> load a broadcast as it arrives; apply_received: check its digest -> queue the canary ->
                      resume
+    load_exposed     pause -> load what `map_exposed` has mapped of the learner's memory, and read it back, in one call
+                     to the worker -> queue the canary -> resume
     sleep            pause -> weights to host memory, KV cache dropped. `wake` or a push brings the weights back first,
                      and the KV cache before the canary -> resume
 
@@ -45,7 +47,16 @@ from ..errors import (
     WeightsUnverified,
 )
 from ..machine.gpus import runs_on_gpus
-from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, ReadBackReport, Sampling
+from ..types import (
+    BroadcastRendezvous,
+    BroadcastResult,
+    Canary,
+    Completion,
+    EngineBounds,
+    Exposed,
+    ReadBackReport,
+    Sampling,
+)
 from ..waiting.deadlines import Deadline, within
 from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
@@ -106,10 +117,16 @@ class VllmEngine:
         self._frozen_at = 0.0
         self._push_pause_s = 0.0
         """Seconds for which the last push froze the engine."""
+        self._push_map_s = 0.0
+        """Seconds that the last mapping of the learner's memory took, before the pause."""
         self._keeps_kv = cfg.pipeline.keeps_kv
         self._slots = cfg.vllm.max_num_seqs
         self._misloaded = False
         """The last push is frozen because its read-back failed; another one may begin."""
+        self._half_loaded = False
+        """Buckets of a push that the learner exposes are loaded, and others are to come; another push may begin."""
+        self._push_parts: dict[str, float] = {}
+        """Seconds of the parts of the last push's pause, by the name of their metric."""
         self.read_back = ReadBackReport(0)
         """What the model holds after the last push, compared with what was sent."""
         self.canary_s = 0.0
@@ -131,6 +148,8 @@ class VllmEngine:
                 "vllm.sync_backend = 'nccl' needs GPUs, and there is none."
                 " Use 'gloo', which is the same on CPUs, or 'file'."
             )
+        if cfg.vllm.sync_backend == "ipc" and not gpu:
+            raise ConfigError("vllm.sync_backend = 'ipc' needs GPUs, and there is none. Use 'file' or 'auto'.")
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
         prepare_environment(gpu=gpu)
@@ -409,6 +428,39 @@ class VllmEngine:
                     )
             return await self.finish_update(version, canary)
 
+    async def map_exposed(self, exposed: Exposed) -> str | None:
+        """See RolloutEngine. vLLM's process answers no request for some milliseconds."""
+        from ..weights.ipc.importer import plain_buckets
+
+        self.check()
+        start = time.monotonic()
+        call = self._llm.collective_rpc("map_exposed", args=(exposed.push, plain_buckets(exposed.buckets)))
+        reasons = await within(self._push_deadline, self._answer(call), "The mapping of the learner's memory")
+        self._push_map_s = time.monotonic() - start
+        return next((reason for reason in reasons if reason), None)
+
+    async def load_exposed(self, exposed: Exposed, version: int, canary: Canary | None = None) -> list[Completion]:
+        """See RolloutEngine. A push that ends between two of its buckets leaves the engine frozen for another one."""
+        from ..weights.ipc.importer import plain_buckets
+
+        async with self._one_push:
+            self.check()
+            if not self._half_loaded:
+                await self._freeze()
+            buckets = plain_buckets(exposed.buckets)
+            async with self._or_break("receive"):
+                call = self._llm.collective_rpc("load_exposed", args=(exposed.push, buckets, exposed.remaining))
+                answers = await self._answer(call)
+            self._half_loaded = exposed.remaining > 0
+            for part in ("begin", "load", "read_back"):
+                seconds = max(parts[part] for parts, _ in answers)
+                name = f"push_{part}_s"
+                self._push_parts[name] = self._push_parts.get(name, 0.0) + seconds
+            if self._half_loaded:
+                return []
+            await self._let_arrive()
+            return await self._use([ReadBackReport(*report) for _, report in answers], version, canary)
+
     async def init_transfer(self, info: dict[str, Any]) -> None:
         """Make vLLM's weight-transfer handshake; `info` is for weights/file_backend.py."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
@@ -417,31 +469,65 @@ class VllmEngine:
 
     async def begin_update(self) -> None:
         """Begin a push, whatever the transport: freeze requests until `finish_update`."""
+        half_loaded = self._half_loaded
+        await self._freeze()
+        start = time.monotonic()
+        async with self._or_break("begin"):
+            await self._let_arrive()
+            if half_loaded:
+                await self._answer(self._llm.collective_rpc("begin_again"))
+            else:
+                await self._answer(self._llm.start_weight_update())
+        self._push_parts["push_begin_s"] = time.monotonic() - start
+
+    async def _freeze(self) -> None:
+        """Begin a push: freeze requests, and wake the weights if they sleep."""
         self.check()
-        if self._updating and not self._misloaded:
+        if self._updating and not (self._misloaded or self._half_loaded):
             raise EngineError("A weight push is already running on this engine. Await it first.")
+        if not self._updating:
+            self._frozen_at = time.monotonic()
         self._updating = True
         self._misloaded = False
-        self._frozen_at = time.monotonic()
+        self._half_loaded = False
+        start = time.monotonic()
         async with self._or_break("begin"):
             await self._switch()
             await self._wake_up(WEIGHTS)
-            await self._let_arrive()
-            await self._answer(self._llm.start_weight_update())
+        self._push_parts = {"push_drain_s": time.monotonic() - start}
 
     async def receive(self, info: dict[str, Any]) -> None:
         """Load one part of the weights, described as the backend needs it: {"path": ...} for 'file'."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
+        start = time.monotonic()
         async with self._or_break("receive"):
             await self._answer(self._llm.update_weights(WeightTransferUpdateRequest(info)))
+        self._push_parts["push_load_s"] = time.monotonic() - start
 
     async def finish_update(self, version: int, canary: Canary | None = None) -> list[Completion]:
         """End a push: tokens are sampled by `version` from here on. Return what the canary sampled."""
+        start = time.monotonic()
         async with self._or_break("finish"):
             await self._answer(self._llm.finish_weight_update(f"v{version}"))
+            finished = time.monotonic()
             parts = await self._answer(self._llm.collective_rpc("read_back"))
-        self.read_back = merged([ReadBackReport(*part) for part in parts])
+        self._push_parts["push_load_s"] = self._push_parts.get("push_load_s", 0.0) + finished - start
+        self._push_parts["push_read_back_s"] = time.monotonic() - finished
+        return await self._use([ReadBackReport(*part) for part in parts], version, canary)
+
+    async def _use(self, reports: list[ReadBackReport], version: int, canary: Canary | None) -> list[Completion]:
+        """Sample from loaded weights as `version`, the canary first, if the workers hold what was sent.
+
+        Args:
+            reports: Each worker's read-back.
+            version: Number of learner updates behind the weights.
+            canary: What to sample first; None: nothing.
+
+        Raises:
+            WeightsMisloaded: A worker holds something else.
+        """
+        self.read_back = merged(reports)
         if version == self.proof.unproved:
             # The first push of this version could not be proved. Its tokens have the same version number, and must not
             # pass when the second push is proved.
@@ -452,10 +538,11 @@ class VllmEngine:
             # It stays frozen, as after a torn broadcast: these weights sample nothing, and another push may follow.
             self._misloaded = True
             raise WeightsMisloaded(f"the model does not hold what was sent: {self.read_back.fault}")
+        loaded = time.monotonic()
         if canary is None:
             self._updating = False
             await self._resume_after_push()
-            self._push_pause_s = time.monotonic() - self._frozen_at
+            self._note_pause(loaded)
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
@@ -464,11 +551,17 @@ class VllmEngine:
         self._canaries += 1
         try:
             await self._resume_after_push()
-            self._push_pause_s = time.monotonic() - self._frozen_at
+            self._note_pause(loaded)
             return await sampling
         finally:
             self._canaries -= 1
             await self._switch()
+
+    def _note_pause(self, loaded: float) -> None:
+        """Note how long the push that ends now froze the engine; at `loaded` its weights were proved to be held."""
+        now = time.monotonic()
+        self._push_pause_s = now - self._frozen_at
+        self._push_parts["push_resume_s"] = now - loaded
 
     async def _resume_after_push(self) -> None:
         """Let requests go on, unless the engine is frozen otherwise."""
@@ -506,9 +599,12 @@ class VllmEngine:
         self.canary_s = time.monotonic() - start
         return completions
 
-    async def confirm_weights(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> dict[str, float]:
         """See RolloutEngine."""
         self.proof.proved(version)
+        parts = {"push_map_s": self._push_map_s, "push_canary_s": self.canary_s}
+        self._push_map_s = 0.0
+        return self._push_parts | parts
 
     async def discard(self, reason: str) -> None:
         """See RolloutEngine. Requests under way raise WeightsUnverified or EngineError; the engine is broken."""

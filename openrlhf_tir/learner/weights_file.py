@@ -26,7 +26,8 @@ import torch
 from torch import nn
 
 from ..weights import delta
-from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, raw, tensor_hash
+from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
+from ..weights.host_bytes import host_bytes
 from ..weights.push_files import SPARE
 from .agreement import agree
 from .lora import Weight, hf_weights
@@ -246,13 +247,12 @@ def map_chunks(
     pending: list[tuple[Weight, list[Future[T]]]] = []
     for bucket in gathered:
         started = []
-        for weight, tensor in bucket:
-            data = raw(tensor)[2]
+        for (weight, _), data in zip(bucket, host_bytes([tensor for _, tensor in bucket]), strict=True):
             started.append((weight, [pool.submit(task, weight, part, data[part]) for part in chunks(len(data))]))
         yield from _results(pending)
         pending = started
-        # `raw` copies CUDA tensors only. The memory of others is released when the next bucket is requested, so their
-        # tasks have to end before.
+        # `host_bytes` copies CUDA tensors only. The memory of others is released when the next bucket is requested, so
+        # their tasks have to end before.
         if not all(tensor.is_cuda for _, tensor in bucket):
             yield from _results(pending)
             pending = []

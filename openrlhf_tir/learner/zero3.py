@@ -32,8 +32,9 @@ from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
-from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Group, TrainBatch
+from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed, Group, TrainBatch
 from ..weights.broadcast.sender import Sender
+from ..weights.ipc.exposer import Exposer
 from .agreement import agree
 from .balance import lpt
 from .device_states import device_states
@@ -48,6 +49,7 @@ from .packing import Row
 from .passes import Forward, MicroBatchRunner
 from .pushes.broadcast import broadcast_weights
 from .pushes.delta import write_delta
+from .pushes.expose import expose_weights
 from .pushes.last_push import LastPush
 from .roles.beside import AuxiliaryModels
 from .roles.reference import log_probs
@@ -90,6 +92,7 @@ class Zero3Rank:
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
         self.device = self.strategy.device
         self.sender = Sender()
+        self.exposer = Exposer(torch.device(self.device))
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
@@ -97,6 +100,7 @@ class Zero3Rank:
         self.engine.destroy()
         self.auxiliary.destroy()
         del self.model, self.optimizer, self.engine, self.auxiliary, self.average
+        self.exposer.release()
         gc.collect()
         self._start(cfg)
 
@@ -471,6 +475,29 @@ class Zero3Rank:
             push,
             self.sender,
             rank=self.rank,
+            sharded=self.cfg.ds.zero_stage == 3,
+            bucket_bytes=self.cfg.vllm.sync_bucket_mib << 20,
+        )
+
+    def expose_trial(self) -> Exposed:
+        """Expose a few random bytes, with which engines find out whether they can map this rank's memory."""
+        return self.exposer.trial()
+
+    def expose(self, push: str, first: int) -> Exposed:
+        """Expose buckets of the full weights with Hugging Face names on every rank's device (pushes/expose.py).
+
+        Args:
+            push: The identity of the push.
+            first: Number of the first bucket: 0, then the one after the last that was exposed.
+
+        Returns:
+            This rank's buckets, or its fault.
+        """
+        return expose_weights(
+            self.engine.module,
+            push,
+            first,
+            self.exposer,
             sharded=self.cfg.ds.zero_stage == 3,
             bucket_bytes=self.cfg.vllm.sync_bucket_mib << 20,
         )

@@ -232,6 +232,7 @@ class Observer:
             "push_write_s": round(report.write_s, 4),
             "push_mib": round(report.nbytes / 2**20, 3),
             "push_delta": float(report.delta),
+            **{name: round(value, 4) for name, value in report.parts.items()},
         }
 
     def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:

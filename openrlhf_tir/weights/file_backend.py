@@ -1,4 +1,4 @@
-"""Load weights from a safetensors file or a broadcast into a running vLLM worker's model, on CPU and GPU.
+"""Load weights from a file, a broadcast or the learner's own memory into a running vLLM worker's model.
 
 This module runs in the worker process. It is a backend of vLLM's weight-transfer API, next to vLLM's own nccl and ipc:
 
@@ -7,6 +7,10 @@ This module runs in the worker process. It is a backend of vLLM's weight-transfe
     or receive_weights    does so with the tensors of a broadcast, bucket by bucket as they arrive
     finish_weight_update  processes the layers again (fuses and packs them)
 
+    map_exposed           maps buckets of the learner on the same device, while the engine answers requests
+    load_exposed          all of the above with these buckets and the read-back, in one call: the engine stands still
+                          meanwhile, and every call to it costs it milliseconds
+
 Importing this module registers the backend. vLLM imports it in every worker because `worker_extension_cls` names
 WorkerExtension.
 """
@@ -14,7 +18,8 @@ WorkerExtension.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,8 +34,11 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from ..types import BroadcastRendezvous, BroadcastResult, ReadBackReport
+from ..types import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from .broadcast.receiver import Receiver
+from .in_place import loads_in_place
+from .ipc.exposer import reason_of
+from .ipc.importer import CannotMap, Importer, buckets_of
 from .readback import ReadBack
 
 log = logging.getLogger(__name__)
@@ -51,6 +59,98 @@ class WorkerExtension:
         engine = self.weight_transfer_engine  # type: ignore[attr-defined]
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
+
+    def map_exposed(self, push: str, buckets: Sequence[Any]) -> str:
+        """Map buckets of the learner and check their digests. Raises nothing: other workers' answers would stay.
+
+        Args:
+            push: The identity of the push.
+            buckets: ExposedBuckets as plain values (importer.py).
+
+        Returns:
+            Why they cannot be read here; empty if they can.
+        """
+        try:
+            self.weight_transfer_engine.importer.begin(push, buckets_of(buckets))  # type: ignore[attr-defined]
+        except CannotMap as error:
+            return str(error)
+        except Exception as error:  # another version of torch or vLLM: there are other ways to push
+            log.exception("What the learner exposes cannot be mapped")
+            return reason_of(error)
+        return ""
+
+    def load_exposed(self, push: str, buckets: Sequence[Any], remaining: int) -> list[Any]:
+        """Load exposed buckets into the model; with the last ones, process the layers and read the model back.
+
+        Args:
+            push: The identity of the push.
+            buckets: ExposedBuckets as plain values.
+            remaining: Number of buckets that follow.
+
+        Returns:
+            Seconds of the parts by name, and a ReadBackReport as plain values (None before the last buckets).
+        """
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        start = time.monotonic()
+        exposed = buckets_of(buckets)
+        first = engine.exposed_push != push
+        if first and self._weight_update_active:  # type: ignore[attr-defined]
+            self.begin_again()  # the learner of another push was lost between two buckets
+        elif first:
+            engine.layer_by_layer = not engine.can_load_in_place
+            self.start_weight_update()  # type: ignore[attr-defined]
+        begun = time.monotonic()
+        whole = first and not remaining
+        self._load_buckets(push, exposed, whole=whole)
+        report = None
+        if not remaining:
+            self.finish_weight_update()  # type: ignore[attr-defined]
+        engine.importer.acknowledge()
+        loaded = time.monotonic()
+        if not remaining:
+            report = self._read_back_exposed(push, exposed, whole=whole)
+            engine.exposed_push = None
+        parts = {"begin": begun - start, "load": loaded - begun, "read_back": time.monotonic() - loaded}
+        return [parts, report and list(report)]
+
+    def _load_buckets(self, push: str, exposed: list[ExposedBucket], *, whole: bool) -> None:
+        """Load buckets. What cannot be written in place is loaded layer by layer instead, if it is the whole push."""
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        with set_current_vllm_config(self.vllm_config), torch.no_grad():  # type: ignore[attr-defined]
+            try:
+                engine.load_exposed(push, exposed, whole=whole)
+            except Exception:
+                if engine.layer_by_layer or not whole:
+                    raise
+                log.warning("Weights cannot be written in place: they are loaded layer by layer", exc_info=True)
+                engine.can_load_in_place = False
+                engine.layer_by_layer = True
+                engine.start_weight_update()
+                engine.load_exposed(push, exposed, whole=whole)
+
+    def _read_back_exposed(self, push: str, exposed: list[ExposedBucket], *, whole: bool) -> ReadBackReport:
+        """Read the model back, and check that the learner's memory still is what was announced.
+
+        Weights that were written in place and are not held are loaded once more, layer by layer. So a model whose
+        loader needs more than `loads_in_place` knows costs a push some time and no engine.
+        """
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        report = engine.read_back()
+        if report.fault and engine.wrote_in_place and whole:
+            log.warning("Weights are loaded layer by layer from now on: written in place, %s", report.fault)
+            engine.can_load_in_place = False
+            self.start_weight_update()  # type: ignore[attr-defined]
+            self._load_buckets(push, exposed, whole=True)
+            self.finish_weight_update()  # type: ignore[attr-defined]
+            engine.importer.acknowledge()
+            report = engine.read_back()
+        engine.importer.check(exposed)
+        return report
+
+    def begin_again(self) -> None:
+        """Prepare the model for another push after one that ended between two of its buckets."""
+        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
+            self.weight_transfer_engine.undo()  # type: ignore[attr-defined]
 
     def read_back(self) -> list[Any]:
         """Compare what this worker's model holds with the last push; return a ReadBackReport as plain values."""
@@ -88,8 +188,25 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def receiver(self) -> Receiver:
         return Receiver()
 
+    @cached_property
+    def importer(self) -> Importer:
+        return Importer(self.device)
+
+    @cached_property
+    def can_load_in_place(self) -> bool:
+        """True if the loader may write into the tensors that compute; False once the read-back has refuted that."""
+        return loads_in_place(self.model, self.device)
+
+    layer_by_layer = True
+    """False while a push writes into the tensors that compute."""
+    wrote_in_place = False
+    """True if the last push did."""
+    exposed_push: str | None = None
+    """The push of which exposed buckets are being loaded; None if there is none."""
+    _exposed: dict[str, torch.Tensor] | None = None
+    """The tensors of a push that is mapped as a whole, for its read-back."""
     path: str | None = None
-    """The file of the last push; None if it came by broadcast."""
+    """The file of the last push; None if it came otherwise."""
 
     @cached_property
     def readback(self) -> ReadBack:
@@ -114,43 +231,79 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def read_back(self) -> ReadBackReport:
         """Prove what the model holds after `finish_weight_update`: see weights/readback.py."""
         with set_current_vllm_config(self.vllm_config):
+            if self._exposed is not None:
+                exposed, self._exposed = self._exposed, None
+                return self.readback.compare(exposed.items())
             if self.path is None:
                 return self.readback.compare_noted()
             return self.readback.compare(_tensors(self.path))
 
     def start_weight_update(self) -> None:
         _ = self.readback  # created before the first push, if `init_transfer_engine` was not called
-        initialize_layerwise_reload(self.model)
+        if self.layer_by_layer:
+            initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
         self.path = update_info.path
+        self._exposed = None
         self.model.load_weights(_tensors(update_info.path))
 
     def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
         """Take part in a broadcast. It may be repeated between start_weight_update and finish_weight_update."""
-        return self.receiver.receive(meeting, rank, push, self._load, self._undo)
+        return self.receiver.receive(meeting, rank, push, self._load, self.undo)
+
+    def load_exposed(self, push: str, exposed: list[ExposedBucket], *, whole: bool) -> None:
+        """Load buckets that the learner exposes.
+
+        Args:
+            push: The identity of the push.
+            exposed: The buckets.
+            whole: True if they are the whole push. Their memory then stays as it is until the push is over. Otherwise
+                the learner overwrites it after the answer, and vLLM's loader may keep tensors for a later bucket: they
+                are copied, and their checksums are noted for the read-back.
+        """
+        self.exposed_push = push
+        if whole:
+            tensors = [pair for bucket in exposed for pair in self.importer.tensors(bucket)]
+            self.path = None
+            self._exposed = dict(tensors)
+            with disable_mtp_completeness_check():
+                self.model.load_weights(iter(tensors))
+            return
+        self._exposed = None
+        self.importer.check(exposed)
+        for bucket in exposed:
+            self._load([(name, tensor.clone()) for name, tensor in self.importer.tensors(bucket)])
 
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
         self.path = None
+        self._exposed = None
         self.readback.note(tensors)
         # A bucket has only a part of the tensors, so a model with a multi-token prediction head would be incomplete.
         with disable_mtp_completeness_check():
             self.model.load_weights(iter(tensors))
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Prepare the model for another push after one was torn.
 
         Layers that have received all of their weights keep the new ones; the others get their old weights back.
         """
         self.readback.forget()
-        for layer in self.model.modules():
-            info = get_layerwise_info(layer)
-            info.loaded_weights.clear()
-            info.load_numel = 0
-        finalize_layerwise_reload(self.model, self.model_config)
+        self.exposed_push = None
+        if self.layer_by_layer:
+            for layer in self.model.modules():
+                info = get_layerwise_info(layer)
+                info.loaded_weights.clear()
+                info.load_numel = 0
+            finalize_layerwise_reload(self.model, self.model_config)
+        self.layer_by_layer = True
         self.start_weight_update()
 
     def finish_weight_update(self) -> None:
+        self.wrote_in_place = not self.layer_by_layer
+        if self.wrote_in_place:
+            self.layer_by_layer = True
+            return
         finalize_layerwise_reload(self.model, self.model_config)
         # A tied lm_head is a separate module that shares the embedding's tensor. The reload processes only the
         # embedding. The head would silently keep the copy that the CPU kernels packed from the *old* weights.
@@ -160,6 +313,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     def shutdown(self) -> None:
         self.receiver.leave()
+        self.importer.leave()
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:

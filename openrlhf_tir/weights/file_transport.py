@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import DeltaRefused
@@ -70,6 +70,10 @@ class FileTransport:
     @property
     def nbytes(self) -> int:
         return self.files.nbytes
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        return {}
 
     def begin(self) -> None:
         self.files.seconds = 0.0

@@ -12,8 +12,9 @@
                   if refused again: engine.discard(reason); what it sampled is lost, and its owner starts another one
 
 So a correct push fails only if it fails on two sets of texts, in two pushes. The transport decides how the weights get
-there: by file (file_transport.py), or by a broadcast to all engines at once (broadcast/transport.py). This module sees
-Protocols only: engines are Ray handles in a run and plain objects in tests.
+there: by file (file_transport.py), by a broadcast to all engines at once (broadcast/transport.py), or through device
+memory that learner and engine share (ipc/transport.py). This module sees Protocols only: engines are Ray handles in a
+run and plain objects in tests.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class WeightPublisher:
         self._before: list[np.ndarray] | None = None
         """The same by the version before it. `Disagreement.behind` compares with it."""
         self._scored_version: int | None = None
+        self._parts: dict[str, float] = {}
+        """Seconds of the last push's parts by the name of their metric; the longest of all engines."""
         self._repeats = 0
         """Number of engines that needed a second round in the last push."""
         self._pushes_repeated = 0
@@ -302,6 +305,7 @@ class WeightPublisher:
         """
         version = self.transport.version
         trials = [Trial(engine) for engine in engines]
+        self._parts = {}
         self._repeats = 0
         self._pushes_repeated = 0
         if self._scored_version != version:
@@ -318,7 +322,9 @@ class WeightPublisher:
                 if results_in_full is None:
                     break
                 results = results_in_full
+            start = time.monotonic()
             await self._score(doubtful, 0, results)
+            self._note_part("push_score_s", time.monotonic() - start)
             again = [t for t in doubtful if t.refused and t.evidence is not None and not t.gone and not t.misloaded]
             if again:
                 self._repeats += len(again)
@@ -462,7 +468,12 @@ class WeightPublisher:
             canary_excess=max((trial.excess for trial in proved), default=0.0),
             canary_repeats=self._repeats,
             pushes_repeated=self._pushes_repeated,
+            parts={**self._parts, **transport.parts},
         )
+
+    def _note_part(self, name: str, seconds: float) -> None:
+        """Note the duration of a part of the push; of several engines the longest counts."""
+        self._parts[name] = max(seconds, self._parts.get(name, 0.0))
 
     async def _confirm(self, engine: RemoteEngine, version: int) -> None:
         """Release what the engine sampled with `version`, and note that it was proved.
@@ -470,5 +481,7 @@ class WeightPublisher:
         An engine that does not take the verdict is given up by `call`: its completions would wait for it for ever.
         """
         with suppress(EngineGone):
-            await engine.call(RolloutEngine.confirm_weights, version, deadline=self.deadline)
+            parts = await engine.call(RolloutEngine.confirm_weights, version, deadline=self.deadline)
             engine.version = version
+            for name, seconds in parts.items():
+                self._note_part(name, seconds)

@@ -17,6 +17,9 @@ sizes and ranks. It undoes what loading does to a tensor:
                       This is a matrix product, so every push reads one column of each block of STRIDE, and the next
                       push another one: all rows and every block are seen at once, every element in STRIDE pushes.
 
+Where both sides are on a GPU, each tensor is compared there, and the host reads all answers at once at the end: a host
+that waits for each tensor would hold the engine up. What differs so is compared once more in the exact way above.
+
 What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
 shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
 change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back itself is checked once, on the weights that
@@ -56,6 +59,8 @@ _HASH_WEIGHT = 6364136223846793005
 """Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
 _BLOCK = 1 << 22
 """Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of the same size, in bytes, as a value."""
 STRIDE = 8
 """A push reads back one of STRIDE neighbouring columns of a packed layer. What loading can confuse (a layer, a rank's
 part, a head, one of several fused tensors) is rows, or many neighbouring columns."""
@@ -84,6 +89,9 @@ class Place(NamedTuple):
 
 Equal = Callable[[Place, torch.Tensor, Any], bool | None]
 """Returns whether a place holds what was sent; None if that is unknown."""
+Differs = Callable[[Place, torch.Tensor, Any], torch.Tensor | None]
+"""Returns a bool on the device, True if a place holds something else than what was sent; None if only the exact
+comparison can say. Does not wait for the device."""
 
 
 class ReadBack:
@@ -104,6 +112,10 @@ class ReadBack:
         """Places at which a load from disk was read back correctly; None: all places."""
         self._logged: set[str] = set()
         """Tensors that the log has named as unread."""
+        self._covered_for: tuple[frozenset[str], frozenset[str]] | None = None
+        """The tensors that were sent and not read when `_missing` was computed."""
+        self._missing: tuple[str, ...] = ()
+        """Modules that should have been sent a tensor and were not, in the last comparison."""
         self._never_sent: frozenset[str] = frozenset()
         """Modules for which the checkpoint on disk has no tensor either."""
         devices = (parameter.device for parameter in model.parameters())
@@ -120,6 +132,7 @@ class ReadBack:
             Tensors of the checkpoint that are left to the log-probs.
         """
         self._trusted = None
+        self._covered_for = None
         if loaded is not None:
             held, unread, names = self._held(loaded)
             if len(held) > (len(names) - len(unread)) / 2:
@@ -154,7 +167,7 @@ class ReadBack:
 
     def compare(self, sent: Iterable[tuple[str, torch.Tensor]]) -> ReadBackReport:
         """Compare what the model holds with the tensors `sent`, under their names in the checkpoint."""
-        return self._report(dict(sent), _equal)
+        return self._report(dict(sent), _equal, _differs)
 
     def note(self, sent: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Store checksums of tensors that arrive and are not kept, for `compare_noted`."""
@@ -176,21 +189,29 @@ class ReadBack:
             noted_sum = sums.get(place.copy)
             if noted_sum is None or noted_sum[0] != tuple(held.shape):
                 return None
-            return bool(checksum(held, self._device, held.dtype) == noted_sum)
+            return same_checksum(checksum(held, self._device, held.dtype), noted_sum)
 
-        return self._report(noted, equal)
+        def differs(place: Place, held: torch.Tensor, sums: dict[tuple[int, bool], Any]) -> torch.Tensor | None:
+            noted_sum = sums.get(place.copy)
+            if noted_sum is None or noted_sum[0] != tuple(held.shape) or isinstance(noted_sum[1], str):
+                return None
+            return (checksum(held, self._device, held.dtype)[1] != noted_sum[1]).any()
+
+        return self._report(noted, equal, differs)
 
     def forget(self) -> None:
         """Drop the checksums of a push that was torn."""
         self._noted = {}
 
-    def _report(self, sent: Mapping[str, Any], equal: Equal) -> ReadBackReport:
+    def _report(self, sent: Mapping[str, Any], equal: Equal, differs: Differs) -> ReadBackReport:
         start = time.monotonic()
         differing: list[str] = []
         unread: list[str] = []
-        nbytes = 0
         with torch.no_grad():
+            held, nbytes = self._held_by_quick_comparison(sent, differs)
             for name, tensor in sent.items():
+                if name in held:
+                    continue
                 verdict, size = self._verdict(name, tensor, equal)
                 nbytes += size
                 if verdict is None:
@@ -200,8 +221,54 @@ class ReadBack:
         if not differing:  # a repeated push is read where the fault was seen
             self._compared += 1
         self._log_once(unread)
-        missing = self._not_covered(sent, set(unread))
-        return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
+        key = (frozenset(sent), frozenset(unread))
+        if key != self._covered_for:  # the same tensors are sent in every push
+            self._missing = self._not_covered(sent, set(unread))
+            self._covered_for = key
+        return ReadBackReport(
+            len(sent), tuple(differing), tuple(unread), self._missing, nbytes, time.monotonic() - start
+        )
+
+    def _held_by_quick_comparison(self, sent: Mapping[str, Any], differs: Differs) -> tuple[set[str], int]:
+        """Compare all tensors where they are, and read the answers once.
+
+        Returns:
+            Tensors that every place holds bit by bit, and the bytes that were compared for them. The others are not
+            judged: they differ, or need the exact comparison.
+        """
+        if self._device.type == "cpu":
+            return set(), 0  # waiting costs nothing there, and packed layers need the exact comparison
+        names: list[str] = []
+        answers: list[torch.Tensor] = []
+        nbytes = 0
+        for name, tensor in sent.items():
+            try:
+                size, answer = self._quick_answer(name, tensor, differs)
+            except Exception as error:
+                # A failure of the read-back itself says nothing about the push.
+                log.debug("%s cannot be compared quickly: %s", name, error)
+                continue
+            if answer is not None:
+                names.append(name)
+                answers.append(answer)
+                nbytes += size
+        if not names:
+            return set(), 0
+        different = torch.stack(answers).tolist()  # the only wait for the device
+        return {name for name, differs_there in zip(names, different, strict=True) if not differs_there}, nbytes
+
+    def _quick_answer(self, name: str, tensor: Any, differs: Differs) -> tuple[int, torch.Tensor | None]:
+        """Return the bytes compared, and whether any place of a tensor differs; None if that is not known quickly."""
+        combined: torch.Tensor | None = None
+        nbytes = 0
+        for place in self._places(name):
+            held = place.read()
+            answer = differs(place, held, tensor)
+            if answer is None:
+                return 0, None
+            nbytes += held.numel() * held.element_size()
+            combined = answer if combined is None else combined | answer
+        return nbytes, combined
 
     def _verdict(self, name: str, tensor: Any, equal: Equal) -> tuple[bool | None, int]:
         """Return whether every place of a tensor holds it (None if that is unknown), and the bytes compared."""
@@ -467,6 +534,18 @@ def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
     return all(torch.equal(held_block, wanted_block) for held_block, wanted_block in blocks)
 
 
+def _differs(place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
+    """Return whether a model's bits are other than those that were sent, on their device; None if either is elsewhere.
+
+    Bits that differ may still be equal values (-0.0 and 0.0), which only `_equal` knows.
+    """
+    wanted = place.cut(sent)
+    if held.device != wanted.device or held.dtype != wanted.dtype or held.shape != wanted.shape or place.copy[1]:
+        return None
+    kind = _BITS[held.element_size()]
+    return (held.view(kind) != wanted.view(kind)).any()
+
+
 def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     """Yield the bits of a tensor as flat blocks of whole rows on a device; equal values have equal bits.
 
@@ -479,7 +558,7 @@ def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> I
     step = max(1, _BLOCK // row)
     for begin in range(0, table.shape[0], step):
         block = table[begin : begin + step].to(device, dtype).reshape(-1, row) + 0
-        kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[block.element_size()]
+        kind = _BITS[block.element_size()]
         if dtype.is_floating_point and block.element_size() > 1:
             block = block.masked_fill(~torch.isfinite(block).all(dim=1, keepdim=True), float("nan"))
         yield block.contiguous().reshape(-1).view(kind)
@@ -489,21 +568,28 @@ def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> 
     """Return (shape, checksum) of a tensor's values as `dtype`: equal if, and for practical purposes only if, they are.
 
     Both sides of a comparison are computed on `device`, wherever the tensor is. On the CPU it is a hash of the bits. On
-    a GPU it is two sums of the bits modulo 2**64, so that nothing is copied to the host; the second sum has a weight
-    for each position, so that it changes if values are exchanged or shifted.
+    a GPU it is two sums of the bits modulo 2**64, [2] int64, so that nothing is copied to the host or waits for it; the
+    second sum has a weight for each position, so that it changes if values are exchanged or shifted.
     """
     blocks = _blocks(tensor, device, dtype)
     shape = tuple(tensor.shape)
     if device.type != "cpu":
-        return (shape, *_sums(blocks, device))
+        return shape, _sums(blocks, device)
     digest = xxhash.xxh3_128()
     for block in blocks:
         digest.update(block.numpy())
     return shape, digest.hexdigest()
 
 
-def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> tuple[int, int]:
-    """Return the sum and the weighted sum of blocks of bits, computed where they are."""
+def same_checksum(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Return True if two checksums are equal. Waits for the device if they are there."""
+    if one[0] != other[0]:
+        return False
+    return one[1] == other[1] if isinstance(one[1], str) else bool(torch.equal(one[1], other[1]))
+
+
+def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return the sum and the weighted sum of blocks of bits, [2] int64, computed where they are."""
     total = torch.zeros((), dtype=torch.int64, device=device)
     weighted = torch.zeros((), dtype=torch.int64, device=device)
     begin = 0
@@ -516,4 +602,4 @@ def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> tuple[int, in
             total += block.sum()
             weighted += (block * weight).sum()
             begin += block.numel()
-    return int(total), int(weighted)
+    return torch.stack((total, weighted))

@@ -1,6 +1,6 @@
 """What the publisher needs of a transport, by which the learner's weights get into the engines.
 
-FileTransport and BroadcastTransport implement it.
+FileTransport, BroadcastTransport and IpcTransport implement it.
 
     take(version)    make the learner's current weights the next push
     sent(engines)    bring it into each engine and compare digests; returns what each engine's canary sampled
@@ -8,6 +8,7 @@ FileTransport and BroadcastTransport implement it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from ..ports import RemoteEngine
@@ -43,6 +44,10 @@ class Transport(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes that the learner wrote or sent since `begin`."""
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Further figures of what was sent since `begin`, by the name of their metric."""
 
     def begin(self) -> None:
         """Reset `seconds` and `nbytes`."""

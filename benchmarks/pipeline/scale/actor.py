@@ -58,8 +58,9 @@ class ScaleEngine(ScriptedEngine):
         sampled = Completion(np.ones(n, np.int32), np.zeros(n, np.float32), np.full(n, version, np.int32), "", "length")
         return [sampled] * len(canary.prompt_ids) if canary else []
 
-    async def confirm_weights(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> dict[str, float]:
         """Nothing waits for it: episodes of training take what was sampled at once."""
+        return {}
 
     def stats(self) -> dict[str, float]:
         return self.model.stats() | {"push_pause_s": self.push_pause_s}

@@ -21,10 +21,10 @@ from ...toy.model import save_model
 from ...toy.task import write_data, write_jsonl, write_splits
 from ...toy.traces import ColdStartTrace
 from ...waiting.deadlines import Deadline
-from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
-from ..nodes import only_here
+from ...weights.transports import transport_of
+from ..nodes import has_gpus, only_here
 from ..services import Services
 from .evaluate import evaluate_held_out
 from .inputs import Inputs
@@ -104,15 +104,19 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         ColdStartError: The gates are still missed after the repairs of the schedule.
     """
     cfg = base.config(base.init)
+    directory = push_directory(cfg.run_dir, 0, one_node=only_here())
     publisher = WeightPublisher(
         services.learner,
         services.pool.members,
-        push_directory(cfg.run_dir, 0, one_node=only_here()),
+        directory,
         inputs.canary,
         tolerance=cfg.canary_tolerance,
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
-        transport=transport_of(cfg, services.learner),
+        # A cold start pushes whole files: its weights change without a version for deltas to continue.
+        transport=None
+        if cfg.push_backend == "file"
+        else transport_of(cfg, services.learner, directory, gpus=has_gpus()),
     )
     services.pool.attach_prover(publisher.join)
     measured: list[tuple[EvalResult, EvalResult]] = []

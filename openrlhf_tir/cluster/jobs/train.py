@@ -34,12 +34,12 @@ from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...waiting.background import FOR_EVER, background
 from ...waiting.deadlines import Deadline, within
-from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
+from ...weights.transports import transport_of
 from ...weights.verify import Reference
 from ..lanes import PoolLanes
-from ..nodes import only_here
+from ..nodes import has_gpus, only_here
 from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
@@ -260,10 +260,14 @@ async def _pipeline(
             seed=cfg.train.seed,
             deadline=Deadline.of(cfg, "timeouts.push_s"),
             ceiling=cfg.vllm.canary_ceiling,
-            delta=cfg.vllm.sync_delta,
-            transport=transport_of(cfg, services.learner),
-            # A node that joins later does not see this node's shared memory.
-            place=lambda: directory if only_here() else push_directory(cfg.run_dir, None, one_node=False),
+            transport=transport_of(
+                cfg,
+                services.learner,
+                directory,
+                gpus=has_gpus(),
+                # A node that joins later does not see this node's shared memory.
+                place=lambda: directory if only_here() else push_directory(cfg.run_dir, None, one_node=False),
+            ),
         )
         pushing.push_async_callback(publisher.close)
         # Detached at the end, so that an engine that starts later does not wait for a learner or file that is gone.

@@ -97,7 +97,7 @@ def runs_here(cfg: Config) -> bool:
 
 
 def check_backend(cfg: Config, machine: Machine) -> None:
-    """Check that weights are not pushed by NCCL between CPUs.
+    """Check that weights are not pushed by NCCL or CUDA IPC between CPUs.
 
     Raises:
         ConfigError: They are.
@@ -107,6 +107,8 @@ def check_backend(cfg: Config, machine: Machine) -> None:
             "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none."
             " Use 'gloo', which is the same on CPUs, or 'file'."
         )
+    if cfg.vllm.sync_backend == "ipc" and machine.gpus == 0 and runs_here(cfg):
+        raise ConfigError("vllm.sync_backend = 'ipc' needs GPUs, and this machine has none. Use 'file' or 'auto'.")
 
 
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
@@ -221,7 +223,7 @@ def check_colocation(cfg: Config, machine: Machine) -> list[str]:
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     """Return a fact if /dev/shm has no room for a file push: the weights that are served and those that arrive."""
-    if cfg.vllm.sync_backend != "file":
+    if cfg.push_backend not in ("file", "ipc"):  # ipc falls back to files
         return []
     weights_bytes = push_bytes(cfg)
     if weights_bytes is None:

@@ -196,20 +196,23 @@ class Vllm(Section):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="auto: the learner's ds.param_dtype"
     )
-    sync_backend: Literal["file", "gloo", "nccl"] = Field(
-        "file",
+    sync_backend: Literal["auto", "file", "ipc", "gloo", "nccl"] = Field(
+        "auto",
         description=(
-            "transport of weight pushes. 'file': shared memory on one node, else the run directory. The others"
-            " broadcast to all engines at once and need no file system: 'gloo' over TCP by way of the hosts' memory,"
-            " slow between GPUs; 'nccl' between GPUs, not tried on any yet"
+            "transport of weight pushes. 'auto': 'ipc' with train.share_gpus, else 'file'. 'file': shared memory on one"
+            " node, else the run directory. 'ipc': CUDA IPC, for an engine on the learner's GPU; where it does not work"
+            " the run says so once and pushes by file. The others broadcast to all engines at once and need no file"
+            " system: 'gloo' over TCP by way of the hosts' memory, slow between GPUs; 'nccl' between GPUs, not tried on"
+            " any yet"
         ),
     )
     sync_bucket_mib: int = Field(
         512,
         ge=1,
         description=(
-            "gloo and nccl: weights gathered and sent at a time; the learner's first rank and every worker of an engine"
-            " hold two such buffers"
+            "ipc, gloo and nccl: weights gathered and sent at a time. With gloo and nccl the learner's first rank and"
+            " every worker of an engine hold two such buffers; with ipc every learner rank keeps two, or as much as"
+            " the weights need"
         ),
     )
     sync_delta: bool = Field(

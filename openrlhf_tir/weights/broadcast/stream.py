@@ -20,6 +20,7 @@ import torch
 
 from ...types import BroadcastResult
 from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, tensor_hash
+from ..host_bytes import host_bytes
 from .group import Group
 
 ALIGNMENT = 16
@@ -161,7 +162,7 @@ class _Hashes:
 
     def add(self, buffer: torch.Tensor, placements: Sequence[Placement], pool: ThreadPoolExecutor) -> None:
         """Start to hash the tensors of a bucket."""
-        data = buffer.cpu().numpy()
+        [data] = host_bytes([buffer])
         self._pending.append(
             [
                 (item, [pool.submit(chunk_hash, data[part][chunk]) for chunk in chunks(item.nbytes)])

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
-from ...config import Config
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts, RemoteEngine, RolloutEngine
 from ...types import BroadcastRendezvous, BroadcastResult, Canary
@@ -39,17 +38,6 @@ class Deadlines(NamedTuple):
     """An engine's part of a push."""
     answer: Deadline
     """An engine's answer after the learner has finished or given up."""
-
-
-def transport_of(cfg: Config, learner: Broadcasts) -> BroadcastTransport | None:
-    """Return the transport for vllm.sync_backend; None for "file", for which the publisher creates its own."""
-    if cfg.vllm.sync_backend == "file":
-        return None
-    return BroadcastTransport(
-        learner,
-        cfg.vllm.world_size,
-        Deadlines(Deadline.of(cfg, "timeouts.push_s"), Deadline.of(cfg, "timeouts.broadcast_s")),
-    )
 
 
 class BroadcastTransport:
@@ -79,6 +67,10 @@ class BroadcastTransport:
         self._meeting: BroadcastRendezvous | None = None
         self._members: list[RemoteEngine] = []
         self._names = (f"push{n}" for n in count(1))
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        return {}
 
     def begin(self) -> None:
         self.seconds = 0.0

@@ -88,8 +88,9 @@ class Actor(CalledInProcess):
             Completion(ids, logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids
         ]
 
-    async def confirm_weights(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> dict[str, float]:
         await self.answer(0.0)
+        return {}
 
     async def discard(self, why: str) -> None:
         self.world.fleet.mark_lost(self, why)

@@ -92,6 +92,7 @@ class Engine(CalledInProcess):
 
     async def confirm_weights(self, version):
         self.verdicts.append(version)
+        return {}
 
     async def discard(self, why):
         self.verdicts.append(why)

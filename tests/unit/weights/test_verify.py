@@ -298,8 +298,9 @@ class FakeEngine(CalledInProcess):
     async def sample_canary(self, prompt_ids, max_tokens, seed):
         return [completion([-RARE - self.version + self.lags] * max_tokens, self.version) for _ in prompt_ids]
 
-    async def confirm_weights(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> dict[str, float]:
         self.verdicts.append(version)
+        return {}
 
     async def discard(self, why: str) -> None:
         self.verdicts.append(why)

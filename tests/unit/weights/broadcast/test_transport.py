@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult, Completion
 from openrlhf_tir.waiting.deadlines import Deadline
-from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines, transport_of
+from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines
 from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.transports import transport_of
 
 from ....contract.called_in_process import CalledInProcess
 
@@ -98,6 +100,7 @@ class Engine(CalledInProcess):
 
     async def confirm_weights(self, version):
         self.verdicts.append(version)
+        return {}
 
     async def discard(self, why):
         self.verdicts.append(why)
@@ -243,8 +246,10 @@ async def test_a_newcomer_that_cannot_be_proved_is_told_so(tmp_path):
 
 
 def test_the_setting_chooses_the_transport():
-    assert transport_of(Config(), Learner()) is None
     made = transport_of(
-        Config(vllm={"sync_backend": "gloo", "tensor_parallel_size": 4}, timeouts={"broadcast_s": 7.0}), Learner()
+        Config(vllm={"sync_backend": "gloo", "tensor_parallel_size": 4}, timeouts={"broadcast_s": 7.0}),
+        Learner(),
+        Path("unused"),
+        gpus=False,
     )
     assert (made.workers, made.deadlines.answer) == (4, Deadline(7.0, "timeouts.broadcast_s"))

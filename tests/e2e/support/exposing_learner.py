@@ -1,0 +1,51 @@
+"""HfLearner that exposes its weights in shared memory, a CPU stand-in for CUDA IPC, bucket by bucket. No DeepSpeed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from openrlhf_tir.types import Exposed
+
+from .tiny_model import HfLearner
+
+
+class ExposingLearner(HfLearner):
+    def __init__(self, seed: int, scale: float = 8.0, bucket_bytes: int = 1 << 30) -> None:
+        import torch
+
+        from openrlhf_tir.weights.ipc.exposer import Exposer
+
+        super().__init__(seed, scale)
+        self.exposer = Exposer(torch.device("cpu"))
+        self.bucket_bytes = bucket_bytes
+        self.exposures: list[tuple[str, int]] = []
+        """(push, first bucket) of every call."""
+        self.after: Callable[[Exposed], Exposed] = lambda exposed: exposed
+        """Changes what is exposed, or raises."""
+
+    async def expose_trial(self) -> Exposed:
+        return self.exposer.trial()
+
+    async def expose(self, push: str, first: int) -> Exposed:
+        self.exposures.append((push, first))
+        return self.after(await asyncio.to_thread(self._expose, push, first))
+
+    def _expose(self, push: str, first: int) -> Exposed:
+        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
+        from openrlhf_tir.weights.ipc.exposer import SLOTS
+
+        names = {dtype: name for name, dtype in TORCH.items()}
+        parts: list[list] = [[]]
+        size = 0
+        for name, tensor in self._weights().items():
+            if parts[-1] and size + tensor.nbytes > self.bucket_bytes:
+                parts.append([])
+                size = 0
+            parts[-1].append((name, tensor))
+            size += tensor.nbytes
+        items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
+        self.exposer.reserve(items)
+        end = min(first + (1 if first else SLOTS), len(parts))
+        buckets = [self.exposer.fill(n, items[n], parts[n]) for n in range(first, end)]
+        return Exposed(push, buckets, len(parts) - end)
