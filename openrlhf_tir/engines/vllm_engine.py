@@ -76,6 +76,8 @@ CANARY_PRIORITY = -1
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 """vLLM's names for the two parts that sleep. Once both are awake, vLLM itself lets requests go on."""
+LATE_OUTPUTS_S = 0.02
+"""Seconds after a pause in which vLLM's last outputs arrive here: AsyncLLM.pause_generation waits for it."""
 SLEEP_LEVEL = 1
 """Weights go to host memory. Level 2 would drop them, but an engine that wakes without a push needs them."""
 
@@ -115,6 +117,8 @@ class VllmEngine:
         self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
         self._frozen_at = 0.0
+        self._paused_at = 0.0
+        """When vLLM was paused last."""
         self._push_pause_s = 0.0
         """Seconds for which the last push froze the engine."""
         self._push_map_s = 0.0
@@ -329,13 +333,23 @@ class VllmEngine:
                 # start.py adds slots for the canary to these.
                 fits = self._llm.get_num_unfinished_requests() <= self._slots
                 keep = self._keeps_kv and self._updating and fits
-                await self._llm.pause_generation(mode="keep", clear_cache=not keep)
+                await self._pause_vllm(clear_cache=not keep)
                 self._paused = True
                 self.requests.busy.pause()
             elif self._paused and not wanted:
                 await self._llm.resume_generation()
                 self._paused = False
                 self.requests.busy.resume()
+
+    async def _pause_vllm(self, *, clear_cache: bool) -> None:
+        """Freeze all requests as AsyncLLM.pause_generation does, but without its wait for late outputs.
+
+        That is a fixed part of every pause. `_use` waits for what is left of it, before it counts versions.
+        """
+        if clear_cache:
+            await self._llm.renderer.clear_mm_cache_async()
+        await self._llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=clear_cache)
+        self._paused_at = time.monotonic()
 
     async def sleep(self) -> None:
         """See RolloutEngine. Raises EngineError if it fails; the engine is then broken."""
@@ -458,7 +472,6 @@ class VllmEngine:
                 self._push_parts[name] = self._push_parts.get(name, 0.0) + seconds
             if self._half_loaded:
                 return []
-            await self._let_arrive()
             return await self._use([ReadBackReport(*report) for _, report in answers], version, canary)
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
@@ -528,6 +541,8 @@ class VllmEngine:
             WeightsMisloaded: A worker holds something else.
         """
         self.read_back = merged(reports)
+        await asyncio.sleep(max(0.0, self._paused_at + LATE_OUTPUTS_S - time.monotonic()))
+        await self._let_arrive()
         if version == self.proof.unproved:
             # The first push of this version could not be proved. Its tokens have the same version number, and must not
             # pass when the second push is proved.

@@ -168,37 +168,57 @@ class IpcTransport:
         if exposed.fault:
             self._switch_off(f"the learner cannot expose its weights: {exposed.fault}")
             return {}
-        digests = [bucket.digest for bucket in exposed.buckets]
         outcomes = await self._map(engines, exposed)
         loading = {i: engine for i, engine in engines.items() if self._may_map(i, engine, outcomes)}
-        position = len(exposed.buckets)
-        while loading:
-            if not exposed.remaining:
-                self._check_difference(push_digest(digests))
-            loads = [
-                engine.call(RolloutEngine.load_exposed, exposed, self.version, canary, deadline=self.deadline)
-                for engine in loading.values()
-            ]
-            last = not exposed.remaining
-            answers = await asyncio.gather(*loads, return_exceptions=True)
-            for (i, engine), answer in zip(list(loading.items()), answers, strict=True):
-                if isinstance(answer, BaseException):
-                    outcomes[i] = answer
-                    del loading[i]
-                elif last:
-                    outcomes[i] = answer
-                    self._got.add(engine)
-                    self._reached += 1
-            if last or not loading:
-                break
-            exposed = await self._exposed(push, position)
-            if exposed.fault:  # the engines are frozen with a part of the weights, and take a file in that state
-                self._switch_off(f"the learner stopped to expose its weights at bucket {position}: {exposed.fault}")
-                break
-            position += len(exposed.buckets)
-            digests += [bucket.digest for bucket in exposed.buckets]
+        ahead: asyncio.Task[Exposed] | None = None
+        try:
+            digests: list[str] = []
+            while loading:
+                digests += [bucket.digest for bucket in exposed.buckets]
+                if not exposed.remaining:
+                    self._check_difference(push_digest(digests))
+                elif len(exposed.buckets) == 1:  # the other buffer is free: its bucket was acknowledged
+                    ahead = asyncio.create_task(self._exposed(push, len(digests)), name=f"expose {push}")
+                await self._load(loading, exposed, canary, outcomes)
+                if not exposed.remaining or not loading:
+                    break
+                exposed = await (ahead or self._exposed(push, len(digests)))
+                if exposed.fault:  # the engines are frozen with a part of the weights, and take a file in that state
+                    self._switch_off(
+                        f"the learner stopped to expose its weights at bucket {len(digests)}: {exposed.fault}"
+                    )
+                    break
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
         self._got.update(engines[i] for i, outcome in outcomes.items() if isinstance(outcome, InfraError))
         return outcomes
+
+    async def _load(
+        self, loading: dict[int, RemoteEngine], exposed: Exposed, canary: Canary, outcomes: Outcomes
+    ) -> None:
+        """Let engines load what is exposed, and wait for all: their answers acknowledge it.
+
+        Args:
+            loading: The engines by position. Those that fail are removed.
+            exposed: The buckets.
+            canary: What the engines sample after the last bucket.
+            outcomes: Receives errors, and after the last bucket what the engines sampled.
+        """
+        calls = [
+            engine.call(RolloutEngine.load_exposed, exposed, self.version, canary, deadline=self.deadline)
+            for engine in loading.values()
+        ]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for (i, engine), answer in zip(list(loading.items()), answers, strict=True):
+            if isinstance(answer, BaseException):
+                outcomes[i] = answer
+                del loading[i]
+            elif not exposed.remaining:
+                outcomes[i] = answer
+                self._got.add(engine)
+                self._reached += 1
 
     async def _exposed(self, push: str, first: int) -> Exposed:
         start = time.monotonic()

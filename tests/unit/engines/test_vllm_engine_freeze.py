@@ -33,7 +33,19 @@ class FakeLlm:
         await asyncio.sleep(0)
         self.calls.append(name)
 
-    async def pause_generation(self, *, mode, clear_cache):
+    @property
+    def engine_core(self):
+        return self
+
+    @property
+    def renderer(self):
+        return self
+
+    async def clear_mm_cache_async(self):
+        pass
+
+    async def pause_scheduler_async(self, *, mode, clear_cache):
+        assert mode == "keep"
         await self._do("pause")
         self.frozen = True
         self.cleared.append(clear_cache)

@@ -32,6 +32,7 @@ EXEMPT = {
     "engines/vllm_engine.py _final_output": (
         "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress"
     ),
+    "engines/vllm_engine.py _pause_vllm": "part of _switch",
     "engines/vllm_engine.py _switch": "part of a push (EngineHandle: timeouts.push_s), or an HTTP client's own request",
     "engines/vllm_engine.py _abort": (
         "a message without an answer; part of a push or of the end, both bounded in EngineHandle"
@@ -40,6 +41,8 @@ EXEMPT = {
         "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket"
     ),
     "weights/broadcast/transport.py _end_if_faulty": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
+    "weights/ipc/transport.py _try": "LearnerGroup.expose_trial: timeouts.learner_s",
+    "weights/ipc/transport.py _exposed": "LearnerGroup.expose: timeouts.learner_s",
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py write_full": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py _write_delta": "LearnerGroup.publish_changes: timeouts.learner_s",
@@ -67,7 +70,7 @@ def crosses(call: ast.Call) -> bool:
         return not any(k.arg == "timeout" for k in call.keywords)
     if f.attr == "ready" and "group" in receiver:
         return True
-    if receiver in ("self._llm", "llm"):
+    if receiver in ("self._llm", "llm", "self._llm.engine_core"):
         return f.attr not in ("get_num_unfinished_requests", "shutdown")
     return receiver == "self.learner"
 
