@@ -1,17 +1,24 @@
-"""Take the log-probs of sampled tokens from vLLM as one array per engine step.
+"""Take sampled tokens and their log-probs from vLLM in batches, the log-probs as one array.
 
-vLLM sends a request's log-probs with every token: three arrays for each request and step, which its EngineCore slices
-and serializes and its front end turns into lists. The scheduler in vllm_scheduler.py, which vLLM runs in EngineCore,
-sends the same numbers as one `LogprobsLists` for all requests of a step, on one of the step's outputs:
+vLLM sends an output for every request and step, and with it the token's log-prob as three small arrays: its EngineCore
+serializes them all, and its front end reads each token by itself. The scheduler in vllm_scheduler.py, which vLLM runs
+in EngineCore, holds the tokens of a request instead, and lets them leave together
+
+    - when the request ends, however it does;
+    - when a token's text holds the last character of one of the request's stop strings, which the front end looks for;
+    - when vLLM is paused, before the pause is complete, so that every token's version is known;
+    - every `HOLD_S` seconds.
+
+The log-probs of all requests whose tokens leave in a step are one `LogprobsLists` on one of the step's outputs:
 
     logprob_token_ids         [rows, 1] the sampled tokens
     logprobs                  [rows, 1] float32, their log-probs as the worker computed them
     cu_num_generated_tokens   [outputs + 1] the rows of output i are those from entry i up to entry i + 1
 
-The rows arrive with the tokens that they belong to, so stop strings, aborts, pauses and preemption need no care of
-their own. A request is packed if `is_packed` says so of its SamplingParams. All others (the OpenAI app's, those that
-want several log-probs a token) go vLLM's own way, and so do all requests of an engine whose steps sample several tokens
-for a request (speculative decoding).
+The rows arrive with the tokens that they belong to, so stop strings, pauses and preemption need no care of their own. A
+request is packed if `is_packed` says so of its SamplingParams. All others (the OpenAI app's, those that want several
+log-probs a token) go vLLM's own way, and so do all requests of an engine whose steps sample several tokens for one of
+them (speculative decoding).
 """
 
 from __future__ import annotations
@@ -29,6 +36,10 @@ MARK = "packed_logprobs"
 """Key in SamplingParams.extra_args of a request whose caller takes its log-probs from a `LogprobInbox`."""
 SCHEDULER = "openrlhf_tir.engines.vllm_scheduler.packing_scheduler"
 """vLLM's engine argument `scheduler_cls`."""
+HOLD_S = 0.5
+"""Seconds after which held tokens leave in any case: what is shown of a running request is at most so old."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder writes for bytes that are no whole character."""
 
 
 def is_packed(params: Any) -> bool:
@@ -39,6 +50,75 @@ def is_packed(params: Any) -> bool:
     if params is None or not params.extra_args or MARK not in params.extra_args:
         return False
     return bool(params.flat_logprobs) and params.logprobs == 0
+
+
+class HeldTokens:
+    """What a packed request sampled since its last output left EngineCore."""
+
+    __slots__ = ("client_index", "last_characters", "logprobs", "row_token_ids", "token_ids")
+
+    def __init__(self, client_index: int, last_characters: str | None) -> None:
+        """Hold nothing.
+
+        Args:
+            client_index: vLLM's number of the front end that sent the request.
+            last_characters: As `TokenTexts.last_characters` returned them for its stop strings.
+        """
+        self.client_index = client_index
+        self.last_characters = last_characters
+        self.clear()
+
+    def add(self, token_ids: Sequence[int], row_token_id: int, logprob: float) -> None:
+        """Hold what one step sampled.
+
+        Args:
+            token_ids: The tokens as vLLM hands them over: one.
+            row_token_id: The token of the row that has `logprob`; the front end compares it with the token.
+            logprob: In nats.
+        """
+        self.token_ids += token_ids
+        self.row_token_ids.append(row_token_id)
+        self.logprobs.append(logprob)
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self.token_ids: list[int] = []
+        self.row_token_ids: list[int] = []
+        self.logprobs: list[float] = []
+
+
+class TokenTexts:
+    """Says which tokens may complete a stop string, by their text alone.
+
+    vLLM's front end looks for stop strings in the text of a request. A stop string is complete with the token that
+    brings its last character, so nothing is missed if that token, and all before it, leave at once. A character whose
+    bytes are spread over several tokens shows as a replacement character in the text of each.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Use the engine's tokenizer; with None every token may complete every stop string."""
+        self._tokenizer = tokenizer
+        self._texts: dict[int, str] = {}
+
+    def last_characters(self, stops: Sequence[str] | None) -> str | None:
+        """Return the last characters of some stop strings; None if any token may complete one of them.
+
+        A space at a token's beginning is no part of its text with some tokenizers (SentencePiece).
+        """
+        characters = "".join({stop[-1] for stop in stops or () if stop})
+        return None if " " in characters or (characters and self._tokenizer is None) else characters
+
+    def may_end(self, token_ids: Sequence[int], last_characters: str | None) -> bool:
+        """Return True if one of these tokens may complete a stop string with one of these last characters."""
+        if last_characters is None:
+            return True
+        return bool(last_characters) and any(self._may_end(token_id, last_characters) for token_id in token_ids)
+
+    def _may_end(self, token_id: int, last_characters: str) -> bool:
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self._tokenizer.decode([token_id])
+        return REPLACEMENT in text or any(character in text for character in last_characters)
 
 
 class Sampled(NamedTuple):
@@ -97,8 +177,8 @@ class LogprobInbox:
             kept = sampled.get(request_id)
             if kept is None:
                 kept = sampled[request_id] = Sampled(array("i"), array("f"))
-            kept.token_ids.append(token_ids[begin])
-            kept.logprobs.append(logprobs[begin])
+            kept.token_ids.extend(token_ids[begin:end])
+            kept.logprobs.extend(logprobs[begin:end])
 
     def take(self, request_id: str, token_ids: Sequence[int]) -> array[float]:
         """Return the log-probs of a finished request and forget it.

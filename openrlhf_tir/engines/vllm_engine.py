@@ -26,6 +26,7 @@ push or `discard`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 T = TypeVar("T")
+LAST_TOKENS_S = 5.0
+"""Seconds for which an abort waits for the tokens that vLLM's engine process holds; a step takes less."""
+POLL_S = 0.002
 CANARY_PRIORITY = -1
 """vLLM answers requests with lower numbers first; all others have 0."""
 WEIGHTS = "weights"
@@ -301,7 +305,25 @@ class VllmEngine:
 
     async def abort(self, request_id: str) -> None:
         """See RolloutEngine."""
+        if self.inbox is not None and not self._paused:
+            await self._end_with_all_tokens(request_id)
         await within(self._unresponsive, self._llm.abort([request_id]), f"The abort of request {request_id}")
+
+    async def _end_with_all_tokens(self, request_id: str) -> None:
+        """Abort a request in vLLM's engine process, which then hands over the tokens that it holds, and wait for these.
+
+        vLLM's own abort ends the request in this process first and would lose them. If they do not come, that is what
+        happens.
+        """
+        llm = self._llm
+        internal_ids = list(llm.output_processor.external_req_ids.get(request_id, ()))
+        if not internal_ids:
+            return  # it has ended, or has not begun
+        await llm.engine_core.abort_requests_async(internal_ids)
+        with contextlib.suppress(TimeoutError):
+            async with awake_timeout(LAST_TOKENS_S):
+                while any(internal_id in llm.output_processor.request_states for internal_id in internal_ids):
+                    await asyncio.sleep(POLL_S)
 
     def progress(self) -> dict[str, int]:
         """See RolloutEngine."""

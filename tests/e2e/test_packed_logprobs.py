@@ -97,6 +97,48 @@ async def test_an_aborted_request_has_the_log_probs_of_its_tokens(engine, prompt
     assert len(engine.inbox) == 0
 
 
+async def test_an_aborted_request_has_every_token_that_was_sampled_before(engine, prompt):
+    """Nothing of it had left vLLM's process but its first token."""
+    name, limit = "cut", 200
+    whole = await engine.generate(prompt, Sampling(limit, temperature=0.0), request_id=f"{name}-whole")
+    task = asyncio.create_task(engine.generate(prompt, Sampling(limit, temperature=0.0), request_id=name))
+    while not engine.progress().get(name):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)  # some steps
+    before = engine.progress().get(name, 0)
+    await engine.abort(name)
+    cut = await task
+    if len(whole.token_ids) < limit:
+        pytest.skip("this model ends its answer before it can be cut")
+    assert cut.finish_reason == "abort"
+    assert before < len(cut.token_ids) < limit
+    assert cut.token_ids.tolist() == whole.token_ids[: len(cut.token_ids)].tolist()
+    np.testing.assert_allclose(cut.logprobs, whole.logprobs[: len(cut.token_ids)], atol=ROUNDING)
+
+
+async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(engine, prompt, monkeypatch):
+    outputs = []
+    unpack = engine.inbox.unpack
+    monkeypatch.setattr(engine.inbox, "unpack", lambda step: (outputs.extend(step), unpack(step)))
+    tasks = [
+        asyncio.create_task(engine.generate(prompt, Sampling(200, seed=i), request_id=f"paused{i}")) for i in range(8)
+    ]
+    while engine.progress().get("paused7", 0) < 1:
+        await asyncio.sleep(0)
+    await engine.pause()
+    try:
+        await engine._let_arrive()
+        at_pause = engine.progress()
+        await asyncio.sleep(0.1)
+        assert engine.progress() == at_pause
+    finally:
+        await engine.resume()
+    completions = await asyncio.gather(*tasks)
+    tokens = sum(len(c.token_ids) for c in completions)
+    assert sum(len(output.new_token_ids) for output in outputs) == tokens
+    assert len(outputs) < tokens / 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "engine_args"),

@@ -1,4 +1,4 @@
-"""Log-probs that arrive as one array per engine step. Fakes of vLLM's step outputs."""
+"""Tokens and log-probs that leave vLLM's engine process in batches. Fakes of vLLM's step outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.engines.in_flight import InFlight
-from openrlhf_tir.engines.packed_logprobs import MARK, LogprobInbox, is_packed
+from openrlhf_tir.engines.packed_logprobs import MARK, HeldTokens, LogprobInbox, TokenTexts, is_packed
 from openrlhf_tir.errors import EngineError
 
 
@@ -110,3 +110,73 @@ def test_packed_log_probs_become_the_completions():
         live.finish(output, array("f", [-0.5, -1.0]))
         completion = live.completion(output)
     assert completion.logprobs.dtype == np.float32 and completion.logprobs.tolist() == [-0.5, -1.0]
+
+
+def test_rows_of_several_tokens_of_a_request_arrive_in_their_order():
+    outputs = [SimpleNamespace(request_id=name, new_logprobs=None) for name in ("a", "none", "b")]
+    outputs[0].new_logprobs = SimpleNamespace(
+        logprob_token_ids=np.array([[5], [6], [7]], np.int32),
+        logprobs=np.array([[-0.5], [-1.0], [-0.25]], np.float32),
+        cu_num_generated_tokens=[0, 2, 2, 3],
+    )
+    box = inbox("a", "b", "none")
+    box.unpack(outputs)
+    assert box.take("a", [5, 6]).tolist() == [-0.5, -1.0]
+    assert box.take("b", [7]).tolist() == [-0.25]
+    assert len(box) == 0
+
+
+def test_held_tokens_are_kept_in_order_and_gone_after_they_left():
+    held = HeldTokens(0, "")
+    held.add([5], 5, -0.5)
+    held.add([6], 6, -1.0)
+    left = held.token_ids
+    assert (held.token_ids, held.row_token_ids, held.logprobs) == ([5, 6], [5, 6], [-0.5, -1.0])
+    held.clear()
+    assert left == [5, 6] and (held.token_ids, held.row_token_ids, held.logprobs) == ([], [], [])
+
+
+class Letters:
+    """A tokenizer of five tokens."""
+
+    texts = ("a", "b>", ">c", "\n", "\N{REPLACEMENT CHARACTER}")
+
+    def __init__(self) -> None:
+        self.decoded: list[int] = []
+
+    def decode(self, token_ids: list[int]) -> str:
+        self.decoded += token_ids
+        return "".join(self.texts[token_id] for token_id in token_ids)
+
+
+@pytest.mark.parametrize(
+    ("stops", "ending"),
+    [
+        ((), []),
+        (None, []),
+        (("</search>",), [1, 2, 4]),
+        (("\n```\n",), [3, 4]),
+        (("</search>", "\n\n"), [1, 2, 3, 4]),
+        (("x",), [4]),
+        (("answer: ",), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_token_may_end_a_text_if_it_holds_the_last_character_of_a_stop_string_or_a_part_of_a_character(stops, ending):
+    texts = TokenTexts(Letters())
+    last = texts.last_characters(stops)
+    assert [token for token in range(5) if texts.may_end([token], last)] == ending
+
+
+def test_each_token_is_decoded_once():
+    letters = Letters()
+    texts = TokenTexts(letters)
+    for _ in range(3):
+        assert not texts.may_end([0], ">")
+        assert texts.may_end([1], ">")
+    assert letters.decoded == [0, 1]
+
+
+def test_without_a_tokenizer_every_token_may_complete_a_stop_string():
+    texts = TokenTexts(None)
+    assert texts.may_end([0], texts.last_characters((">",)))
+    assert not texts.may_end([0], texts.last_characters(()))
