@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..services import Services
 
 CONCURRENT_GROUPS = 32
-"""Groups that run at the same time."""
+"""Groups that run at the same time, at least: an environment may take longer than the engine."""
 EVAL_EPOCH = -1
 """Epoch in the keys of evaluation groups."""
 ACTOR_RETRIES = 120
@@ -64,10 +64,21 @@ async def evaluate_held_out(
     ) as advance:
         if sampled is None:
             sampled = await evaluate(
-                services.rollout, tasks, mode_of(cfg), no_call_environments, tick=lambda: advance(samples_per_problem)
+                services.rollout,
+                tasks,
+                mode_of(cfg),
+                no_call_environments,
+                at_once=groups_at_once(cfg, samples_per_problem),
+                tick=lambda: advance(samples_per_problem),
             )
-        greedy_mode = EvalMode(1, 0.0, max_calls=cfg.eval.max_calls)
-        greedy = await evaluate(services.rollout, tasks, greedy_mode, no_call_environments, tick=advance)
+        greedy = await evaluate(
+            services.rollout,
+            tasks,
+            EvalMode(1, 0.0, max_calls=cfg.eval.max_calls),
+            no_call_environments,
+            at_once=groups_at_once(cfg, 1),
+            tick=advance,
+        )
     return sampled, greedy
 
 
@@ -90,6 +101,11 @@ async def try_to_evaluate(
     return HeldOut.of(*figures)
 
 
+def groups_at_once(cfg: Config, samples: int) -> int:
+    """Return how many groups of so many samples fill all engines."""
+    return max(CONCURRENT_GROUPS, cfg.vllm.num_engines * cfg.vllm.max_num_seqs // samples)
+
+
 def mode_of(cfg: Config, version: int | None = None) -> EvalMode:
     """Return how an evaluation samples: by the section `eval`, with the weights of `version` if it is given."""
     return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls, version)
@@ -101,6 +117,7 @@ async def evaluate(
     mode: EvalMode,
     without_calls: Collection[str] = (),
     *,
+    at_once: int = CONCURRENT_GROUPS,
     tick: Callable[[], None] = lambda: None,
 ) -> EvalResult:
     """Sample and evaluate problems.
@@ -110,12 +127,13 @@ async def evaluate(
         tasks: The problems.
         mode: Samples per problem, temperature (0 is greedy) and limits.
         without_calls: Environments in which a response makes no call; see `summarise`.
+        at_once: Problems that are sampled at the same time; see `groups_at_once`.
         tick: Called after each problem.
 
     Raises:
         EvaluationFailed: More than MAX_FAILED of the samples failed.
     """
-    gate = asyncio.Semaphore(CONCURRENT_GROUPS)
+    gate = asyncio.Semaphore(at_once)
 
     async def evaluate_problem(index: int, task: Task) -> GroupMeta | str:
         """Return the group's metadata, or the reason why there is none."""

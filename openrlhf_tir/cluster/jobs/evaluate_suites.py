@@ -29,7 +29,7 @@ from ...evaluation.settings import Sampled, made_under
 from ...evaluation.store import Store
 from ...logs.progress import bar
 from ...types import Group, Task
-from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, sampled_group
+from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, groups_at_once, sampled_group
 
 if TYPE_CHECKING:
     from ..engine_pool import EnginePool
@@ -106,7 +106,15 @@ async def _evaluate_set(
                 highlight=False,
             )
         with bar(f"evaluate {what}", len(store.left), services.console) as advance:
-            await sample(services.pool, store, asked.name, how, cfg.reward.max_failed_groups, tick=advance)
+            await sample(
+                services.pool,
+                store,
+                asked.name,
+                how,
+                cfg.reward.max_failed_groups,
+                at_once=groups_at_once(cfg, how.n),
+                tick=advance,
+            )
         check_lost(store.items, how.n, directory)
         silent = without_calls(cfg, how.max_calls)
         found = figures(store.items, how.n, seed=cfg.train.seed, without_calls=silent) | {
@@ -127,6 +135,7 @@ async def sample(
     how: Sampled,
     max_broken: int = 3,
     *,
+    at_once: int = CONCURRENT_GROUPS,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Sample every problem that is left. Each item is on disk when `tick` is called.
@@ -137,12 +146,13 @@ async def sample(
         suite: Name of the suite.
         how: The setting.
         max_broken: Consecutive problems that an error of the method's own code may lose.
+        at_once: Problems that are sampled at the same time.
         tick: Called after each problem.
 
     Raises:
         EvaluationFailed: `max_broken` consecutive problems were lost to the method's own code.
     """
-    gate = asyncio.Semaphore(CONCURRENT_GROUPS)
+    gate = asyncio.Semaphore(at_once)
     mode = EvalMode(how.n, how.temperature, how.top_p, how.max_calls)
     broken = 0
 

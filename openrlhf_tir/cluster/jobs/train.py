@@ -44,7 +44,7 @@ from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
 from .control import followed
-from .evaluate import evaluate, mode_of, try_to_evaluate
+from .evaluate import evaluate, groups_at_once, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
 from .measured import EvalResult, HeldOut, evaluation_row
 
@@ -348,7 +348,12 @@ async def _attempt(
         silent = without_calls(cfg, cfg.eval.max_calls)
         version = pipeline.scheduler.pushed_version
         result = await evaluate(
-            services.rollout, inputs.held_out, mode_of(cfg, version), silent, tick=pipeline.watchdog.beat
+            services.rollout,
+            inputs.held_out,
+            mode_of(cfg, version),
+            silent,
+            at_once=groups_at_once(cfg, cfg.eval.n_samples_per_prompt),
+            tick=pipeline.watchdog.beat,
         )
         seen.clear()
         seen[version] = result
