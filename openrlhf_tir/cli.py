@@ -18,38 +18,56 @@ from .config.flags import Parser, check_unknown
 from .errors import TirError
 
 COMMANDS = {
-    "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
-    "train": "train a policy: recipe and flags in, model, report and checkpoints out",
-    "import-openrlhf": "a script or command line of OpenRLHF -> a recipe that does what it did",
-    "import-verl": "a script or Hydra command line of verl -> a recipe that does what it did",
-    "import-trl": "a Python script with TRL's GRPOTrainer -> a recipe and a file with its functions",
-    "eval": "accuracy and tool use of a model on held-out problems",
-    "serve": "the OpenAI API of a model on the rollout engines, until it is stopped",
-    "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",
-    "distill": "a run's kept trajectories -> rows for sft: the correct ones, each once",
-    "reproduce": (
-        "train a published method in miniature, every arm of its comparison, and say whether its effect is seen"
-    ),
-    "data": "check, convert, decontaminate or select problems before a run",
-    "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
+    "quickstart": "a tiny model learns to use Python by RL, in minutes",
+    "train": "train a policy: recipe and flags in, model out",
+    "import-openrlhf": "a script or command line of OpenRLHF -> a recipe",
+    "import-verl": "a script or Hydra command line of verl -> a recipe",
+    "import-trl": "a script with TRL's GRPOTrainer -> a recipe",
     "recipes": "list the recipes that ship with the package",
     "rewards": "list the rewards and filters that have a name",
     "envs": "list the environments that a run can start",
-    "show-config": "print the configuration that a recipe and flags add up to",
+    "show-config": "print what a recipe and flags add up to",
+    "data": "check, convert, decontaminate or select problems",
     "check-env": "check that an environment server keeps the protocol",
-    "simulate": (
-        "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster"
-    ),
-    "size": "what every GPU, host and disk would hold of a configuration, and whether it fits",
-    "control": "change a run that is running: number of rollout actors, servers of environments",
-    "audit": "what became of every prompt of a run: trained once, filtered, failed",
-    "watch": "a live page of a run in the browser: progress, what waits, curves, timeline, samples",
-    "compare": "curves and a table of several runs, repetitions as a band, and the best checkpoint by a metric",
-    "report": "write report.html and the curves of a run's directory again",
-    "model": "make a language model that ships inside a package: bf16 safetensors, tokenizer, chat template",
+    "size": "what GPUs and hosts would hold, and whether it fits",
+    "simulate": "predict throughput and staleness, or plan a cluster",
+    "watch": "a live page of a run in the browser",
+    "play": "print an episode, or what a run trained or dropped",
+    "control": "change a run that is running",
+    "audit": "what became of every prompt of a run",
+    "report": "write a run's report and curves again",
+    "compare": "curves of several runs, and the best checkpoint",
+    "eval": "accuracy and tool use of a model, on held-out rows",
+    "serve": "the OpenAI API of a model, until it is stopped",
+    "distill": "a run's correct trajectories -> rows for sft",
+    "sft": "fine-tune a model on messages, texts or trajectories",
+    "reproduce": "train a published method in miniature",
+    "model": "make a language model that ships inside a package",
     "toy-model": "make the tiny base model of the quickstart",
 }
 """One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""
+
+
+TOGETHER = {
+    ("recipes", "rewards", "envs"): "list what has a name and ships with the package",
+    ("model", "toy-model"): "make a small base model",
+}
+"""Commands that share a line of the top help, which is one screen, and what it says of them."""
+
+
+class _TopParser(Parser):
+    """The parser of the command line itself, whose help has a line for each command."""
+
+    def format_help(self) -> str:
+        """Return the name and summary of every command, on one screen."""
+        shared = {names[0]: (names, text) for names, text in TOGETHER.items()}
+        hidden = {name for names in TOGETHER for name in names[1:]}
+        rows = [shared.get(name, ((name,), text)) for name, text in COMMANDS.items() if name not in hidden]
+        width = max(len(", ".join(names)) for names, _ in rows)
+        lines = [f"  {', '.join(names):{width}}  {text}" for names, text in rows]
+        head = [f"usage: {self.prog} COMMAND ...", "", self.description or "", ""]
+        foot = ["", f"`{self.prog} COMMAND --help` says more, `--version` which version it is."]
+        return "\n".join([*head, *lines, *foot]) + "\n"
 
 
 def _module(command: str) -> ModuleType:
@@ -58,7 +76,7 @@ def _module(command: str) -> ModuleType:
 
 def build_parser(only: str | None = None) -> Parser:
     """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
-    parser = Parser(
+    parser = _TopParser(
         prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
     )
     parser.add_argument(

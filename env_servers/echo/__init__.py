@@ -1,1 +1,1 @@
-"""echo: returns the action. The template of an environment, and the cheapest server for tests."""
+"""Returns the action. The template of an environment, and the cheapest server for tests."""

@@ -1,1 +1,1 @@
-"""Function calling with state: domains of typed functions, tasks with gold calls, users who speak in turns."""
+"""Function calling with state, and users who speak in turns. Domains of typed functions, tasks with gold calls."""

@@ -1,1 +1,1 @@
-"""math: is this answer the right one? Checked by strings, exact arithmetic and computer algebra, under a deadline."""
+"""A checker of answers to mathematics. By strings, exact arithmetic and computer algebra, under a deadline."""

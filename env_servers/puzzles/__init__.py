@@ -1,1 +1,1 @@
-"""Puzzles: the data sets of reasoning-gym by name, and games of many turns; the environment's reward is the score."""
+"""Puzzles of reasoning-gym, and games of many turns. The environment's reward is the score."""

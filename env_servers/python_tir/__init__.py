@@ -1,1 +1,1 @@
-"""python_tir: runs model-written Python, one process in a sandbox per call, forked from a warm interpreter or fresh."""
+"""Python that the model writes, each call in a sandbox of its own. Forked from a warm interpreter, or fresh."""

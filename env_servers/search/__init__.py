@@ -1,1 +1,1 @@
-"""search: a retrieval environment. action = query, observation = the best passages; Search-R1's /retrieve beside it."""
+"""Search of a corpus: a query in, the best passages out. Search-R1's /retrieve is beside it."""

@@ -1,5 +1,4 @@
-"""Software engineering: a session has a repository of its own, bash and an editor; hidden tests judge the git patch
-that it leaves.
+"""Software engineering: a repository, bash and an editor a session. Hidden tests judge the git patch that it leaves.
 
     task -> Tree (the repository, broken)
          -> session (a warm interpreter of python_tir: namespaces, limits, its own /tmp) -> patch

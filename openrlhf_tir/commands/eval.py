@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..config import Config
+from ..config import Config, short_help
 from ..config.flags import add_config_flags
 from ..config.paths import check_new_file, local_path
 from ..errors import ConfigError
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the suites, where to get each and in which form, and stop",
     )
-    add_config_flags(parser)
+    add_config_flags(parser, first=short_help.OF_EVALUATION)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,35 +1,71 @@
-"""Print the names of a registry with one sentence each, for `recipes`, `rewards` and `envs`. No module is imported."""
+"""Print the names of a registry on one screen, for `recipes`, `rewards` and `envs`. No module is imported.
+
+openrlhf-tir rewards         a line for each name
+openrlhf-tir rewards gsm8k   all that is said of the names with "gsm8k" in them
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.util
 import re
-import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ..config.short_help import WIDTH, cut
+from ..errors import unknown
 
-def print_list(items: Iterable[tuple[str, str]], remedy: str) -> None:
-    """Print one name and its sentence per line, and below them how to use a name."""
-    rows = list(items)
-    width = max(len(name) for name, _ in rows)
-    room = max(40, shutil.get_terminal_size((110, 24)).columns - width - 3)
-    for name, text in rows:
-        first, *more = textwrap.wrap(text, room) or [""]
-        print(f"{name:{width}}  {first}")
-        for line in more:
-            print(f"{'':{width}}  {line}")
-    print(f"\n{remedy}")
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add the optional word that chooses names."""
+    parser.add_argument(
+        "word", nargs="?", default="", metavar="WORD", help="only names that contain it, with all that is said of them"
+    )
+
+
+def chosen(kind: str, items: Iterable[tuple[str, str]], word: str) -> dict[str, str]:
+    """Return the items whose name contains `word`. Raises ConfigError if there is none."""
+    all_items = dict(items)
+    found = {name: text for name, text in all_items.items() if word in name}
+    if not found:
+        raise unknown(kind, word, all_items, "Give one of them or a part of a name, or leave it out.")
+    return found
+
+
+def print_lines(items: Mapping[str, str], indent: str = "") -> None:
+    """Print one line for each name: the name, and what fits of its text."""
+    width = max(map(len, items))
+    for name, text in items.items():
+        [line] = cut(text, WIDTH - len(indent) - width - 2, 1)
+        print(f"{indent}{name:{width}}  {line}")
+
+
+def print_columns(names: Iterable[str], indent: str) -> None:
+    """Print names in as many columns as a screen's width holds, in order from top to bottom."""
+    column = sorted(names)
+    width = max(map(len, column)) + 2
+    columns = max(1, (WIDTH - len(indent)) // width)
+    height = -(-len(column) // columns)
+    for row in range(height):
+        print(f"{indent}{''.join(f'{name:{width}}' for name in column[row::height])}".rstrip())
+
+
+def print_texts(items: Mapping[str, str]) -> None:
+    """Print each name with its whole text below it."""
+    for name, text in items.items():
+        print(name)
+        print(textwrap.indent("\n".join(textwrap.wrap(text, WIDTH - 4, break_on_hyphens=False)), "    "))
 
 
 def of_module(module: str) -> str:
-    """Return the first sentence of a module's docstring, read from its file."""
+    """Return the first paragraph of a module's docstring, read from its file, in one line."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
-    return sentence(ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or "")
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def sentence(text: str) -> str:

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config import short_help
 from ..config.flags import add_config_flags
 from ..config.numbers import whole
 from ..errors import ConfigError
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--question", metavar="TEXT", help="ask this instead of a row of the data; goes through data.input_template"
     )
     parser.add_argument("--row", type=whole(at_least=0), default=0, metavar="N", help="which row of the data set [0]")
-    add_config_flags(parser)
+    add_config_flags(parser, first=short_help.OF_PLAY)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,14 +1,17 @@
-"""The `rewards` command: list the registered rewards, group rewards and filters, one sentence each."""
+"""The `rewards` command: list the registered rewards, group rewards and filters."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 
-from .listed import of_module, print_list
+from ..config.short_help import WIDTH
+from .listed import add_name, chosen, of_module, print_lines, print_texts, sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command has no arguments."""
+    """Add the command's arguments to `parser`."""
+    add_name(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,10 +19,19 @@ def run(args: argparse.Namespace) -> int:
     from ..filters import BUILDERS
     from ..rewards import GROUP_REGISTRY, REGISTRY
 
-    print_list(
-        ((name, of_module(target.partition(":")[0])) for name, target in REGISTRY.items()),
-        f"Group rewards (reward.group): {', '.join(GROUP_REGISTRY)}. Filters (filter.names): {', '.join(BUILDERS)}.\n"
-        "Use one: --reward.name NAME, or several: --reward.weights NAME=1.0 NAME=0.1. Your own reward:\n"
-        "--reward.name file.py:function, with a function (trajectory, task, context) -> number (docs/rewards.md).",
+    items = ((name, of_module(target.partition(":")[0])) for name, target in REGISTRY.items())
+    texts = chosen("reward", items, args.word)
+    if args.word:
+        print_texts(texts)
+        print(f"\n--reward.name {next(iter(texts))}")
+        return 0
+    print_lines({name: sentence(text) for name, text in texts.items()})
+    print(
+        "\nUse one:      --reward.name NAME, or several: --reward.weights NAME=1 NAME=0.1\n"
+        "Your own:     --reward.name file.py:function (docs/rewards.md)\n"
+        f"Of a group:   --reward.group {', '.join(GROUP_REGISTRY)}\n"
+        "More of one:  openrlhf-tir rewards NAME"
     )
+    filters = f"Filters:      --filter.names takes {', '.join(BUILDERS)}"
+    print(textwrap.fill(filters, WIDTH, subsequent_indent=" " * 14))
     return 0

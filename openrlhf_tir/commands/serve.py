@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..config import short_help
 from ..config.flags import add_config_flags
 from ..errors import ConfigError
 from . import config_of
@@ -15,7 +16,7 @@ from . import config_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
     parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
-    add_config_flags(parser)
+    add_config_flags(parser, first=short_help.OF_SERVING)
 
 
 def run(args: argparse.Namespace) -> int:

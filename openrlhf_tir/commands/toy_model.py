@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..config import short_help
 from ..config.flags import add_config_flags
 from . import config_of
 from .quickstart import RECIPE
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what the model is taught: a file of openrlhf_tir/toy/lessons [quickstart]",
     )
-    add_config_flags(parser, recipe=RECIPE)
+    add_config_flags(parser, recipe=RECIPE, first=short_help.OF_A_MODEL)
 
 
 def run(args: argparse.Namespace) -> int:

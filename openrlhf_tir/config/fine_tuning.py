@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from . import short_help
-from .flags import Parser, add_config_flags, overrides_and_problems, unknown_flags
+from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
 from .ranks import ranks_of_machine
@@ -76,9 +76,7 @@ RANKS_OF = partial(ranks_of_machine, fine_tuning=True)
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of fine-tuning, OpenRLHF's names for them hidden."""
-    add_config_flags(parser, shown=USED, aliases=NAMES)
-    if isinstance(parser, Parser):
-        parser.first_settings = short_help.OF_FINE_TUNING
+    add_config_flags(parser, shown=USED, aliases=NAMES, first=short_help.OF_FINE_TUNING)
 
 
 def config_of(args: argparse.Namespace, problems: Problems) -> Config:

@@ -79,11 +79,12 @@ class Parser(argparse.ArgumentParser):
         return namespace, extra
 
     def format_help(self) -> str:
-        """Return the help: all of it where that is one screen, else the short one; `--help-all` has the rest."""
-        everything = super().format_help()
-        if len(everything.splitlines()) <= short_help.LINES and not self.config_actions:
-            return everything
+        """Return the help on one screen; `--help-all` has everything."""
         return short_help.short_help(self, self.config_actions, self.first_settings)
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """Return a formatter of a screen's width; argparse's own is as wide as the terminal."""
+        return self.formatter_class(prog=self.prog, width=short_help.WIDTH)
 
     def format_help_all(self) -> str:
         """Return the help with every argument and its default."""
@@ -130,14 +131,16 @@ def add_config_flags(
     *,
     shown: Collection[str] | None = None,
     aliases: Collection[str] = (),
+    first: Mapping[str, str] = short_help.CONFIG,
 ) -> None:
     """`--recipe` (default: `recipe`), the three short flags, and one flag per config field.
 
     shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong
-    with them. aliases: names that the command understands besides, hidden.
+    with them. aliases: names that the command understands besides, hidden. first: flags that the short help names, and
+    what it says of each.
     """
     parser.set_defaults(overrides={}, compat={})
-    parser.usage = "%(prog)s [--recipe NAME_OR_FILE] [--section.name VALUE ...]"
+    parser.usage = "%(prog)s [--recipe NAME] [--section.name VALUE ...]"
     run = parser.add_argument_group("run")
     run.add_argument(
         "--recipe",
@@ -166,10 +169,8 @@ def add_config_flags(
             parser.takes_envs = True
     parser.set_defaults(unknown=())
     if isinstance(parser, Parser):
-        first = set(SHORT) | {"--recipe"}
-        parser.config_actions = [
-            a for a in parser._actions if isinstance(a, _Set | _Compat) and not first.intersection(a.option_strings)
-        ]
+        parser.config_actions = [a for a in parser._actions if isinstance(a, _Set | _Compat)]
+        parser.first_settings = first
     for name in sorted(set(aliases) - settings.keys()):
         parser.add_argument(
             f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS

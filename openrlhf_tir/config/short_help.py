@@ -8,23 +8,25 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-LINES = 40
-"""A screen."""
+LINES = 30
+"""Lines of a screen."""
 WIDTH = 79
 NAME_WIDTH = 30
 """Columns of an argument's name."""
 DETAIL_INDENT = 5
 """Columns before a line of an epilog that only explains the line above it."""
+RUN_DIR = {"--run-dir": "directory of everything that the run writes"}
+RESUME = {"--resume": "go on from the latest checkpoint in --run-dir"}
 CONFIG = {
     "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
-    "--data.prompt_dataset": "the problems: a file, a directory, or a name on the hub",
+    "--data.prompt_dataset": "the problems: a file, directory or hub name",
     "--eval.dataset": "held-out problems",
-    "--env.name": "the environment; `openrlhf-tir envs` lists them",
-    "--env.file": "an environment of your own: path/file.py:Class",
+    "--env.name": "the environment; see `openrlhf-tir envs`",
+    "--env.file": "your own environment: path/file.py:Class",
     "--env.max_calls": "calls that a response may make; 0: no tool",
-    "--reward.name": "the reward; `openrlhf-tir rewards` lists them",
+    "--reward.name": "the reward; see `openrlhf-tir rewards`",
     "--filter.names": "which groups are trained",
     "--rollout.batch_size": "prompts per batch",
     "--rollout.n_samples_per_prompt": "responses to each",
@@ -33,23 +35,61 @@ CONFIG = {
     "--actor.learning_rate": "the policy's learning rate",
     "--pipeline.mode": "how rollout and training overlap",
     "--algo.advantage.estimator": "how rewards become advantages",
+    **RUN_DIR,
+    **RESUME,
 }
 """The settings that the short help of `train` names, and what it says of them."""
 OF_FINE_TUNING = {
     "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
-    "--sft.dataset": "rows of messages, prompt and segments, prompt and response, or text",
+    "--sft.dataset": "rows: messages, prompt and response, or text",
     "--sft.eval_dataset": "held-out rows",
     "--sft.mask_blocks": "blocks that a tool wrote: read, not learned",
     "--sft.batch_size": "rows per update",
     "--sft.max_len": "tokens of a row",
     "--sft.max_epochs": "passes over the rows",
     "--sft.learning_rate": "the learning rate",
+    **RUN_DIR,
+    **RESUME,
 }
 """The same of `sft`."""
-ROOM_FOR_CONFIG = 10
-"""A command with more arguments of its own than this names none of them."""
-
-
+OF_SERVING = {
+    "--vllm.num_engines": "engines",
+    "--vllm.tensor_parallel_size": "GPUs of an engine",
+    "--vllm.max_num_seqs": "responses that an engine samples at a time",
+    "--vllm.max_model_len": "tokens of prompt and response",
+    "--rollout.port": "port of the first engine; 0: any free one",
+    "--env.name": "the environment of /v1/groups; see `openrlhf-tir envs`",
+    **RUN_DIR,
+}
+"""The same of `serve`."""
+OF_EVALUATION = {
+    "--eval.dataset": "held-out problems, where no --suite is given",
+    "--eval.n_samples_per_prompt": "responses to each",
+    "--eval.temperature": "sampling temperature; 0 is greedy",
+    "--env.name": "the environment; see `openrlhf-tir envs`",
+    "--env.max_calls": "calls that a response may make; 0: no tool",
+    "--env.protocol": "what a call is: a turn protocol",
+    "--reward.name": "what is right; see `openrlhf-tir rewards`",
+    "--rollout.max_new_tokens": "tokens of a response",
+    **RUN_DIR,
+}
+"""The same of `eval`."""
+OF_PLAY = {
+    "--data.prompt_dataset": "the problems: a file, directory or hub name",
+    "--env.name": "the environment; see `openrlhf-tir envs`",
+    "--env.protocol": "what a call is: a turn protocol",
+    "--reward.name": "the reward; see `openrlhf-tir rewards`",
+    "--rollout.max_new_tokens": "tokens of a response",
+    "--rollout.temperature": "sampling temperature; 0 is greedy",
+}
+"""The same of `play`."""
+OF_A_MODEL = {"--seed": "seed of everything that is drawn", **RUN_DIR}
+"""The same of `toy-model`."""
+HEADS = (":", "examples", "example")
+"""Ends of a line that is the head of a list."""
+HELP = {"-h", "--help", "--help-all"}
+COMMAND = "  openrlhf-tir "
+"""What a line of an epilog that is a command begins with."""
 Item = tuple[str, str]
 """An argument's name and what is said of it."""
 
@@ -63,11 +103,11 @@ def short_help(
         config: Actions that are configuration flags; the rest are the command's own.
         settings: Flags of these that are named, and what is said of each.
     """
-    own = [a for a in parser._actions if a not in config and a.help != argparse.SUPPRESS and a.option_strings]
+    own = [a for a in parser._actions if a not in config and _is_listed(a)]
     words = [a for a in parser._actions if not a.option_strings]
     items = [item for action in words for item in _of_word(action)] + [_of_flag(parser, action) for action in own]
     shown: list[Item] = []
-    if config and len(own) + len(words) <= ROOM_FOR_CONFIG:
+    if config:
         names = {option for action in config if action.help != argparse.SUPPRESS for option in action.option_strings}
         shown = [item for item in settings.items() if item[0] in names]
     for most, examples in _ways(parser):
@@ -77,16 +117,53 @@ def short_help(
     return "\n".join(lines) + "\n"
 
 
+def _is_listed(action: argparse.Action) -> bool:
+    """Return True for a command's own flags. How to get help is said once, at the end, and not in the list."""
+    return (
+        bool(action.option_strings) and action.help != argparse.SUPPRESS and not HELP.issuperset(action.option_strings)
+    )
+
+
 def _ways(parser: argparse.ArgumentParser) -> Iterator[tuple[int, list[str]]]:
     """Yield the most lines for an argument, and lines of examples, the fullest first: explanations go before examples,
     examples before the arguments are cut to one line each, and the first example last of all."""
     epilog = (parser.epilog or "").replace("%%", "%").splitlines()
     without_details = [line for line in epilog if len(line) - len(line.lstrip()) < DETAIL_INDENT]
-    commands = [line for line in epilog if line.startswith("  openrlhf-tir ")]
+    commands = [line for line in epilog if line.startswith(COMMAND)]
     fewer = [["examples:", *commands[:n]] for n in range(len(commands), 0, -1)]
-    kinds = [epilog, without_details, *fewer]
+    kinds = [[part for line in paragraphs(kind) for part in folded(line)] for kind in (epilog, without_details, *fewer)]
     yield from ((most, examples) for examples in kinds for most in (4, 3, 2))
     yield from ((1, examples) for examples in [*kinds, []])
+
+
+def paragraphs(lines: Sequence[str]) -> list[str]:
+    """Return the lines of an epilog with those of one paragraph, which are not indented, joined to one."""
+    out: list[str] = []
+    for line in lines:
+        is_prose = bool(line) and not line[0].isspace() and not line.endswith(":")
+        if is_prose and out and out[-1] and not out[-1][0].isspace() and not out[-1].endswith(HEADS):
+            out[-1] = f"{out[-1]} {line}"
+        else:
+            out.append(line)
+    return out
+
+
+def folded(line: str) -> list[str]:
+    """Return a line of an epilog in lines of a screen's width; a command is continued with a backslash.
+
+    What an example says behind its command, after three spaces, comes first as a line of its own where both do not fit.
+    """
+    if len(line) <= WIDTH:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    if not line.startswith(COMMAND):
+        return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    command, _, remark = line.strip().partition("   ")
+    remarks = [f"{indent}# {remark.strip()}"] if remark else []
+    wrapped = textwrap.wrap(command, WIDTH - 2 - len(indent), break_on_hyphens=False, break_long_words=False)
+    first, *more = wrapped
+    lines = [f"{indent}{first}", *(f"{indent}    {part}" for part in more)]
+    return [*remarks, *(f"{part} \\" for part in lines[:-1]), lines[-1]]
 
 
 def _lines(
@@ -99,13 +176,14 @@ def _lines(
     has_config: bool,
 ) -> list[str]:
     """Return the lines of the help with at most `most` for an argument."""
-    lines = [f"usage: {_usage(parser)}", ""]
+    usage = f"usage: {_usage(parser)}".splitlines()
+    lines = [*(part for line in usage for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 8)), ""]
     if parser.description:
         lines += [*textwrap.wrap(parser.description, WIDTH), ""]
     lines += _table(items, most)
     if has_config:
-        lines += ["", "settings, as --section.name VALUE (docs/settings.md, or --help-all, has all):"]
-        lines += _table(shown, most)
+        head = "settings, as --section.name VALUE (all: --help-all, or docs/settings.md)"
+        lines += ["", f"{head}{':' * bool(shown)}", *_table(shown, most)]
     if examples:
         lines += ["", *examples]
     if not has_config:
@@ -141,12 +219,12 @@ def _table(items: list[Item], most: int) -> list[str]:
     width = min(NAME_WIDTH, max((len(name) for name, _ in items), default=0))
     lines = []
     for name, text in items:
-        said = _cut(" ".join(text.replace("%%", "%").split()), WIDTH - width - 4, most)
+        said = cut(" ".join(text.replace("%%", "%").split()), WIDTH - width - 4, most)
         lines += [f"  {head:{width}}  {part}".rstrip() for head, part in zip([name, *[""] * most], said, strict=False)]
     return lines
 
 
-def _cut(text: str, room: int, most: int) -> list[str]:
+def cut(text: str, room: int, most: int) -> list[str]:
     """Return a text in at most `most` lines. What does not fit is left out from the last clause or word on."""
     lines = textwrap.wrap(text, room) or [""]
     if len(lines) <= most:

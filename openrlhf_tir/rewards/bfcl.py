@@ -1,4 +1,4 @@
-"""BFCL's AST check as a reward: 1 iff the calls are what the answer allows. Source: gorilla, bfcl_eval ast_checker.py
+"""BFCL's AST check: 1 iff the calls are what the answer allows. Source: gorilla, bfcl_eval ast_checker.py
 (Python categories).
 
 The label is JSON: {"function": [descriptions], "possible_answer": [{name: {parameter: [allowed values]}}], "category":

@@ -1,4 +1,4 @@
-"""The environment's own word: the rewards of its replies, added up (or the last, or the highest).
+"""What the environment's replies give: sum, last or highest.
 
 A response whose replies had no reward gets 0: nothing was achieved. An environment that broke gives no reward at all;
 its trajectory failed. So did one that ended the episode and never said what it was worth: NaN, which JSON has no word

@@ -1,4 +1,4 @@
-"""GSM8K's answer: 1 iff the number behind the response's last `####` is the label.
+"""GSM8K's answer: 1 iff the number behind the last `####` is the label.
 
     "... so 6 * 7 = 42.\n#### 42"    against the label "42", or GSM8K's whole answer "... #### 42"
 

@@ -1,5 +1,5 @@
-r"""The outcome reward: 1 iff the model itself states the right answer, in the required format, and ends properly; else
-0.
+r"""Mathematics: 1 iff the model itself states the right answer. It must be in the required format, and the response
+must end properly; else 0.
 
 Source: arXiv 2505.07773 section 3 (outcome only). A response cut off by the length limit is 0, as there. One that ends
 by a sampled EOS is a proper end (the reference's code wants a stop *string* in the last 20 characters and drops such

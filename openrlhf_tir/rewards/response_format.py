@@ -1,4 +1,4 @@
-"""The form alone: 1 iff the response has the tags that `reward.format` asks for, whatever is in them. For sums."""
+"""The form alone: 1 iff the response has the tags of `reward.format`. Whatever is in them; for weighted sums."""
 
 from __future__ import annotations
 

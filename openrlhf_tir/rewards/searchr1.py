@@ -1,5 +1,4 @@
-"""Search-R1's reward: 1 iff the last <answer> is one of the gold answers after normalisation. Source:
-verl/utils/reward_score/qa_em*.py.
+"""Search-R1's reward: 1 iff the normalised last <answer> is a gold one. Source: verl/utils/reward_score/qa_em*.py.
 
 The label is a JSON list of gold answers, {"target": [...]}, or one answer as it is. options (reward.options):
     substring         a gold answer inside of the answer is enough (qa_subem)

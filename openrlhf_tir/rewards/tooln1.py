@@ -1,5 +1,5 @@
-"""Tool-N1's reward: 1 iff the response thinks and its last tool_call block holds exactly the true calls, in any order;
-else 0.
+"""Tool-N1's reward: 1 iff the response thinks and calls exactly right. Its last tool_call block must hold the
+true calls, in any order; else 0.
 
 Source: arXiv 2505.00024, verl/utils/reward_score/toolcall.py. Calls are equal when name and canonical JSON of the
 arguments are, so types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. What the official

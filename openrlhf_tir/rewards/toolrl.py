@@ -1,4 +1,4 @@
-"""ToolRL's reward: format in {0, 1} plus correctness in [-3, 3] of one tool-calling step. Source: arXiv 2504.13958; its
+"""ToolRL's reward: format, 0 or 1, plus correctness, -3 to 3, of a step. Source: arXiv 2504.13958; its
 rlla.py.
 
     S    = Jaccard of the multisets of names + sum over truth calls of (Jaccard of parameter names + number of equal

@@ -1,4 +1,4 @@
-"""verl's own rewards, which its runs use where no function is given: which one, the row's `data_source` says.
+"""verl's own rewards, of which the row's `data_source` chooses one. Its runs use them where no function is given.
 
     openai/gsm8k                          the number behind ####
     math_dapo, aime...                    the last `Answer: ...` or box; -1 instead of 0 where it is wrong

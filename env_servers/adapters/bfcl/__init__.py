@@ -1,1 +1,1 @@
-"""BFCL v3's multi-turn tasks (bfcl-eval): the package's own classes as an environment, and its rule as the reward."""
+"""BFCL v3's multi-turn tasks, by the package bfcl-eval. Its own classes are the environment, its rule the reward."""

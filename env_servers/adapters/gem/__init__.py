@@ -1,1 +1,1 @@
-"""GEM (gem-llm): any registered environment of it as ours."""
+"""Any registered environment of GEM, by the package gem-llm."""

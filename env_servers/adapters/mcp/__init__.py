@@ -1,1 +1,1 @@
-"""The Model Context Protocol: any MCP server's tools as an environment, and our functions as an MCP server."""
+"""Tools of any MCP server (Model Context Protocol). And our functions as an MCP server."""

@@ -1,1 +1,1 @@
-"""OpenEnv: any of its servers as an environment (no package needed), and any server of ours as one of its own."""
+"""Any server of OpenEnv; no package is needed. And any server of ours as one of OpenEnv's."""

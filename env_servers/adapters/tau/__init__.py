@@ -1,1 +1,1 @@
-"""tau-bench's airline and retail desks on the package's own tools, data and grading."""
+"""tau-bench's airline and retail desks, by the package tau-bench. On its own tools, data and grading."""

@@ -1,5 +1,4 @@
-"""OpenRLHF's remote reward: `reward.remote_url` names a Python file with a `reward_func`, or reward servers. Asked by
-the reward 'remote'.
+"""OpenRLHF's `reward_func` of a Python file, or its reward servers. Name them in `reward.remote_url`.
 
 responses of a prompt -> batches.py -> file.py: reward_func(queries, prompts, labels), in a worker process
                                        http.py: POST {"query", "prompts", "labels"}, tried again

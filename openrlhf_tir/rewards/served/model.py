@@ -1,5 +1,4 @@
-"""The reward model's word (reward.model_name_or_path): its score of prompt and response, computed in a process of its
-own.
+"""A reward model's score of prompt and response. Set reward.model_name_or_path; it is computed in a process of its own.
 
 Correct, for filters and accuracy, is what scores above option `correct_above` (0). A model that dies or is late gives
 no score: the sample fails."""

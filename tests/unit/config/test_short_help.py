@@ -8,9 +8,19 @@ import pytest
 
 from openrlhf_tir.cli import COMMANDS, main
 from openrlhf_tir.commands.data import SUBCOMMANDS
-from openrlhf_tir.config.flags import Parser
+from openrlhf_tir.config.flags import SHORT, Parser
 from openrlhf_tir.config.settings import all_settings
-from openrlhf_tir.config.short_help import CONFIG, LINES
+from openrlhf_tir.config.short_help import (
+    CONFIG,
+    LINES,
+    OF_A_MODEL,
+    OF_EVALUATION,
+    OF_FINE_TUNING,
+    OF_PLAY,
+    OF_SERVING,
+    WIDTH,
+    folded,
+)
 
 
 def printed(capsys, *argv):
@@ -22,13 +32,14 @@ def printed(capsys, *argv):
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, *(f"data {what}" for what in SUBCOMMANDS)])
 def test_the_help_of_every_command_is_one_screen_without_placeholders(capsys, command):
-    text = printed(capsys, *command.split(), "--help")
-    assert len(text.splitlines()) <= LINES == 40
-    assert "%(" not in text and "%%" not in text
+    lines = printed(capsys, *command.split(), "--help").splitlines()
+    assert len(lines) <= LINES == 30
+    assert max(map(len, lines)) <= WIDTH == 79
+    assert not [line for line in lines if "%(" in line or "%%" in line]
 
 
 def test_examples_go_before_explanations_and_an_argument_that_must_be_given_is_in_the_usage():
-    epilog = "examples:\n  openrlhf-tir x --out a\n      why\n" + "prose\n" * 40
+    epilog = "examples:\n  openrlhf-tir x --out a\n      why\n" + "prose\n\n" * 40
     parser = Parser(prog="openrlhf-tir x", epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, metavar="FILE", help="a file")
     text = parser.format_help()
@@ -43,19 +54,54 @@ def test_the_help_of_train_names_what_most_runs_set(capsys):
 
 
 def test_the_settings_of_the_short_help_exist():
-    assert {name.removeprefix("--") for name in CONFIG} <= {s.name for s in all_settings()}
+    named = {*CONFIG, *OF_FINE_TUNING, *OF_SERVING, *OF_EVALUATION, *OF_PLAY, *OF_A_MODEL}
+    assert {name.removeprefix("--") for name in named - set(SHORT)} <= {s.name for s in all_settings()}
 
 
 def test_the_top_help_names_every_command(capsys):
-    assert all(f"  {name} " in printed(capsys, "--help") for name in COMMANDS)
+    words = printed(capsys, "--help").replace(",", " ").split()
+    assert set(COMMANDS) <= set(words)
+
+
+def test_help_is_as_wide_as_a_screen_whatever_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert max(map(len, printed(capsys, "compare", "--help-all").splitlines())) <= WIDTH
+
+
+def test_a_command_of_an_epilog_that_is_too_long_is_continued_and_what_is_said_of_it_comes_before():
+    line = "  openrlhf-tir x --first 1 --second 2   what it does"
+    assert folded(line) == [line]
+    long = f"  openrlhf-tir {'x' * 40} --first {'y' * 30}   what it does"
+    assert folded(long) == [
+        "  # what it does",
+        f"  openrlhf-tir {'x' * 40} --first \\",
+        f"      {'y' * 30}",
+    ]
 
 
 @pytest.mark.parametrize(
     ("command", "name"), [("recipes", "zerotir_7b"), ("rewards", "zerotir"), ("envs", "python_tir")]
 )
-def test_what_has_a_name_is_listed(capsys, command, name):
+def test_what_has_a_name_is_listed_on_one_screen_and_nothing_is_cut(capsys, command, name):
     assert main([command]) == 0
-    assert any(line.startswith(f"{name} ") for line in capsys.readouterr().out.splitlines())
+    lines = capsys.readouterr().out.splitlines()
+    assert name in " ".join(lines).split()
+    assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+    assert not [line for line in lines if line.endswith("...")]
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "others"), [("recipes", "otc_ppo", 1), ("rewards", "gsm8k", 0), ("envs", "swe", 0)]
+)
+def test_all_that_is_said_of_one_name_is_printed_on_request(capsys, command, word, others):
+    assert main([command, word]) == 0
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if line.startswith(word)]) == 1 + others
+    assert len(out) > 100
+
+
+def test_a_name_that_nothing_has_is_refused(capsys):
+    assert main(["rewards", "nope"]) == 2
 
 
 def test_the_version_is_told(capsys):
