@@ -6,6 +6,7 @@ traceback means a bug."""
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from types import ModuleType
 
 from .commands.exit_codes import INTERRUPTED, NO, code_of
 from .config.flags import Parser, check_unknown
+from .config.problems import as_dict
 from .errors import TirError
 
 COMMANDS = {
@@ -123,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        if "--json" in argv:  # in place of the result, for a program that reads it
+            print(json.dumps(as_dict(e)))
         return code_of(e)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

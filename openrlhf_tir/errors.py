@@ -51,27 +51,88 @@
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake that an error reports.
+
+    Attributes:
+        message: Fact, value and remedy, for people. Its wording may change.
+        code: What kind of mistake it is, for tests and other programs (docs/configuration.md lists them).
+        setting: The setting to look at, such as "actor.l2"; None if no setting is concerned.
+    """
+
+    message: str
+    code: str
+    setting: str | None = None
 
 
 class TirError(Exception):
-    """Root. `str(e)` gives fact, value and remedy."""
+    """Root. `str(e)` gives fact, value and remedy; `code` and `setting` say the same to a program.
+
+    An error may report several mistakes: `problems` has all of them, `code` and `setting` are the first one's.
+    """
+
+    reason = "error"
+    """The code of errors of this class that have none of their own."""
+
+    def __init__(
+        self, *args: object, code: str | None = None, setting: str | None = None, problems: Sequence[Problem] = ()
+    ) -> None:
+        """Create an error.
+
+        Args:
+            args: The message, and what a subclass adds to it.
+            code: What kind of mistake it is; by default that of the class.
+            setting: The setting to look at.
+            problems: The mistakes, if there are several; then `code` and `setting` are not given.
+        """
+        super().__init__(*args)
+        self.given_code = code
+        self.given_setting = setting
+        self.given_problems = tuple(problems)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The mistakes that this error reports; at least one."""
+        return self.given_problems or (Problem(str(self), self.given_code or self.reason, self.given_setting),)
+
+    @property
+    def code(self) -> str:
+        """What kind of mistake it is."""
+        return self.problems[0].code
+
+    @property
+    def setting(self) -> str | None:
+        """The setting to look at; None if no setting is concerned."""
+        return self.problems[0].setting
 
 
 class ConfigError(TirError):
     """The configuration cannot work."""
 
+    reason = "config"
+
 
 class ColdStartError(TirError):
     """Supervised fine-tuning did not give a base model from which reinforcement learning can start."""
+
+    reason = "cold_start"
 
 
 class ReproductionFailed(TirError):
     """A command of a miniature (`reproduce`) failed or left no figures: no verdict can be given."""
 
+    reason = "reproduction_failed"
+
 
 class DataError(TirError):
     """The data cannot be used."""
+
+    reason = "data"
 
 
 class InfraError(TirError):
@@ -243,40 +304,58 @@ class CheckpointFailed(InfraError, OSError):
 class CheckpointDamaged(TirError):
     """A checkpoint, or the ledger that belongs to it, differs from what was committed. Nothing of it was loaded."""
 
+    reason = "checkpoint_damaged"
+
 
 class PipelineError(TirError):
     """The pipeline itself is broken."""
+
+    reason = "pipeline"
 
 
 class ConservationError(PipelineError):
     """acquired != trained + filtered + stale + surplus + failed + rolling + buffered + training."""
 
+    reason = "conservation"
+
 
 class MethodBroken(PipelineError):
     """Group after group failed by the method's own code."""
+
+    reason = "user_code"
 
 
 class StallError(PipelineError):
     """No progress within the stall deadline."""
 
+    reason = "stalled"
+
 
 class BackgroundDied(PipelineError):
     """A background task could not be kept running."""
+
+    reason = "background_died"
 
 
 class Unproductive(TirError):
     """Everything that was rolled is dropped or fails. Starting again cannot mend it."""
 
+    reason = "unproductive"
+
 
 class Diverged(TirError):
     """Training is broken numerically. Starting again cannot mend it."""
+
+    reason = "diverged"
 
 
 class Stopped(TirError):
     """The run ended because it was asked to, and can be resumed. Not a failure, and nothing to restart by oneself."""
 
+    reason = "stopped"
+
 
 def unknown(kind: str, value: object, known: Iterable[str], remedy: str) -> ConfigError:
     """The one phrasing for a name that is not in a registry, which may be empty."""
     names = ", ".join(sorted(known))
-    return ConfigError(f"Unknown {kind} {value!r}. {f'Known: {names}. ' if names else ''}{remedy}")
+    return ConfigError(f"Unknown {kind} {value!r}. {f'Known: {names}. ' if names else ''}{remedy}", code="unknown_name")

@@ -87,7 +87,8 @@ def _opened(path: Path) -> IO[str]:
         return path.open("a+")
     except OSError as error:
         raise ConfigError(
-            f"{path.parent} cannot be used as a directory to write in: {error.strerror or error}. Choose another."
+            f"{path.parent} cannot be used as a directory to write in: {error.strerror or error}. Choose another.",
+            code="run_dir",
         ) from None
 
 
@@ -100,12 +101,14 @@ def _take(file: IO[str], path: Path, give_up: float, flock, clock, sleep) -> Non
             if e.errno not in HELD:
                 raise ConfigError(
                     f"{path} cannot be locked: {e.strerror}. Nothing would keep a second run out of this directory. "
-                    "Choose a --run-dir on a file system with locks (NFS: mounted without nolock)."
+                    "Choose a --run-dir on a file system with locks (NFS: mounted without nolock).",
+                    code="run_dir",
                 ) from e
         left = give_up - clock()
         if left <= 0:
             raise ConfigError(
-                f"{path.parent} is in use by {_holder(path)}. Stop that run, or choose another --run-dir."
+                f"{path.parent} is in use by {_holder(path)}. Stop that run, or choose another --run-dir.",
+                code="run_dir_in_use",
             )
         sleep(min(left, backoff_s(failures, cap_s=MAX_PAUSE_S)))
         failures += 1

@@ -103,48 +103,48 @@ def check(
     facts = [f"method: {method_summary(cfg)}"] if training else []
     facts += own_code(cfg) + conventions_of(cfg) + (updates_of(cfg) if training else [])
     if training:
-        with problems.caught():
+        with problems.caught(code="method"):
             facts += check_method(cfg)
     for place, name in openrlhf_files(cfg).items():
-        with problems.caught():
+        with problems.caught(code="user_code"):
             if not _missing(name):
                 load_elsewhere(place, name)
-    with problems.caught():
+    with problems.caught(code="machine"):
         facts += check_gpus(cfg, machine)
-    with problems.caught():
+    with problems.caught(code="machine"):
         facts += check_cards(cfg, machine)
-    with problems.caught():
+    with problems.caught(code="machine"):
         check_backend(cfg, machine)
     if training:
-        with problems.caught():
+        with problems.caught(code="method"):
             check_budget(cfg)
-        with problems.caught():
+        with problems.caught(code="machine"):
             facts += check_colocation(cfg, machine)
-    with problems.caught():
+    with problems.caught(code="engine"):
         facts += check_engine_args(cfg)
     if model:
-        with problems.caught():
+        with problems.caught(code="model"):
             facts += check_model(cfg, machine)
             facts += check_push_room(cfg, machine)
-        with problems.caught():
+        with problems.caught(code="machine"):
             facts += check_memory(cfg, machine, learner=training)
-    with problems.caught():
+    with problems.caught(code="model"):
         facts += check_roles(cfg)
     if training:
-        with problems.caught():
+        with problems.caught(code="logger"):
             check_loggers(cfg, machine)
-    with problems.caught():
+    with problems.caught(code="run_dir"):
         check_writable(cfg)
         if training:
             facts += check_run_dir(cfg, made=model and data)
     if training:
-        with problems.caught():
+        with problems.caught(code="token"):
             facts += check_tokens(cfg)
     if data:
-        with problems.caught():
+        with problems.caught(code="data"):
             facts += check_data(cfg, training=training)
     wait_s = 0.0 if problems else cfg.train.start_wait_s  # Do not wait if the run will be refused anyway.
-    with problems.caught():
+    with problems.caught(code="port"):
         until_available(lambda: check_ports(cfg), wait_s)
     facts += check_envs(cfg, machine, problems, wait_s)
     problems.raise_any()
@@ -158,17 +158,18 @@ def check_names(cfg: Config, problems: Problems) -> None:
     """
     for e in environments_of(cfg):
         check_names_of_env(cfg, e, problems)
-    with problems.caught():
+    with problems.caught(code="method"):
         if get_estimator(cfg.algo.advantage.estimator).whole_batch and cfg.pipeline.early_accumulation == "on":
             problems.add(
                 "pipeline.early_accumulation = 'on' starts before the batch is complete, but algo.advantage.estimator"
                 f" = {cfg.algo.advantage.estimator!r} does not declare that it needs only its group. If it does, make"
-                " it Estimator(function, whiten=False, by_group=True); otherwise leave early_accumulation off."
+                " it Estimator(function, whiten=False, by_group=True); otherwise leave early_accumulation off.",
+                code="conflict",
             )
     for name in openrlhf_files(cfg).values():
         if _missing(name):
-            problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}")
-    with problems.caught():
+            problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}", code="no_file")
+    with problems.caught(code="user_code"):
         if cfg.actor.policy_loss is not None:
             plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
 
@@ -177,7 +178,7 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
     """Check protocol, rewards, filters, class and template of one environment. Messages name its section."""
 
     def caught() -> AbstractContextManager[None]:
-        return problems.caught(lambda line: in_section(line, e.section))
+        return problems.caught(lambda line: in_section(line, e.section), code="method")
 
     with caught():
         turns.check(e.env)
@@ -353,7 +354,8 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
         ):
             raise ConfigError(
                 f"Model directory {name!r} does not exist (looked at {shorten(str(path.absolute()))}). {RULE} Correct"
-                " actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
+                " actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`.",
+                code="no_model",
             )
         if is_cached(name):
             return None, [f"model {name} is not a directory here; it is in the hub's cache"]
@@ -361,7 +363,8 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
             raise ConfigError(
                 f"actor.model_name_or_path = {name!r} is not a directory (looked at {shorten(str(path.absolute()))}),"
                 f" and not in the hub's cache, which is the only source while {variable} is set. {RULE} Correct it,"
-                f" or download the model first, or unset {variable}."
+                f" or download the model first, or unset {variable}.",
+                code="no_model",
             )
         return None, [f"model {name} is not a directory here; it will be downloaded from the hub"]
     if not (path / "config.json").is_file():

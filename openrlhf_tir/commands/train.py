@@ -39,11 +39,12 @@ def run(args: argparse.Namespace) -> int:
 
         die_with(args.die_with_parent)
     cfg, problems = config_and_problems(args)
-    problems.add(
+    lines = (
         f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out."
         for name in args.overrides
         if name.startswith("sft.")
     )
+    problems.add(lines, code="no_effect")
     for fact in check(cfg, problems=problems):
         print(f"check: {fact}", flush=True)
     if args.check_only:

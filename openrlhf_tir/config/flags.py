@@ -17,7 +17,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Problem
 from . import foreign_names, openrlhf_flags, short_help
 from .effects.check import without_effect
 from .paths import shown
@@ -84,14 +84,14 @@ class Parser(argparse.ArgumentParser):
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         """Return a formatter of a screen's width; argparse's own is as wide as the terminal."""
-        return self.formatter_class(prog=self.prog, width=short_help.WIDTH)
+        return self.formatter_class(prog=self.prog, width=short_help.WIDTH)  # type: ignore[call-arg]
 
     def format_help_all(self) -> str:
         """Return the help with every argument and its default."""
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
+        raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.", code="usage")
 
 
 class _HelpAll(argparse.Action):
@@ -245,7 +245,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
     cfg = attempt(args.recipe, given, problems, ranks_of=ranks_of_machine)
-    problems.add(without_effect(cfg, given, makes_data=makes_data))
+    problems.add(without_effect(cfg, given, makes_data=makes_data), code="no_effect")
     return cfg
 
 
@@ -291,7 +291,11 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
     """ "c=3" -> ("c", 3): the value as TOML reads it, and as plain text where TOML does not."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ConfigError(f"--{name} {text!r} is no KEY=VALUE. Write e.g. --{name} c=3 variant=v1.")
+        raise ConfigError(
+            f"--{name} {text!r} is no KEY=VALUE. Write e.g. --{name} c=3 variant=v1.",
+            code="invalid_value",
+            setting=name,
+        )
     try:
         return key, tomllib.loads(f"v = {value}")["v"]
     except tomllib.TOMLDecodeError:
@@ -300,12 +304,12 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
 
 def check_unknown(extra: Sequence[str], parser: argparse.ArgumentParser | None = None) -> None:
     """Raise for what argparse did not recognise. parser: of a command without configuration flags."""
-    if lines := unknown_flags(extra) if parser is None else _unknown_to(parser, extra):
-        raise ConfigError("\n".join(lines))
+    if found := unknown_flags(extra) if parser is None else _unknown_to(parser, extra):
+        raise ConfigError("\n".join(problem.message for problem in found), problems=found)
 
 
-def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[str]:
-    """A line for each flag that a command does not have, or for the first word where there is only that."""
+def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[Problem]:
+    """Return a mistake for each flag that a command does not have, or for the first word where there is only that."""
     flags = [word.partition("=")[0] for word in extra if word.startswith("-") and not NEGATIVE_NUMBER.match(word)]
     lines = []
     for flag in flags:
@@ -314,25 +318,29 @@ def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[s
         lines.append(f"`{parser.prog}` has no flag {shown(flag)}. {hint}")
     if extra and not lines:
         lines.append(f"`{parser.prog}` does not take {shown(extra[0])}. See `{parser.prog} --help`.")
-    return lines
+    return [Problem(line, "usage") for line in lines]
 
 
-def unknown_flags(extra: Sequence[str]) -> list[str]:
-    """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an
-    unknown flag is its value."""
-    lines: list[str] = []
+def unknown_flags(extra: Sequence[str]) -> list[Problem]:
+    """Return a mistake for each flag that argparse did not recognise, and for each word that belongs to none.
+
+    A word after an unknown flag is its value.
+    """
+    found: list[Problem] = []
     foreign: list[tuple[str, list[str]]] = []
     values: list[str] | None = None
     if theirs := [word for word in extra if OF_VERL.match(word)]:
-        lines.append(
+        text = (
             f"{shown(theirs[0])} is an override of verl's. `openrlhf-tir import-verl -- OVERRIDES...`, or import-verl"
             " SCRIPT.sh, makes a recipe of its command line."
         )
+        found.append(Problem(text, "foreign_flag", theirs[0].lstrip("+").partition("=")[0]))
         extra = [word for word in extra if word not in theirs]
     for word in extra:
         if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
             if values is None:
-                lines.append(f"Unexpected argument {shown(word)}. Options are written --section.name value.")
+                text = f"Unexpected argument {shown(word)}. Options are written --section.name value."
+                found.append(Problem(text, "usage"))
             else:
                 values.append(word)
             continue
@@ -342,5 +350,5 @@ def unknown_flags(extra: Sequence[str]) -> list[str]:
             foreign.append((name, values))
         else:
             known = {*known_keys(env_names([name])), *(f.removeprefix("--") for f in SHORT)}
-            lines.append(str(unknown_key(name, sorted(known), "on the command line")))
-    return [*foreign_names.answers(foreign), *lines]
+            found.extend(unknown_key(name, sorted(known), "on the command line").problems)
+    return [*(Problem(line, "foreign_flag") for line in foreign_names.answers(foreign)), *found]

@@ -282,15 +282,15 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
         match RULES.get(name) or RULES_0_11_0[name]:
             case Refused(why):
-                problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {why}")
+                problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {why}", code="foreign_flag")
             case Only(value, why) if not _equal(values, value):
-                problems.add(f"--{name} {' '.join(values)} is not supported, only {value}. {why}")
+                problems.add(f"--{name} {' '.join(values)} is not supported, only {value}. {why}", code="invalid_value")
             case Becomes() as rule:
                 try:
                     ranked.append((rule.rank, name, rule, rule.to(values)))
                 except (IndexError, KeyError, ValueError):
                     said = f"{' '.join(values)!r}, which is none of its values" if values else "no value"
-                    problems.add(f"--{name} has {said}. Write --{name} {rule.values or 'VALUE'}.")
+                    problems.add(f"--{name} has {said}. Write --{name} {rule.values or 'VALUE'}.", code="invalid_value")
     out: dict[str, Any] = {}
     for _, name, rule, sets in sorted(ranked, key=lambda r: r[0]):
         for key, value in sets.items():

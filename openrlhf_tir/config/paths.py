@@ -16,19 +16,20 @@ T = TypeVar("T")
 def local_path(text: str | Path, what: str) -> Path:
     """The path that `text` means, with ~ expanded. `what` names it in the message: "data.prompt_dataset"."""
     if "\0" in str(text):
-        raise ConfigError(f"{what} = {str(text)!r} holds a NUL byte, which no path can. Remove it.")
+        raise ConfigError(f"{what} = {str(text)!r} holds a NUL byte, which no path can. Remove it.", code="path")
     try:
         str(text).encode()
     except UnicodeEncodeError:
         raise ConfigError(
-            f"{what} = {str(text)!r} is not valid Unicode. Rename it to text that UTF-8 can hold."
+            f"{what} = {str(text)!r} is not valid Unicode. Rename it to text that UTF-8 can hold.", code="path"
         ) from None
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise ConfigError(
             f"{what} = {str(text)!r} starts with ~, and there is no such home directory (HOME is unset)."
-            " Write the whole path."
+            " Write the whole path.",
+            code="path",
         ) from None
 
 
@@ -39,7 +40,8 @@ def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
         return question(path)
     except OSError as e:
         raise ConfigError(
-            f"{what}: {shorten(str(path))!r} cannot be read: {e.strerror or e}. Correct the path or its permissions."
+            f"{what}: {shorten(str(path))!r} cannot be read: {e.strerror or e}. Correct the path or its permissions.",
+            code="path",
         ) from None
 
 
@@ -48,13 +50,14 @@ def check_new_file(path: Path | None, flag: str) -> None:
     if path is None:
         return
     if asked(path, Path.is_dir, flag):
-        raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.")
+        raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.", code="path")
     if asked(path, Path.exists, flag) and not path.is_file():
-        raise ConfigError(f"{flag} {path} is a pipe or a device. Give the path of a file.")
+        raise ConfigError(f"{flag} {path} is a pipe or a device. Give the path of a file.", code="path")
     if not asked(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
         raise ConfigError(
             f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files."
-            " Make it, or choose another."
+            " Make it, or choose another.",
+            code="path",
         )
 
 

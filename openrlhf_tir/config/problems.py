@@ -6,6 +6,9 @@
 
 A check that runs on a configuration from which bad values were left out may complain about what replaced them. Lines
 that name such a key are dropped: they would send the reader to a value that is not there.
+
+Each mistake has a code and a setting (errors.Problem). The setting is the first one that its message names, unless the
+place that found it says which: a message begins with the fact.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
 
-from ..errors import ConfigError, DataError, TirError, Unavailable
+from ..errors import ConfigError, DataError, Problem, TirError, Unavailable
 from .paths import shorten
 
 MOST = 60
@@ -23,34 +29,61 @@ MOST = 60
 
 class Problems:
     def __init__(self) -> None:
-        self._lines: dict[str, type[TirError]] = {}
+        self._problems: dict[str, tuple[Problem, type[TirError]]] = {}
         self._left_out: list[re.Pattern[str]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._problems)
 
-    def add(self, lines: str | Iterable[str], kind: type[TirError] = ConfigError) -> None:
-        """Each line is fact, value and remedy. One that was added before, or is of a key that was left out, is not."""
+    def add(
+        self,
+        lines: str | TirError | Iterable[str | Problem],
+        kind: type[TirError] = ConfigError,
+        code: str | None = None,
+    ) -> None:
+        """Add mistakes. One that was added before, or is of a key that was left out, is not added.
+
+        Args:
+            lines: Fact, value and remedy of each, or mistakes that have a code; or an error, which has mistakes.
+            kind: The class of error that each is.
+            code: The code of each; by default that of `kind`, or of the error.
+        """
+        if isinstance(lines, TirError):
+            for problem in problems_of(lines, code):
+                self._add(problem, type(lines))
+            return
         for line in lines.splitlines() if isinstance(lines, str) else lines:
-            if line.strip() and not any(key.search(line) for key in self._left_out):
-                self._lines.setdefault(shorten(line, 1500), kind)
+            self._add(line if isinstance(line, Problem) else Problem(line, code or kind.reason), kind)
+
+    def _add(self, problem: Problem, kind: type[TirError]) -> None:
+        line = problem.message
+        if not line.strip() or any(key.search(line) for key in self._left_out):
+            return
+        problem = replace(problem, message=shorten(line, 1500), setting=problem.setting or setting_in(line))
+        self._problems.setdefault(problem.message, (problem, kind))
 
     def leave_out(self, key: str) -> None:
         """The value of `key` (or of the section `key.`) is bad: replaced by its default. Say why before, with `add`."""
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager
-    def caught(self, said: Callable[[str], str] = str) -> Iterator[None]:
-        """`said` makes of a line of an error in the body what is told."""
+    def caught(self, said: Callable[[str], str] = str, code: str | None = None) -> Iterator[None]:
+        """Add the mistakes of an error that the body raises.
+
+        Args:
+            said: Makes of a line of the error what is told.
+            code: The code of an error that has none of its own.
+        """
         try:
             yield
         except (ConfigError, DataError, Unavailable) as e:
-            self.add(map(said, str(e).splitlines()), type(e))
+            for problem in problems_of(e, code):
+                self._add(replace(problem, message=said(problem.message)), type(e))
 
     @property
     def lines(self) -> list[str]:
         """The mistakes, one each; after MOST of them a line that says how many more there are."""
-        lines = [*self._lines]
+        lines = [*self._problems]
         if len(lines) > MOST:
             lines[MOST:] = [f"... and {len(lines) - MOST} more. Correct these first."]
         return lines
@@ -58,7 +91,44 @@ class Problems:
     def raise_any(self) -> None:
         """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all,
         else ConfigError; nothing when there is none."""
-        if not self._lines:
+        if not self._problems:
             return
-        kinds = set(self._lines.values())
-        raise (kinds.pop() if len(kinds) == 1 else ConfigError)("\n".join(self.lines))
+        kinds = {kind for _, kind in self._problems.values()}
+        error = kinds.pop() if len(kinds) == 1 else ConfigError
+        raise error("\n".join(self.lines), problems=[problem for problem, _ in self._problems.values()])
+
+
+def problems_of(error: TirError, code: str | None = None) -> Iterator[Problem]:
+    """Yield the mistakes of an error, a line each.
+
+    Args:
+        error: The error.
+        code: The code if the error has none of its own.
+    """
+    for problem in error.problems:
+        own = code if code is not None and not (error.given_code or error.given_problems) else problem.code
+        for line in problem.message.splitlines():
+            yield replace(problem, message=line, code=own)
+
+
+def as_dict(error: TirError) -> dict[str, Any]:
+    """Return what a command with --json prints in place of its result."""
+    problems = Problems()
+    problems.add(error)
+    found = [asdict(problem) for problem, _ in problems._problems.values()]
+    return {"error": type(error).__name__, "code": found[0]["code"], "setting": found[0]["setting"], "problems": found}
+
+
+def setting_in(text: str) -> str | None:
+    """Return the first setting that a text names; None if it names none."""
+    found = _settings().search(text)
+    return found[1] if found else None
+
+
+@cache
+def _settings() -> re.Pattern[str]:
+    from .settings import ENVS, known_keys, settings_of_env  # settings imports this module
+
+    keys = sorted((re.escape(key) for key in known_keys() if "." in key), key=len, reverse=True)
+    of_env = "|".join(sorted({s.name.removeprefix(f"{ENVS}.x.") for s in settings_of_env("x")}, key=len, reverse=True))
+    return re.compile(rf"(?<![\w./])(?:--)?({'|'.join(keys)}|{ENVS}\.[\w-]+\.(?:{of_env})|run_dir)(?![\w])")

@@ -103,13 +103,13 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
     The nearest key is one with the same last part in another section, else the one with the most similar spelling.
     """
     if instead := remedy(key):
-        return ConfigError(f"{shown(key)} {where} was removed. {instead}")
+        return ConfigError(f"{shown(key)} {where} was removed. {instead}", code="removed_setting", setting=key)
     elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     if key in CALLED_ELSEWHERE:
         elsewhere = [CALLED_ELSEWHERE[key]]
     near = elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`openrlhf-tir train --help` lists every key."
-    return ConfigError(f"Unknown key {shown(key)} {where}. {hint}")
+    return ConfigError(f"Unknown key {shown(key)} {where}. {hint}", code="unknown_setting", setting=key)
 
 
 def find_recipe(name: str, beside: Path | None = None) -> Path:
@@ -124,7 +124,8 @@ def find_recipe(name: str, beside: Path | None = None) -> Path:
     known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml"))) or "none"
     raise ConfigError(
         f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}."
-        " Give one of them or a path to a TOML file."
+        " Give one of them or a path to a TOML file.",
+        code="unknown_recipe",
     )
 
 
@@ -156,11 +157,13 @@ def read_recipe(
     path = find_recipe(name, beside)
     if path.resolve() in seen:
         raise ConfigError(
-            f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'."
+            f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'.",
+            code="recipe",
         )
     if len(seen) == MAX_EXTENDS:
         raise ConfigError(
-            f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them."
+            f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them.",
+            code="recipe",
         )
     table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
@@ -171,7 +174,9 @@ def read_recipe(
     if parent is None:
         return table
     if not isinstance(parent, str):
-        raise ConfigError(f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".")
+        raise ConfigError(
+            f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".", code="recipe"
+        )
     return _joined(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
 
 
@@ -187,29 +192,33 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
             if "." in key and (name in sections or name in known):
                 problems.add(
                     f"{shown(key)} in recipe {path} is one name, as it is quoted. Write it without quotes: the dot"
-                    " divides section and key."
+                    " divides section and key.",
+                    code="recipe",
                 )
             elif prefix == f"{ENVS}." and not isinstance(value, Mapping):
                 problems.add(
                     f"{name} in recipe {path} is {shown(value)}, and [{ENVS}] holds environments by name. Write"
-                    f" [{ENVS}.NAME] above it, or [env] where there is only one."
+                    f" [{ENVS}.NAME] above it, or [env] where there is only one.",
+                    code="recipe",
                 )
             elif name in sections and isinstance(value, Mapping):
                 kept[key] = visit(value, f"{name}.")
             elif name in sections:
                 problems.add(
                     f"{name} in recipe {path} is {shown(value)}, but it is a section."
-                    f" Write [{name}] and its keys below."
+                    f" Write [{name}] and its keys below.",
+                    code="recipe",
                 )
             elif name in known:
                 kept[key] = value
             elif prefix == f"{ENVS}." and not NAME.fullmatch(key):
                 problems.add(
                     f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment."
-                    " Use letters, digits, - and _, at most 64."
+                    " Use letters, digits, - and _, at most 64.",
+                    code="recipe",
                 )
             else:
-                problems.add(str(unknown_key(name, known, f"in recipe {path}")))
+                problems.add(unknown_key(name, known, f"in recipe {path}"))
         return kept
 
     return visit(table, "")
@@ -288,7 +297,7 @@ def attempt(
     known = known_keys(env_names(overrides))
     for key in overrides:
         if key not in known:
-            problems.add(str(unknown_key(key, known, "among the overrides")))
+            problems.add(unknown_key(key, known, "among the overrides"))
     given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path()))
     own = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
     table = _joined(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
@@ -296,7 +305,7 @@ def attempt(
     cfg = _validated(table, problems)
     if ranks_of:
         cfg = ranks_of(cfg)
-    problems.add(rules_of(cfg))
+    problems.add(rules_of(cfg), code="conflict")
     return cfg
 
 
@@ -313,7 +322,10 @@ def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
         if value == "unset" and type(None) in get_args(s.info.annotation):
             node[leaf] = None
         elif why := _unprintable(value) or _mistyped(value, s.info.annotation):
-            problems.add(f"{s.name} = {shown(value)} is not accepted: {why}. Set --{s.name} to another value.")
+            problems.add(
+                f"{s.name} = {shown(value)} is not accepted: {why}. Set --{s.name} to another value.",
+                code="invalid_value",
+            )
             problems.leave_out(s.name)
             del node[leaf]
 
@@ -354,7 +366,7 @@ def _validated(table: dict[str, Any], problems: Problems) -> Config:
             bad: dict[str, str] = {}
             for err in e.errors(include_url=False):
                 bad.setdefault(_place(err["loc"]), _explain(err))
-            problems.add(bad.values())
+            problems.add(bad.values(), code="invalid_value")
             for place in bad:
                 problems.leave_out(place)
                 _drop(table, place.rstrip("."))

@@ -22,23 +22,29 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(
                 f"{what} {path} has {path.stat().st_size} bytes; it is meant to be a short TOML file."
-                " Give the path of one."
+                " Give the path of one.",
+                code="recipe",
             )
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as e:
         raise ConfigError(
             f"{what} {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}."
-            " Save it as UTF-8."
+            " Save it as UTF-8.",
+            code="recipe",
         ) from None
     except OSError as e:
         raise ConfigError(
-            f"{what} {path} cannot be read: {e.strerror or e}. Correct the path or its permissions."
+            f"{what} {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.", code="recipe"
         ) from None
     except RecursionError:
-        raise ConfigError(f"{what} {path} is not valid TOML: it is nested too deeply. Correct it.") from None
+        raise ConfigError(
+            f"{what} {path} is not valid TOML: it is nested too deeply. Correct it.", code="recipe"
+        ) from None
     except ValueError as e:
         # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
-        raise ConfigError(f"{what} {path} is not valid TOML: {shorten(str(e))}. Correct that line.") from None
+        raise ConfigError(
+            f"{what} {path} is not valid TOML: {shorten(str(e))}. Correct that line.", code="recipe"
+        ) from None
 
 
 def dump(table: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ def load(place: Place, name: str) -> Any:
     prefix = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
     if place.adapted and target.endswith(place.others or ("\0",)):
         if not os.path.isfile(target):
-            raise ConfigError(f"{prefix}: there is no file {os.path.abspath(target)[:SHOWN]}.")
+            raise ConfigError(f"{prefix}: there is no file {os.path.abspath(target)[:SHOWN]}.", code="no_file")
         return place.adapted(os.path.abspath(target), prefix)
     if place.meant and target.endswith(".py"):
         where, attribute = target, _the_only(place, _module(place, target, prefix), prefix)
@@ -121,7 +121,8 @@ def load(place: Place, name: str) -> Any:
             if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
         )
         raise ConfigError(
-            f"{prefix}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}."
+            f"{prefix}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}.",
+            code="user_code",
         ) from None
     if place.adapted:
         thing = place.adapted(thing, prefix)
@@ -132,7 +133,9 @@ def load(place: Place, name: str) -> Any:
             else place.complaint(thing)
         )
         if wrong:
-            raise ConfigError(f"{prefix}: {location(thing) or module.__file__}: {wrong}. {place.described}")
+            raise ConfigError(
+                f"{prefix}: {location(thing) or module.__file__}: {wrong}. {place.described}", code="user_code"
+            )
     return thing
 
 
@@ -156,11 +159,12 @@ def _the_only(place: Place, module: ModuleType, prefix: str) -> str:
         if inspect.isclass(v) and v.__module__ == module.__name__ and place.meant and place.meant(v)
     ]
     if not found:
-        raise ConfigError(f"{prefix}: {module.__file__} defines no {place.kind}. {place.described}")
+        raise ConfigError(f"{prefix}: {module.__file__} defines no {place.kind}. {place.described}", code="user_code")
     if len(found) > 1:
         raise ConfigError(
             f"{prefix}: {module.__file__} defines several: {', '.join(found)}."
-            f" Name one of them: '{module.__file__}:{found[0]}'."
+            f" Name one of them: '{module.__file__}:{found[0]}'.",
+            code="user_code",
         )
     return found[0]
 
@@ -172,7 +176,8 @@ def _of_package(module: str, prefix: str) -> ModuleType:
         if e.name and (module == e.name or module.startswith(f"{e.name}.")):
             raise ConfigError(
                 f"{prefix} cannot be loaded: there is no module {e.name!r} here."
-                " Install it, or give the file: 'path/file.py:name'."
+                " Install it, or give the file: 'path/file.py:name'.",
+                code="user_code",
             ) from None
         raise _broken(prefix, e, module) from e
     except user_code_errors() as e:
@@ -205,7 +210,8 @@ def _of_file(where: str, prefix: str) -> ModuleType:
     if not os.path.isfile(path):
         raise ConfigError(
             f"{prefix}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the"
-            " command line to the current directory."
+            " command line to the current directory.",
+            code="no_file",
         )
     try:
         text = path.read_bytes()
@@ -223,10 +229,13 @@ def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
     """Return the error for a module that could not be executed, with the last line in it that was reached."""
     if isinstance(e, SyntaxError):
         line = f"{e.filename}:{e.lineno}"
-        return ConfigError(f"{prefix} cannot be loaded: {line}: {type(e).__name__}: {e.msg}. Correct that line.")
+        return ConfigError(
+            f"{prefix} cannot be loaded: {line}: {type(e).__name__}: {e.msg}. Correct that line.", code="user_code"
+        )
     return ConfigError(
         f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {described(e)}."
-        " Correct that line, or install what it imports."
+        " Correct that line, or install what it imports.",
+        code="user_code",
     )
 
 

@@ -45,7 +45,7 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     facts: list[str] = []
     environments = environments_of(cfg)
     for e in environments:
-        with problems.caught():
+        with problems.caught(code="environment"):
             facts += check_env(cfg, e, machine, wait_s)
     by_url: dict[str, list[Environment]] = {}
     for e in environments:

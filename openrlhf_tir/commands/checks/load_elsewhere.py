@@ -42,18 +42,20 @@ def load_elsewhere(place: str, name: str) -> None:
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end."
-            " Move that into a function."
+            " Move that into a function.",
+            code="user_code",
         ) from None
     finally:
         os.close(read_end)
         if write_end >= 0:
             os.close(write_end)
     if message:
-        raise ConfigError(message)
+        raise ConfigError(message, code="user_code")
     if finished.returncode:
         raise ConfigError(
             f"{name}: the process that loads it ended with code {finished.returncode}:"
-            f" {finished.stderr.decode(errors='replace')[-600:].strip()}"
+            f" {finished.stderr.decode(errors='replace')[-600:].strip()}",
+            code="user_code",
         )
 
 

@@ -84,7 +84,8 @@ def check_unused(cfg: Config) -> None:
     go_on = "Go on with --resume, choose" if checkpoints.exist else "Choose"
     raise ConfigError(
         f"{cfg.run_dir} holds a run with {' and '.join(results)}. {go_on} another --run-dir, or delete it with"
-        " --train.overwrite on the command line (that of a recipe does not count)."
+        " --train.overwrite on the command line (that of a recipe does not count).",
+        code="run_dir_used",
     )
 
 
@@ -114,7 +115,8 @@ def resumable(
         raise ConfigError(
             f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"
             " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew by itself as long as"
-            " there is none."
+            " there is none.",
+            code="no_checkpoint",
         )
     return None, [
         f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start allows"
@@ -185,7 +187,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     if "max_staleness" not in state:
         raise ConfigError(
             "The checkpoint is one of a fine-tuning (openrlhf-tir sft)."
-            " Resume it with that command, or give this run another --run-dir."
+            " Resume it with that command, or give this run another --run-dir.",
+            code="resume",
         )
     accounting = [
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
@@ -215,7 +218,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     if wrong:
         raise ConfigError(
             f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from"
-            " the model that this one exported."
+            " the model that this one exported.",
+            code="resume",
         )
     return messages
 
