@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import functools
 import json
 import sys
@@ -75,6 +76,7 @@ def check(cls: Any, keywords: dict[str, Any], setting: str) -> None:
 
 def main() -> None:
     args, keywords = read()
+    faulthandler.enable()  # a crash in a library has a line then, in the server's log
     try:
         cls = load(ENVIRONMENT, args.environment)
         check(cls, keywords, "--options")

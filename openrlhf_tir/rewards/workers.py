@@ -45,6 +45,9 @@ INTERRUPT_AT = 0.95
 """Share of the deadline after which user code is interrupted: before its worker is killed, so that it can say where."""
 STARVED = 0.5
 """Share of its time that a call has waited for a core, from which on it is late by the machine's doing."""
+STRETCH = 4
+"""How often user code gets the deadline anew while the machine has no core for it: an endless loop then uses up its
+CPU, and is told as what it is. Without a budget of CPU the deadline is not stretched."""
 PRINTED = 2000
 """Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0
@@ -121,9 +124,10 @@ class Workers:
             for _ in range(ATTEMPTS):
                 pool = self._started()
                 # from when a worker takes it
-                call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=self.wall_s)
+                wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
+                call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
                 try:
-                    async with asyncio.timeout(self.take_s + self.wall_s):
+                    async with asyncio.timeout(self.take_s + wall_s):
                         return await asyncio.wrap_future(call)
                 except ProcessExpired as e:
                     if e.exitcode == -signal.SIGPROF:
@@ -225,7 +229,8 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
     if own:
         said = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
-        signal.signal(signal.SIGALRM, _interrupts(said, starved=_starvation()))
+        more = STRETCH - 1 if _is_stretched(limits, function) else 0
+        signal.signal(signal.SIGALRM, _interrupts(said, _starvation(), more, limits.wall_s))
         signal.setitimer(signal.ITIMER_REAL, limits.wall_s * INTERRUPT_AT)
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_s or 0)
     try:
@@ -239,6 +244,11 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         if own:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+def _is_stretched(limits: Limits, function: Callable[..., Any]) -> bool:
+    """Return True if a call gets more time while the machine has no core for it."""
+    return limits.cpu_s is not None and getattr(function, "user_code", False)
 
 
 def _starvation() -> Callable[[], bool]:
@@ -257,14 +267,22 @@ def _waited_s() -> float:
         return 0.0
 
 
-def _interrupts(said: str, starved: Callable[[], bool] = lambda: False) -> Callable[[int, Any], None]:
+def _interrupts(
+    said: str, starved: Callable[[], bool] = lambda: False, more: int = 0, wall_s: float = 0.0
+) -> Callable[[int, Any], None]:
     """Return a signal handler that raises Overrun in what runs, and lets the next signal kill the process.
 
-    On a starved host it raises Starved: that the call is late is then the machine's doing, and the line is told all the
-    same, since a line that never ends starves beside others too.
+    On a starved host the deadline begins again, `more` times; after that it raises Starved: that the call is late is
+    then the machine's doing, and the line is told all the same.
     """
+    left = more
 
     def handler(number: int, frame: Any) -> None:
+        nonlocal left
+        if left and number == signal.SIGALRM and starved():
+            left -= 1
+            signal.setitimer(signal.ITIMER_REAL, wall_s * INTERRUPT_AT)
+            return
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, KILL_AFTER_S)
         if starved():

@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from ..errors import ConfigError, unknown
+from .exits import watch_exits
 from .failures import Overrun, described, user_code_errors
 from .load_watch import LoadWatch
 
@@ -101,7 +102,7 @@ def load(place: Place, name: str) -> Any:
             raise ConfigError(f"{prefix}: there is no file {os.path.abspath(target)[:SHOWN]}.", code="no_file")
         return place.adapted(os.path.abspath(target), prefix)
     if place.meant and target.endswith(".py"):
-        where, attribute = target, _the_only(place, _module(place, target, prefix), prefix)
+        where, attribute = target, _the_only(place, _module(place, target, prefix, own=True), prefix)
     if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
         registered = "one of them, to " if place.registry else ""
@@ -111,7 +112,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _module(place, where, prefix)
+    module = _module(place, where, prefix, own=is_own(place, name))
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -139,16 +140,16 @@ def load(place: Place, name: str) -> Any:
     return thing
 
 
-def _module(place: Place, where: str, prefix: str) -> ModuleType:
+def _module(place: Place, where: str, prefix: str, *, own: bool) -> ModuleType:
     """Return the module of a file or package, with stand-ins of the place for missing modules that it imports."""
     for _ in range(MAX_STAND_INS):
         try:
-            return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix)
+            return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix, own=own)
         except ConfigError as e:
             missing = e.__cause__
             if not (place.supplied and isinstance(missing, ModuleNotFoundError) and place.supplied(missing.name)):
                 raise
-    return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix)
+    return _of_file(where, prefix) if where.endswith(".py") else _of_package(where, prefix, own=own)
 
 
 def _the_only(place: Place, module: ModuleType, prefix: str) -> str:
@@ -169,7 +170,9 @@ def _the_only(place: Place, module: ModuleType, prefix: str) -> str:
     return found[0]
 
 
-def _of_package(module: str, prefix: str) -> ModuleType:
+def _of_package(module: str, prefix: str, *, own: bool) -> ModuleType:
+    if own:
+        watch_exits(module)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
@@ -193,6 +196,7 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
         raise ImportError(f"{path} is not named like Python code")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    watch_exits(name)
     try:
         spec.loader.exec_module(module)
     except BaseException:

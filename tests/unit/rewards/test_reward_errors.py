@@ -16,6 +16,7 @@ from openrlhf_tir.rewards.own import GroupReward, OwnReward
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import PRINTED, BoundedOutput, _interrupts
 from openrlhf_tir.types import Task
+from openrlhf_tir.user_code.failures import Overrun, Starved
 from tests.unit.rewards.reward_fakes import group, in_run, says, scored, task
 
 WRONG = {
@@ -184,6 +185,24 @@ def test_a_late_reward_is_the_machines_doing_where_it_had_no_core_and_its_line_i
         with pytest.raises(error, match=re.escape(f"{tmp_path / 'mine.py'}:4")):
             OwnReward(name)(says("x"), task("1"), handler)
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def test_the_deadline_begins_again_while_the_machine_has_no_core_so_that_a_loop_uses_up_its_cpu():
+    handler = _interrupts("it was late", starved=lambda: True, more=2, wall_s=1000.0)
+    try:
+        for _ in range(2):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            handler(signal.SIGALRM, None)
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+        with pytest.raises(Starved):
+            handler(signal.SIGALRM, None)
+        spent = _interrupts("it used up its CPU", starved=lambda: False, more=2, wall_s=1000.0)
+        with pytest.raises(Overrun) as caught:
+            spent(signal.SIGPROF, None)
+        assert type(caught.value) is Overrun
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 

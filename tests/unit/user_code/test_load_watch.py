@@ -52,3 +52,48 @@ def test_in_another_thread_the_line_is_said(hangs, capfd):
     thread.start()
     thread.join()
     assert "mine.py:2" in capfd.readouterr().err and loaded[0].__name__ == "score"
+
+
+@pytest.fixture
+def own_limit(monkeypatch):
+    """Limits of which that for the file's own lines comes long before the other."""
+    monkeypatch.setattr(load_watch, "OWN_S", 0.3)
+    monkeypatch.setattr(load_watch, "END_S", 30.0)
+    monkeypatch.setattr(load_watch, "LOOK_EVERY_S", 0.02)
+
+
+LOOP = "import itertools\nfor number in itertools.count():\n    pass\n\ndef score():\n    return 1.0\n"
+
+
+@pytest.mark.usefixtures("alarm_is_free", "own_limit")
+def test_a_loop_in_the_file_s_own_lines_is_ended_long_before_the_import_of_something_else(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(LOOP)
+    with pytest.raises(ConfigError, match=r"loop\.py:[23]: .*0\.3 s"):
+        load_plugin(PLACE, f"{path}:score")
+
+
+@pytest.mark.usefixtures("own_limit")
+def test_in_another_thread_a_loop_is_ended_as_well(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(LOOP)
+    caught = []
+
+    def load() -> None:
+        with pytest.raises(ConfigError, match=r"loop\.py:[23]") as error:
+            load_plugin(PLACE, f"{path}:score")
+        caught.append(error.value.code)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert caught == ["user_code"]
+
+
+@pytest.mark.usefixtures("alarm_is_free", "own_limit")
+def test_a_file_that_imports_something_slow_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.8)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "patient.py"
+    path.write_text("import slow_module\n\ndef score():\n    return 1.0\n")
+    assert load_plugin(PLACE, f"{path}:score")() == 1.0
