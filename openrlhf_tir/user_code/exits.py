@@ -1,7 +1,7 @@
 """Have calls of `os._exit` and `os.abort` in user code raise an error with file and line instead of ending the process.
 
 Such a call ends a process without a traceback: the others that it serves (sessions of an environment, rewards of a
-batch) are lost with it, and nobody learns at which line. A process that user code has forked may end itself as it likes.
+batch) are lost with it, and nobody learns at which line. A process that user code has forked may end itself.
 Only the standard library is imported, because environment servers use this module.
 """
 
