@@ -122,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.unknown = extra
         else:
             check_unknown(extra, args.parser)
-        return _module(args.command).run(args)
+        code = _module(args.command).run(args)
+        sys.stdout.flush()  # here, where a reader that has left is expected
+        return code
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
         if "--json" in argv:  # in place of the result, for a program that reads it
@@ -132,7 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
+        # Python would flush what is left once more when it ends, and print that this failed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO
 
 

@@ -4,7 +4,8 @@
     flag                --data.prompt_dataset tasks.jsonl    the current directory counts
 
 Functions and classes in files follow the same rule (own_files.py). What a run writes (run_dir) counts from the current
-directory. A name that may be the hub's, without a suffix of a data file, means a file only if that is there."""
+directory. A name that may be the hub's, without a suffix of a data file, means a file only if that is there; so does an
+option of an environment's server, such as the corpus of a search, if it is more than a word."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ INPUTS = (
     "reward.model_name_or_path",
 )
 """Settings that name files or directories which are read, or names on the hub."""
+OPTIONS = "server_options"
+"""Table of an environment's section whose values may name files that its server reads."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
 RULE = "A path is relative to the recipe that names it, on the command line to the current directory."
 """What the errors say."""
@@ -37,7 +40,22 @@ def beside(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         held = out.get(section)
         if isinstance(held, Mapping) and key in held:
             out[section] = {**held, key: _changed(held[key], directory)}
+    if isinstance(env := out.get("env"), Mapping):
+        out["env"] = _with_options(env, directory)
+    if isinstance(envs := out.get("envs"), Mapping):
+        out["envs"] = {
+            name: _with_options(env, directory) if isinstance(env, Mapping) else env for name, env in envs.items()
+        }
     return out
+
+
+def _with_options(env: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Return an environment's section with the paths among the options of its server made absolute."""
+    options = env.get(OPTIONS)
+    if not isinstance(options, Mapping):
+        return dict(env)
+    paths = {key: value for key, value in options.items() if isinstance(value, str) and ("/" in value or "." in value)}
+    return {**env, OPTIONS: {**options, **{key: _meant(value, directory) for key, value in paths.items()}}}
 
 
 def _changed(value: Any, directory: Path) -> Any:

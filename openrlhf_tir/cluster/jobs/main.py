@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -68,8 +69,9 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
 
     async def go() -> tuple[EvalResult, EvalResult]:
         tasks = load_inputs(cfg, training=False).held_out
-        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
-            return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)
+        model = cfg.actor.model_name_or_path
+        async with running_services(cfg, model=model, learner=False, console=_progress_console()) as services:
+            return await evaluate_held_out(services, cfg, tasks, model)
 
     sampled, greedy = _run(go())
     text = json.dumps({"sampled": _as_json(sampled), "greedy": _as_json(greedy)}, indent=2, allow_nan=False)
@@ -77,6 +79,11 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
         out.write_text(text + "\n")
     print(text)
     return sampled, greedy
+
+
+def _progress_console() -> Console:
+    """Return where a command that prints its result shows its progress: a pipe or a file gets the result alone."""
+    return Console(stderr=not sys.stdout.isatty())
 
 
 def _as_json(result: EvalResult) -> dict[str, Any]:
@@ -94,7 +101,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
 
     async def go() -> list[Evaluated]:
         tasks = tasks_of(plan)
-        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+        model = cfg.actor.model_name_or_path
+        async with running_services(cfg, model=model, learner=False, console=_progress_console()) as services:
             return await evaluate_plan(services, plan, tasks)
 
     console = Console()

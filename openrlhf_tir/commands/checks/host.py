@@ -305,12 +305,21 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
         )
 
 
+RAY_PACKAGE = f"{os.sep}_ray_pkg_"
+"""What is in the path of the directory in which `ray job submit --working-dir` runs a command."""
+
+
 def check_writable(cfg: Config) -> None:
     """Check that the directories of the run can be made: the first existing directory above each takes files.
 
     Raises:
-        ConfigError: A directory cannot be made or written.
+        ConfigError: A directory cannot be made or written, or Ray would delete it.
     """
+    if RAY_PACKAGE in str(cfg.run_dir.absolute()):
+        raise ConfigError(
+            f"run_dir = {cfg.run_dir} is in Ray's copy of the job's working directory, which Ray deletes with all that"
+            " the run would write. Give --run-dir an absolute path that all nodes share."
+        )
     for setting, path in (
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),

@@ -116,3 +116,13 @@ def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_tir.cli", "recipes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
+from openrlhf_tir.commands.checks.host import check_writable
+from openrlhf_tir.config import recipe_paths
 from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
 
 
 @pytest.fixture
@@ -45,3 +50,30 @@ def test_a_name_of_the_hub_and_an_absolute_path_stay(recipe):
 def test_a_flag_counts_from_the_current_directory(recipe):
     cfg = recipe('[data]\nprompt_dataset = "rows.jsonl"\n', **{"data.prompt_dataset": "other.jsonl"})
     assert cfg.data.prompt_dataset == "other.jsonl"
+
+
+def test_an_option_of_an_environments_server_that_names_a_file_is_beside_the_recipe(tmp_path):
+    (tmp_path / "wiki.txt").touch()
+    (tmp_path / "wiki").mkdir()
+    path = tmp_path / "r.toml"
+    path.write_text(
+        '[env]\nname = "search"\nserver_options = { corpus = "wiki.jsonl", index = "wiki.txt", mode = "wiki", topk = 5 }\n'
+        '[envs.other]\nname = "search"\nserver_options = { corpus = "../wiki.jsonl" }\n'
+    )
+    table = recipe_paths.beside(tomllib.loads(path.read_text()), tmp_path)
+    assert table["env"]["server_options"] == {
+        "corpus": str(tmp_path / "wiki.jsonl"),
+        "index": str(tmp_path / "wiki.txt"),
+        "mode": "wiki",
+        "topk": 5,
+    }
+    assert table["envs"]["other"]["server_options"] == {"corpus": str(tmp_path.parent / "wiki.jsonl")}
+
+
+def test_a_run_directory_in_the_copy_that_ray_makes_of_a_jobs_working_directory_is_refused(tmp_path):
+    copy = tmp_path / "working_dir_files" / "_ray_pkg_1f2e3d"
+    copy.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="run_dir") as caught:
+        check_writable(load(None, {"run_dir": str(copy / "runs" / "a")}))
+    assert "absolute path" in str(caught.value)
+    check_writable(load(None, {"run_dir": str(tmp_path / "runs")}))
