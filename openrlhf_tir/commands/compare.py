@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ..errors import ConfigError
     from ..logs.printable import printable
-    from ..report.compare import arms_of, best_of, read_runs, table_of, write_page
+    from ..report.compare import arms_of, best_of, read_runs, screen_of, write_page
 
     runs = read_runs(list(dict.fromkeys(args.runs)))
     arms = arms_of(runs)
@@ -41,27 +41,29 @@ def run(args: argparse.Namespace) -> int:
         path = write_page(args.out, arms, args.best, args.lowest, args.metric)
     except OSError as error:
         raise ConfigError(f"--out {args.out} cannot be written: {error.strerror or error}. Choose another.") from None
-    head, rows = table_of(arms, args.best, args.lowest)
-    table = Table()
+    head, rows, configurations = screen_of(arms, args.best, args.lowest)
+    table = Table(box=None, pad_edge=False)
     for number, column in enumerate(head):
-        table.add_column(Text(printable(column)), justify="left" if number < 2 else "right", overflow="fold")
+        table.add_column(Text(printable(column)), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console()
+
+    def line(text: str) -> None:
+        console.print(printable(text), soft_wrap=True, highlight=False, markup=False)
+
     # In a pipe the table must not be cut to the width of a terminal.
     (console if console.is_terminal else Console(width=max(160, console.width))).print(table)
+    for text in configurations:
+        line(text)
     candidates = [(run, best) for run in runs if (best := best_of(run, args.best, args.lowest)) is not None]
     if candidates:
         best_run, best = (min if args.lowest else max)(candidates, key=lambda pair: pair[1].value)
-        checkpoint = f"checkpoint: {best.checkpoint}" if best.checkpoint else "no checkpoint of that update is kept"
-        console.print(
-            f"{'lowest' if args.lowest else 'best'} {args.best}: {best.value:.4g}, {best_run.name} at update"
-            f" {best.step}; {checkpoint}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        which = "lowest" if args.lowest else "best"
+        line(f"{which} {args.best}: {best.value:.4g}, {best_run.name} at update {best.step}")
+        line(f"  checkpoint: {best.checkpoint or 'that of this update is not kept (ckpt.best_metric_key keeps it)'}")
+        line(f"  model:      {best.model or 'none was exported of this update'}")
     else:
-        console.print(f"no run has {args.best}: --best names another metric", highlight=False, markup=False)
-    console.print(f"curves: {path}", soft_wrap=True, highlight=False, markup=False)
+        line(f"no run has {args.best}: --best names another metric")
+    line(f"curves: {path}")
     return 0

@@ -8,6 +8,7 @@ settings in which they differ.
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,11 +77,19 @@ class Arm(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best value that a run has of a metric, and at which update."""
+    """The best value that a run has of a metric, and at which update.
+
+    Attributes:
+        value: The value.
+        step: The update.
+        checkpoint: Directory of the checkpoint of that update, "" if it is not kept.
+        model: Directory of the exported model of that update, "" if there is none.
+    """
 
     value: float
     step: int
     checkpoint: str
+    model: str = ""
 
 
 def read_runs(directories: Sequence[Path]) -> list[ComparedRun]:
@@ -228,7 +237,25 @@ def best_of(run: ComparedRun, metric: str, lowest: bool = False) -> Best | None:
     index = int(np.nanargmin(values) if lowest else np.nanargmax(values))
     step = run.columns["step"][index]
     checkpoint = run.directory / str(run.config.get("ckpt.path", "ckpt")) / f"step_{step:06d}"
-    return Best(float(values[index]), step, str(checkpoint) if checkpoint.is_dir() else "")
+    return Best(
+        float(values[index]), step, str(checkpoint) if checkpoint.is_dir() else "", _model_of(run, checkpoint, step)
+    )
+
+
+def _model_of(run: ComparedRun, checkpoint: Path, step: int) -> str:
+    """Return the directory of the exported model of an update, "" if there is none.
+
+    That is the run's export if the update was its last, and the one of the best checkpoint if the run found the same.
+    """
+    exported = run.directory / str(run.config.get("ckpt.output_dir", "model"))
+    if step == max(run.columns["step"]) and exported.is_dir():
+        return str(exported)
+    try:
+        best = json.loads((checkpoint.parent / "best.json").read_text())["checkpoint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    exported = exported.with_name(f"{exported.name}_best")
+    return str(exported) if best == checkpoint.name and exported.is_dir() else ""
 
 
 def tail_mean(run: ComparedRun, metric: str) -> float | None:
@@ -273,6 +300,24 @@ def table_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[list
                 ]
             )
     return head, rows
+
+
+SCREEN = ("run", "updates", "reward", "accuracy", "held-out", "length", "update s")
+"""Columns of `table_of` that a terminal shows besides the best value; the page has all."""
+
+
+def screen_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the table of a terminal, which fits 80 columns.
+
+    Returns:
+        Its head, its rows, and lines that say which configuration each run is of, where there are several.
+    """
+    head, rows = table_of(arms, best, lowest)
+    shown = [head.index(name) for name in SCREEN]
+    shown.insert(1, 2)  # the best value
+    narrow = [("lowest" if lowest else "best") if index == 2 else head[index] for index in shown]
+    lines = [f"{', '.join(run.name for run in arm.runs)}: {arm.label}" for arm in arms] if len(arms) > 1 else []
+    return narrow, [[row[index] for index in shown] for row in rows], lines
 
 
 def write_page(path: Path, arms: Sequence[Arm], best: str, lowest: bool = False, wanted: Sequence[str] = ()) -> Path:

@@ -62,10 +62,10 @@ def test_a_band_has_at_every_step_the_runs_that_have_it(directories):
 
 def test_the_best_update_of_a_metric_and_its_checkpoint_where_it_is_kept(directories):
     run = read_runs(directories)[0]
-    assert best_of(run, "eval/accuracy") == (0.75, 1, "")
+    assert best_of(run, "eval/accuracy") == (0.75, 1, "", "")
     kept = directories[0] / "ckpt" / "step_000001"
     kept.mkdir(parents=True)
-    assert best_of(run, "eval/accuracy") == (0.75, 1, str(kept))
+    assert best_of(run, "eval/accuracy") == (0.75, 1, str(kept), "")
     assert best_of(run, "reward_mean", lowest=True)[:2] == (0.0, 1)
     assert best_of(run, "entropy") is None
 
@@ -76,6 +76,29 @@ def test_the_table_has_the_mean_of_the_last_updates_and_of_an_evaluation_the_las
     assert tail_mean(run, "entropy") is None
     head, rows = table_of(arms_of(read_runs(directories)), "eval/accuracy")
     assert all(len(row) == len(head) for row in rows) and [row[0] for row in rows] == ["a1", "a2", "b"]
+
+
+def test_the_exported_model_of_the_best_update_is_found_where_the_run_exported_it(directories):
+    run = read_runs(directories)[0]
+    kept = directories[0] / "ckpt" / "step_000001"
+    kept.mkdir(parents=True)
+    for name in ("model", "model_best"):
+        (directories[0] / name).mkdir()
+    assert best_of(run, "eval/accuracy").model == "", "nothing says of which update model_best is"
+    (kept.parent / "best.json").write_text('{"checkpoint": "step_000001", "score": 0.75}')
+    assert best_of(run, "eval/accuracy").model == str(directories[0] / "model_best")
+    assert best_of(run, "reward_mean").model == str(directories[0] / "model"), "the last update is the export's"
+
+
+def test_the_table_of_a_terminal_fits_80_columns_and_says_below_which_run_is_of_which_configuration(
+    directories, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", *map(str, directories), "--out", str(tmp_path / "page.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:4])) <= 80
+    assert [line.split()[0] for line in lines[:4]] == ["run", "a1", "a2", "b"]
+    assert lines[4:6] == ["a1, a2: learning_rate 1e-06 (x2)", "b: learning_rate 1e-05"]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
