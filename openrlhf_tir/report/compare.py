@@ -316,7 +316,10 @@ def screen_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[lis
     shown = [head.index(name) for name in SCREEN]
     shown.insert(1, 2)  # the best value
     narrow = [("lowest" if lowest else "best") if index == 2 else head[index] for index in shown]
-    lines = [f"{', '.join(run.name for run in arm.runs)}: {arm.label}" for arm in arms] if len(arms) > 1 else []
+    named = [(", ".join(run.name for run in arm.runs), arm.label) for arm in arms] if len(arms) > 1 else []
+    lines = [f"{names}: {label}" for names, label in named if label != names]
+    if len(lines) < len(named):
+        lines.append("They differ in more settings than fit here; the page lists them.")
     return narrow, [[row[index] for index in shown] for row in rows], lines
 
 
