@@ -256,7 +256,7 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
             wanted.append(name)
             rewards.append(f"{code_file}:{name}")
         elif reader.called_with_own(name):
-            made[f"reward_{len(made) + 1}"] = name
+            made[f"reward_{len(made) + 1}"] = reader.with_values(name)
             rewards.append(f"{code_file}:reward_{len(made)}")
         elif name[:1] in "'\"":
             draft.set("reward.model_name_or_path", name.strip("'\""))
@@ -276,6 +276,8 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
             draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
         else:
             draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
+    for note in reader.notes:
+        draft.differs(f"reward_funcs: {note}")
     weights = trl("reward_weights")
     environment = script.names("environment_factory")
     if not rewards and environment:

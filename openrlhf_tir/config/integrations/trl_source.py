@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,20 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
+}
+
+
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
 }
 
 
@@ -70,6 +84,80 @@ class _Named(ast.NodeTransformer):
         return ast.copy_location(ast.Constant(self.value), node) if node.id == self.name else node
 
 
+class _Known(ast.NodeTransformer):
+    """Puts values in the place of attributes such as args.length, where reading tells them."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self.reader = reader
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        value = self.reader.value(node)
+        return ast.copy_location(ast.Constant(value), node) if isinstance(value, int | float | str) else node
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Return the names that a function binds itself: arguments, what it assigns, functions inside of it."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    arguments = [n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg)]
+    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    inner = [
+        n.name
+        for n in ast.walk(node)
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n is not node
+    ]
+    return {*arguments, *stored, *inner}
+
+
+def _names_in(source: str) -> list[str]:
+    """Return the names in the source of an expression."""
+    return [n.id for n in ast.walk(ast.parse(source, mode="eval")) if isinstance(n, ast.Name)]
+
+
+def _moved(node: ast.expr, line: int) -> ast.expr:
+    """Return an expression whose names count as used at a line."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr):
+            part.lineno = line
+    return node
+
+
+def _statements(
+    body: Sequence[ast.stmt], tests: tuple[ast.expr, ...] = (), *, into_functions: bool = False
+) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...]]]:
+    """Yield all statements, each with the conditions under which it is executed.
+
+    Args:
+        body: Statements in order.
+        tests: The conditions under which these are executed.
+        into_functions: Whether to go into functions and classes that they define.
+    """
+    for statement in body:
+        yield statement, tests
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not into_functions:
+            continue
+        if isinstance(statement, ast.If):
+            otherwise = (*tests, ast.UnaryOp(ast.Not(), statement.test))
+            yield from _statements(statement.body, (*tests, statement.test), into_functions=into_functions)
+            yield from _statements(statement.orelse, otherwise, into_functions=into_functions)
+            continue
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(statement, name, None)
+            if isinstance(inner, list):
+                yield from _statements(inner, tests, into_functions=into_functions)
+
+
+def _added_to(statement: ast.stmt, name: str) -> ast.expr | None:
+    """Return what a statement adds to the list of a name; None where it adds nothing."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+        return None
+    of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
+    return call.args[0] if of_name and called(call) in ("append", "extend") else None
+
+
 class SourceReader:
     """Evaluates what literals and names can tell."""
 
@@ -84,6 +172,10 @@ class SourceReader:
         self.tree = tree
         self.flags = flags
         self.directory = directory
+        self.modules: dict[str, SourceReader] = {}
+        """Name of a function -> the module beside the script that defines it; of functions that `names` found there."""
+        self.notes: list[str] = []
+        """What `names` could not tell for certain, a sentence each."""
         self.assigned: dict[str, ast.expr] = {}
         """The last value that each name is given."""
         self._values: dict[str, list[tuple[int, ast.expr]]] = {}
@@ -227,6 +319,8 @@ class SourceReader:
             return UNKNOWN if operand is UNKNOWN else not operand
         if isinstance(node, ast.BoolOp):
             return self._first_that_decides(node, depth)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
+            return self._compared(node, depth)
         if isinstance(node, ast.Call) and called(node) in CASTS and len(node.args) == 1:
             return self._cast(called(node), self.value(node.args[0], depth + 1))
         if _is_environ(node):
@@ -271,6 +365,16 @@ class SourceReader:
             if value is UNKNOWN or bool(value) == wanted:
                 return value
         return value
+
+    def _compared(self, node: ast.Compare, depth: int) -> Any:
+        """Return the value of a comparison of two values."""
+        left, right = self.value(node.left, depth + 1), self.value(node.comparators[0], depth + 1)
+        if left is UNKNOWN or right is UNKNOWN:
+            return UNKNOWN
+        try:
+            return COMPARISONS[type(node.ops[0])](left, right)
+        except TypeError:
+            return UNKNOWN
 
     def _got(self, table: ast.expr, arguments: Sequence[ast.expr], depth: int) -> Any:
         """Return table.get(key, default); UNKNOWN where table or key is not known."""
@@ -320,13 +424,18 @@ class SourceReader:
         if isinstance(node, ast.Name):
             inner = self.given(node)
             if isinstance(inner, ast.List | ast.Tuple | ast.Name | ast.Subscript | ast.ListComp | ast.Attribute):
-                return self.names(inner)
+                return [*self.names(inner), *self._appended(node)]
+            if isinstance(inner, ast.Call) and (made := self._list_made_by(inner)) is not None:
+                return made
             return [node.id]
+        if isinstance(node, ast.Call) and (made := self._list_made_by(node)) is not None:
+            return made
         if isinstance(node, ast.List | ast.Tuple):
             return [name for part in node.elts for name in self.names(part)]
         if isinstance(node, ast.Attribute) and isinstance(self.value(node), list):  # script_args.reward_funcs
             return [str(name) for name in self.value(node)]
         if isinstance(node, ast.ListComp) and (parts := self._each(node)) is not None:
+            parts = [ast.fix_missing_locations(_moved(part, node.lineno)) for part in parts]
             return [name for part in parts for name in self.names(part)]
         if isinstance(node, ast.Call) and called(node) == "list" and len(node.args) == 1:
             return self.names(node.args[0])
@@ -339,6 +448,66 @@ class SourceReader:
         if isinstance(node, ast.Subscript) and (table := self._dict(node.value)) is not None:  # registry["accuracy"]
             return self._item(table, node.slice, node)
         return [ast.unparse(node)]
+
+    def _appended(self, name: ast.Name) -> list[str]:
+        """Return the names that are added to a list after it is made: `funcs.append(f)`, `funcs += [f]`."""
+        found: list[str] = []
+        for statement, tests in _statements(self.tree.body, into_functions=True):
+            if statement.lineno >= name.lineno:
+                continue
+            added = _added_to(statement, name.id)
+            if added is None:
+                continue
+            values = [self.value(test) for test in tests]
+            if any(value is not UNKNOWN and not value for value in values):
+                continue
+            found += self.names(added)
+            if UNKNOWN in values:
+                self.notes.append(
+                    f"line {statement.lineno}: {ast.unparse(statement)} depends on what only a run can tell. It is"
+                    " taken in: leave it out of the recipe if the run had not."
+                )
+        return found
+
+    def _list_made_by(self, call: ast.Call) -> list[str] | None:
+        """Return the names in the list that a function of the script, or of a module beside it, returns.
+
+        None where it returns no list, or none that reading tells.
+        """
+        name = called(call)
+        reader, function = self, self._function(name)
+        if function is None and isinstance(call.func, ast.Name) and (place := self.imported(name)) is not None:
+            path = self.local_module(place[0])
+            module = self.module_of(path) if path is not None else None
+            if module is not None:
+                module.flags = self.flags
+                reader, function = module, module._function(place[1])
+        if function is None:
+            return None
+        returned = [n.value for n, _ in _statements(function.body) if isinstance(n, ast.Return) and n.value is not None]
+        if not returned:
+            return None
+        held = reader.given(returned[-1]) if isinstance(returned[-1], ast.Name) else returned[-1]
+        if not isinstance(held, ast.List | ast.Tuple | ast.ListComp):
+            return None
+        names = reader.names(returned[-1])
+        self.notes += reader.notes if reader is not self else []
+        if reader is not self:
+            self.modules |= {
+                part: reader
+                for source in names
+                for part in _names_in(source)
+                if reader.is_defined(part) or reader.imported(part) is not None
+            }
+        return names
+
+    def _function(self, name: str) -> ast.FunctionDef | None:
+        """Return the definition of a function at the script's top level."""
+        return next((n for n in self.tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+    def with_values(self, source: str) -> str:
+        """Return the source of an expression with values in the place of attributes that reading tells."""
+        return ast.unparse(_Known(self).visit(ast.parse(source, mode="eval").body))
 
     def _dict(self, node: ast.expr) -> ast.Dict | None:
         """Return the table that an expression is, or that a name holds; None for anything else."""
@@ -375,8 +544,7 @@ class SourceReader:
             node = ast.parse(source, mode="eval").body
         except SyntaxError:
             return False
-        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
-        return isinstance(node, ast.Call) and any(self.is_defined(name) for name in names)
+        return isinstance(node, ast.Call) and any(self.is_defined(name) for name in _names_in(source))
 
     def is_made(self, name: str) -> bool:
         """Return True if a name of the script's top level holds what such a call made, or a lambda."""
@@ -435,7 +603,8 @@ class SourceReader:
             if node is None or node.lineno in wanted:
                 continue
             wanted[node.lineno] = node
-            todo += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            bound = _bound(node)
+            todo += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in bound]
         ordered = [wanted[line] for line in sorted(wanted)]
         first = [n for n in ordered if isinstance(n, ast.Import | ast.ImportFrom)]
         rest = [n for n in ordered if not isinstance(n, ast.Import | ast.ImportFrom)]
@@ -443,6 +612,9 @@ class SourceReader:
         first = [n for n, code in zip(first, beside, strict=True) if not code]
         blocks = ["\n".join(map(ast.unparse, first))] if first else []
         blocks += [code.rstrip() for code in beside if code]
+        elsewhere = [name for name in self.modules if name in seen and name not in defined]
+        for module in {id(self.modules[name]): self.modules[name] for name in elsewhere}.values():
+            blocks.append(module.code_of([name for name in elsewhere if self.modules[name] is module]).rstrip())
         assigned = ["\n".join(f"{name} = {source}" for name, source in made.items())] if made else []
         return "\n\n\n".join([*blocks, *map(ast.unparse, rest), *assigned]) + "\n"
 
@@ -458,7 +630,9 @@ class SourceReader:
         return "" if reader is None else reader.code_of([a.name for a in node.names])
 
     def is_defined(self, name: str) -> bool:
-        """Return True if the script defines this function or class."""
+        """Return True if the script, or a module beside it that was read, defines this function or class."""
+        if name in self.modules:
+            return self.modules[name].is_defined(name)
         return any(
             isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n.name == name
             for n in ast.walk(self.tree)

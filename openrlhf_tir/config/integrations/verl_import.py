@@ -316,9 +316,15 @@ def import_verl(
         value = values.pop(key)
         if value is not None:
             draft.differs(f"{key}={_shown(value)} is no number: left at verl's default.")
-    verl = _VerlSettings(values)
-    for word in (*overrides.strange, *(f"~{name}" for name in overrides.removed)):
+    for word in overrides.strange:
         draft.differs(f"{readable(word)}: not understood, left out.")
+    for key in overrides.removed:
+        deleted = [k for k in values if k == key or k.startswith(f"{key}.")]
+        for name_of_value in deleted:
+            values.pop(name_of_value)
+        what = "what the script says of it" if deleted else "a setting of verl's own configuration"
+        draft.differs(f"~{readable(key)} deletes {what}: nothing is set here for it.")
+    verl = _VerlSettings(values)
     files = _data(verl, draft, directories)
     _model(verl, draft, directories)
     updates = _batches(verl, draft)

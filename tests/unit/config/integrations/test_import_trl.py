@@ -12,6 +12,7 @@ from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.rewards import REWARD
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.own import OwnReward
 from openrlhf_tir.types import Task
@@ -389,6 +390,71 @@ def test_rows_in_columns_and_functions_of_a_file_beside_the_script_are_taken_ove
     namespace: dict = {}
     exec((path.parent / "r_functions.py").read_text(), namespace)
     assert namespace["near"]([""]) == [20]
+
+
+OF_A_FUNCTION = """
+import argparse
+from functools import partial
+from trl import GRPOConfig, GRPOTrainer
+{imports}
+
+def right(completions, **kwargs):
+    return [1.0 for c in completions]
+
+
+def length(completions, target=20, **kwargs):
+    return [float(target) for c in completions]
+
+
+def make(weight):
+    def weighted(completions, **kwargs):
+        return [weight for c in completions]
+    return weighted
+
+
+def rewards_of(args):
+    registry = {{"right": right, "length": partial(length, target=args.target)}}
+    found = [registry[name] for name in args.rewards]
+    if args.target > 50:
+        found.append(make(2.0))
+    if args.target > 1000:
+        found.append(right)
+    if input():
+        found += [right]
+    return found
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--target", type=int, default=40)
+parser.add_argument("--rewards", nargs="+", default=["right", "length"])
+args = parser.parse_args()
+{between}
+GRPOTrainer(model="m", reward_funcs={rewards}, args=GRPOConfig(), train_dataset=load_dataset("x")).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "between", "rewards"),
+    [
+        ("", "", "rewards_of(args)"),
+        ("", "funcs = rewards_of(args)", "funcs"),
+        ("from mine import rewards_of", "", "rewards_of(args)"),
+    ],
+)
+def test_rewards_that_a_function_puts_together_are_taken_over_with_the_values_of_arguments(
+    imported, tmp_path, imports, between, rewards
+):
+    text = OF_A_FUNCTION.format(imports=imports, between=between, rewards=rewards)
+    if imports:  # the functions are in a module beside the script
+        start, end = text.index("def right"), text.index("parser =")
+        (tmp_path / "mine.py").write_text("from functools import partial\n\n\n" + text[start:end])
+        text = text[:start] + text[end:]
+    _, path, told = imported(text, "--target", "60")
+    cfg = load(str(path), {})
+    values = [load_plugin(REWARD, name)([0, 0]) for name in cfg.reward.weights]
+    assert values == [[1.0, 1.0], [60.0, 60.0], [2.0, 2.0]], "right once, as a setting names a function once"
+    assert "found += [right]" in told, "what only a run can tell is said"
+    assert "weighted" not in path.with_name("r_functions.py").read_text().partition("def make")[0]
 
 
 def test_no_row_is_lost_from_columns_of_unequal_length(imported):

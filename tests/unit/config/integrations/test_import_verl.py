@@ -64,6 +64,10 @@ GRPO = (
 )
 
 
+def test_what_is_deleted_is_not_set():
+    assert "algo.kl.init_coef" not in settings(*GRPO, "~actor_rollout_ref.actor.use_kl_loss")
+
+
 def test_grpo_is_said_in_our_settings():
     s = settings(*GRPO)
     assert s["algo.advantage.estimator"] == "group_norm" and s["pipeline.mode"] == "sync" and s["filter.names"] == []
