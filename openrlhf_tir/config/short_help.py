@@ -41,7 +41,7 @@ CONFIG = {
 """The settings that the short help of `train` names, and what it says of them."""
 OF_FINE_TUNING = {
     "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
-    "--sft.dataset": "rows: messages, prompt and response, or text",
+    "--sft.dataset": "messages, prompt and segments or response, text",
     "--sft.eval_dataset": "held-out rows",
     "--sft.mask_blocks": "blocks that a tool wrote: read, not learned",
     "--sft.batch_size": "rows per update",
@@ -104,17 +104,37 @@ def short_help(
         settings: Flags of these that are named, and what is said of each.
     """
     own = [a for a in parser._actions if a not in config and _is_listed(a)]
-    words = [a for a in parser._actions if not a.option_strings]
-    items = [item for action in words for item in _of_word(action)] + [_of_flag(parser, action) for action in own]
+    words = [item for a in parser._actions if not a.option_strings for item in _of_word(a)]
+    items = words + [_of_flag(parser, action) for action in own]
     shown: list[Item] = []
     if config:
         names = {option for action in config if action.help != argparse.SUPPRESS for option in action.option_strings}
         shown = [item for item in settings.items() if item[0] in names]
-    for most, examples in _ways(parser):
-        lines = _lines(parser, items, shown, most, examples, has_config=bool(config))
+    ways = [(items, most, examples) for most, examples in _ways(parser)]
+    groups = _optional_groups(parser) if not config else {}
+    if groups:
+        # The names alone of the arguments of a group say more than half a sentence on each.
+        in_group = {id(action) for actions in groups.values() for action in actions}
+        fewer = words + [_of_flag(parser, action) for action in own if id(action) not in in_group]
+        for title, actions in groups.items():
+            [head] = cut(title, NAME_WIDTH, 1)
+            fewer.append((head, ", ".join(_of_flag(parser, action)[0].split()[0] for action in actions)))
+        whole = [way for way in ways if way[1] > 1]
+        ways = [*whole, *((fewer, most, examples) for most, examples in _ways(parser)), *ways[len(whole) :]]
+    for listed, most, examples in ways:
+        lines = _lines(parser, listed, shown, most, examples, has_config=bool(config))
         if len(lines) <= LINES:
             break
     return "\n".join(lines) + "\n"
+
+
+def _optional_groups(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
+    """Return title -> arguments of the parser's own groups, without those that must be given."""
+    groups = {
+        str(g.title): [a for a in g._group_actions if _is_listed(a) and not a.required]
+        for g in parser._action_groups[2:]
+    }
+    return {title: actions for title, actions in groups.items() if actions}
 
 
 def _is_listed(action: argparse.Action) -> bool:

@@ -162,7 +162,7 @@ class Workers:
         if getattr(function, "user_code", False) and exit_code in _OWN_EXITS:
             raise getattr(function, "error", RewardError)(
                 f"{getattr(function, 'name', function.__name__)} ended its process {ATTEMPTS} times, with exit code"
-                f" {exit_code}: it calls os._exit, or a library crashed in it. The console has the line of a crash."
+                f" {exit_code}: a library crashed in it, or ended the process. The console has the line of a crash."
             )
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."

@@ -83,7 +83,7 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
         args, args_unknown = top.parse_known_args(["--recipe", two, *argv])
         problems = Problems()
         cfg = config_from(argparse.Namespace(**{**vars(args), "unknown": args_unknown}), problems)
-        return cfg, [*problems._lines]
+        return cfg, problems.lines
 
     cfg, wrong = parsed(
         "--envs.guess.max_calls",

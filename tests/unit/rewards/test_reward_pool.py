@@ -46,7 +46,7 @@ def killed(trajectory, task, cfg):
 def dies_once(trajectory, task, cfg):
     if not os.path.exists(task.label):
         open(task.label, "w").close()
-        os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
     return RewardParts(0.5, False, {})
 
 
@@ -128,16 +128,20 @@ async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
 async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_ends_is_the_codes(pool_of, tmp_path):
     with pytest.raises(VerifierError, match="died 2 times in killed"):
         await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
-    (tmp_path / "mine.py").write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
-    pool = pool_of(name=f"{tmp_path / 'mine.py'}:score")
-    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code 3"):
+    path = tmp_path / "mine.py"
+    path.write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
+    with pytest.raises(RewardError, match=r"mine\.py:4: Exited"):
+        await pool_of(name=f"{path}:score").score(answer("1"), task("1"))
+    path.write_text("import ctypes\n\ndef score(trajectory, task, context):\n    ctypes.string_at(0)\n")
+    pool = pool_of(name=f"{path}:score")
+    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code -11"):
         await pool.score(answer("1"), task("1"))
 
     async def how_ended(pid, words):
         return words
 
     pool.workers.how_ended = how_ended  # as in a run
-    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code 3"):
+    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code -11"):
         await pool.score(answer("1"), task("1"))
 
 

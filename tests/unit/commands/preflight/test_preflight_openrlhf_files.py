@@ -30,7 +30,13 @@ def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
     [
         (AGENT, "x = 1\n", "AgentExecutor", "agent.py has no 'AgentExecutor'. It defines: nothing."),
         (AGENT, "\nimport no_such_thing\n", "AgentExecutor", "agent.py:2: ModuleNotFoundError"),
-        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", "the process that loads it ended with code 7"),
+        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", "agent.py:2: Exited"),
+        (
+            AGENT,
+            "import os\nos.kill(os.getpid(), 9)\n",
+            "AgentExecutor",
+            "the process that loads it ended with code -9",
+        ),
         (
             REWARD,
             "def reward_func(queries):\n    ...\n",
