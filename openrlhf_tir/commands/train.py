@@ -80,8 +80,11 @@ def _rehearsed(cfg: Config) -> int:
         from ..cluster.jobs.chat_tools import with_tools
         from ..cluster.jobs.inputs import load_inputs
 
-        # Also checks that the data are those of the run that is resumed.
-        resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)
+        # Also checks that the data are those of the run that is resumed. `check` has printed what it says without them.
+        known = resumable(cfg, checkpoints_of(cfg))[1]
+        for message in resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)[1]:
+            if message not in known:
+                print(f"check: {message}", flush=True)
     result = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
     for line in lines_of(result):
         print(line, flush=True)

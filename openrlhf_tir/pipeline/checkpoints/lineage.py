@@ -110,7 +110,14 @@ def resumable(
     """
     path = checkpoints.choose(cfg.train.resume_from)
     if path:
-        return path, compare(checkpoints.state(path), cfg, tasks) if made else []
+        step = int(path.name.removeprefix("step_").rstrip("a"))  # "a" marks the second of one update
+        messages = compare(checkpoints.state(path), cfg, tasks) if made else []
+        if step >= cfg.train.max_steps:
+            messages.append(
+                f"the checkpoint is of update {step}, and train.max_steps = {cfg.train.max_steps}: no update is left."
+                " Raise train.max_steps to train on"
+            )
+        return path, messages
     if not cfg.train.resume_or_start:
         raise ConfigError(
             f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"

@@ -9,7 +9,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.memory.model_size import checkpoint_bytes
-from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of
+from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of, resumable
 from openrlhf_tir.types import Chat, Task
 
 TASKS = [Task("1+1?", "2"), Task("2+2?", "4", meta={"datasource": "x"}), Task("3+3?", "6")]
@@ -35,6 +35,24 @@ def state(config: Config) -> dict:
 def test_the_same_run_has_nothing_to_say(tmp_path):
     config = cfg(tmp_path)
     assert compare(state(config), config, TASKS) == []
+
+
+@pytest.mark.parametrize(("name", "max_steps", "finished"), [("step_000024", 24, True), ("step_000024a", 25, False)])
+def test_a_resume_that_would_make_no_update_says_so(tmp_path, name, max_steps, finished):
+    config = cfg(tmp_path)
+    config.train.max_steps = max_steps
+
+    class OneCheckpoint:
+        def choose(self, wanted):
+            return tmp_path / name
+
+        def state(self, path):
+            return state(config)
+
+    path, messages = resumable(config, OneCheckpoint(), TASKS)
+    assert path == tmp_path / name
+    assert [message for message in messages if "no update is left" in message] == messages
+    assert bool(messages) is finished
 
 
 def test_a_date_in_the_rendered_prompt_and_new_templates_leave_a_run_resumable(tmp_path):
