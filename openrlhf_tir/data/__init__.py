@@ -1,4 +1,4 @@
-"""Data: rows of a file -> Tasks, and the resumable order in which they are issued."""
+"""Read rows of files as tasks, and decide the resumable order in which they are issued."""
 
 from .blend import lanes_of
 from .prompts import PromptSet, load_prompts

@@ -1,4 +1,4 @@
-"""Blend: data sets and environments of a run -> the lanes of its PromptStream, and its curriculum."""
+"""Turn the data sets and environments of a run into the lanes of its PromptStream, and its curriculum."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from .stream import Lane
 
 
 def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs: Sequence[float] | None) -> list[Lane]:
-    """One lane per environment if they have shares, and per data set if these have probabilities.
+    """Return one lane per environment if environments have shares, and per data set if these have probabilities.
 
-    Prompts of an environment with share 0 are in no lane. Raises DataError for a share or a data set without a prompt.
+    Prompts of an environment with share 0 are in no lane.
+
+    Raises:
+        DataError: An environment with a share, or a data set with a probability, has no prompt.
     """
-    shares = {name: e.share for name, e in environments.items() if e.share is not None}
+    shares = {name: environment.share for name, environment in environments.items() if environment.share is not None}
     if not shares and not probs:
         return [Lane(np.arange(len(prompts)))] if len(prompts) else []
     names, env_of = prompts.envs()
@@ -28,9 +31,9 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     for number, name in enumerate(names if shares else [""]):
         of_env = env_of == number if shares else np.ones(len(prompts), bool)
         for dataset in range(len(probs)) if probs else [0]:
-            found = np.flatnonzero(of_env & (dataset_of == dataset) if probs else of_env)
-            if len(found):
-                members[name, dataset] = found
+            indices = np.flatnonzero(of_env & (dataset_of == dataset) if probs else of_env)
+            if len(indices):
+                members[name, dataset] = indices
     for name, share in shares.items():
         if share and not any(env == name for env, _ in members):
             raise DataError(
@@ -38,26 +41,29 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
                 " name, or the environment no share."
             )
     for dataset, prob in enumerate(probs or ()):
-        if not any(d == dataset for _, d in members):
+        if not any(other == dataset for _, other in members):
             raise DataError(
                 f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used."
                 " Leave it out, or correct it."
             )
     lanes = [
-        Lane(found, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
-        for (env, dataset), found in sorted(members.items())
+        Lane(indices, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
+        for (env, dataset), indices in sorted(members.items())
     ]
     return [lane for lane in lanes if lane.share > 0]
 
 
 def curriculum_of(cfg: Config, prompts: PromptSet) -> Settings | None:
-    """What data.curriculum asks for, None where it is off. A group is kept as its environment's
-    accuracy filter says, and where there is none if its samples differ: only then has it an advantage."""
+    """Return the settings of data.curriculum; None if it is off.
+
+    A group is kept as its environment's accuracy filter says. Without that filter it is kept if its samples differ,
+    because only then it has an advantage.
+    """
     if cfg.data.curriculum == "off":
         return None
     ranges = {
-        name: e.filter.accuracy_range if "accuracy" in e.filter.order else (0.0, 1.0)
-        for name, e in cfg.environments.items()
+        name: environment.filter.accuracy_range if "accuracy" in environment.filter.order else (0.0, 1.0)
+        for name, environment in cfg.environments.items()
     }
     names, numbers = prompts.envs()
     of_env = [one(ranges, name) for name in names]

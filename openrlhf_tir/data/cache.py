@@ -1,9 +1,9 @@
-"""The cache of prepared data: an entry is a directory that is named by a digest of everything it was made from.
+"""The cache of prepared data. An entry is a directory whose name is a digest of everything that it was made from.
 
-An entry of large data spares later starts the reading of every row. It is named by the content of the data files, the
-settings that decide how they are read, and the code that reads them, so that an entry is never out of date: whatever
-changes gives another name. An entry appears whole or not at all (it is written elsewhere and renamed), and is removed
-when no run has used it for `KEEP_DAYS`.
+An entry of large data saves later starts from reading every row. Its name is made from the content of the data files,
+the settings that decide how they are read, and the code that reads them, so an entry is never out of date: any change
+gives another name. An entry appears whole or not at all (it is written elsewhere and renamed), and is removed when no
+run has used it for `KEEP_DAYS`.
 
 Small data is prepared again at every start and leaves nothing on disk.
 """
@@ -30,7 +30,7 @@ from .rows import dataset_of, files_read, place_of
 log = logging.getLogger(__name__)
 
 CACHED_FROM_BYTES = 8 << 20
-"""Data of fewer bytes is read in a second or two: it is not worth an entry."""
+"""Smaller data is read in a second or two, so it is not cached."""
 CACHED_FROM_ROWS = 20_000
 """The same for data sets that `datasets` reads, whose size is known in rows."""
 KEEP_DAYS = 30
@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def cache_directory(setting: str | None) -> Path | None:
-    """Return where entries are kept; None where the setting is "off"."""
+    """Return the directory of the entries; None if the setting is "off"."""
     if setting == OFF:
         return None
     if setting:
@@ -49,10 +49,10 @@ def cache_directory(setting: str | None) -> Path | None:
 
 
 def source_digest(source: str, split: str) -> str | None:
-    """Return a digest of a data set's content; None where the data set is too small to be cached.
+    """Return a digest of a data set's content; None if it is too small to be cached.
 
     Raises:
-        ConfigError: The data set cannot be found. Reading it raises the same error.
+        ConfigError: The data set does not exist.
     """
     if place_of(source) == "datasets":
         data = dataset_of(source, split)
@@ -71,7 +71,7 @@ def source_digest(source: str, split: str) -> str | None:
 
 @functools.cache
 def code_digest() -> str:
-    """Return a digest of the code that decides what becomes of a row."""
+    """Return a digest of the code that reads and converts rows."""
     package = Path(__file__).parent
     hashing = xxhash.xxh3_128()
     others = [package.parent / name for name in ("inert.py", "types.py")]
@@ -84,9 +84,9 @@ class Entry:
     """One entry of the cache, which may not exist yet.
 
     Args:
-        directory: Where all entries are; None for data that is not cached.
-        kind: What the entry holds, the first part of its name.
-        made_from: Everything that decides the entry's content, as JSON can hold it.
+        directory: Directory of all entries; None for data that is not cached.
+        kind: What the entry holds; its name begins with it.
+        made_from: Everything that decides the entry's content, as JSON values.
     """
 
     def __init__(self, directory: Path | None, kind: str, made_from: Any) -> None:
@@ -98,15 +98,15 @@ class Entry:
         """Return the entry's directory if an earlier start has made it, and mark it as used now."""
         if self.path is None or not self.path.is_dir():
             return None
-        with suppress(OSError):  # a cache that belongs to somebody else is used as well
+        with suppress(OSError):  # The cache of another user is used too.
             os.utime(self.path)
         return self.path
 
     def make(self, write: Callable[[Path], None]) -> Path | None:
-        """Make the entry with `write`, which is given an empty directory, and return its path.
+        """Make the entry by `write`, which gets an empty directory, and return its path.
 
-        Return None, with a warning, where the cache cannot be written: the run then works without it. What `write`
-        raises otherwise is raised here.
+        If the cache cannot be written, log a warning and return None: the run then works without it. Other errors of
+        `write` are raised.
         """
         if self.path is None:
             return None
@@ -144,17 +144,17 @@ class Entry:
 
 
 def remove_unused(directory: Path) -> None:
-    """Remove the entries that no run has used for KEEP_DAYS, and what a killed process has left half made."""
+    """Remove the entries that no run has used for KEEP_DAYS, and what a killed process has left unfinished."""
     oldest = time.time() - KEEP_DAYS * 24 * 3600
     for path in directory.iterdir():
         with suppress(OSError):
-            ours = path.is_dir() and path.name.startswith(("problems-", "prompts-", ".building-"))
-            if ours and path.stat().st_mtime < oldest:
+            is_entry = path.is_dir() and path.name.startswith(("problems-", "prompts-", ".building-"))
+            if is_entry and path.stat().st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def tokenizer_digest(tokenizer: Any) -> str | None:
-    """Return a digest of a tokenizer's vocabulary, rules and chat template; None where they cannot be told."""
+    """Return a digest of a tokenizer's vocabulary, rules and chat template; None if they are not accessible."""
     if tokenizer is None:
         return "none"
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -1,15 +1,15 @@
-"""Chat template: messages -> the text that the model reads, and what a template adds behind a message that was sampled.
+r"""Render messages as the text that the model reads, and find what a template adds after a sampled message.
 
-    prompt    <|im_start|>user ... <|im_start|>assistant\\n                what is sampled first goes on from here
+    prompt    <|im_start|>user ... <|im_start|>assistant\\n                the first sampled message follows it
     sampled   Let me see. <tool_call> ... </tool_call><|im_end|>           stays as it was sampled
-    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n   what the template adds for messages behind it
+    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n   what the template adds for the messages after
 
-A tail is read off the template: the conversation is rendered with a stand-in for the sampled message, and what comes
-behind the stand-in is the tail. So nothing that was sampled is ever rendered, and a template that renders it otherwise
-(thinking left out, white space trimmed) changes nothing.
+The tail is found by rendering the conversation with a stand-in for the sampled message: what follows the stand-in is
+the tail. So a sampled message is never rendered, and it does not matter if the template would render it in another way
+(without its thinking, without white space).
 
-Text from outside is inert: where a tool prints "<|im_end|>", that is rendered with a mark inside, so that the special
-tokens of the result are those that the template wrote.
+Text from outside is inert: if a tool prints "<|im_end|>", it is rendered with a mark inside, so the only special tokens
+of the result are those that the template wrote.
 """
 
 from __future__ import annotations
@@ -31,21 +31,26 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 Apply = Callable[..., str]
-"""(messages, tools=..., add_generation_prompt=...) -> text, as `tokenizer.apply_chat_template(tokenize=False)`. Raises
-what it likes."""
+"""(messages, tools=..., add_generation_prompt=...) -> text, as `tokenizer.apply_chat_template(tokenize=False)`. It may
+raise anything."""
 
 STAND_IN = "sampledassistanttext"
-"""Stands for a sampled message; no template treats letters specially."""
+"""Stands for a sampled message. No template treats letters in a special way."""
 CALLS: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {"sampledargument": "sampledvalue"})
-"""Arguments of two calls that stand for a sampled one: what follows it must not depend on them."""
+"""Arguments of two calls that stand for a sampled one. What follows the call must not depend on them."""
 
 
 class TemplateRefuses(DataError):
-    """The template raises on a conversation."""
+    """The template raised for a conversation."""
 
 
 class ChatTemplate:
-    """Renders with `apply`. `specials`: the texts of all special tokens."""
+    """A chat template.
+
+    Args:
+        apply: Renders messages.
+        specials: The texts of all special tokens.
+    """
 
     def __init__(self, apply: Apply, specials: Sequence[str]) -> None:
         self._apply = apply
@@ -56,19 +61,28 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> ChatTemplate:
-        """A tokenizer's own. `options`: data.chat_template_options."""
+        """Return a tokenizer's own template. `options` are data.chat_template_options."""
 
-        def apply(messages: Sequence[Message], **how: Any) -> str:
-            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **how, **options))
+        def apply(messages: Sequence[Message], **arguments: Any) -> str:
+            return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **arguments, **options))
 
         return cls(apply, special_texts(tokenizer))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = (), *, go_on: bool = True) -> str:
-        """`go_on`: the assistant speaks next, so the generation prompt is added. Raises TemplateRefuses."""
+        """Return a conversation as text.
+
+        Args:
+            messages: The conversation.
+            tools: Schemas of the tools.
+            go_on: Whether the assistant speaks next, so that the generation prompt is added.
+
+        Raises:
+            TemplateRefuses: The template raised.
+        """
         try:
             return self._apply(list(messages), tools=list(tools) or None, add_generation_prompt=go_on)
-        except Exception as error:  # the template is a program of the model's
-            roles = ", ".join(str(m.get("role")) for m in messages)
+        except Exception as error:  # The template is a program of the model's author and may raise anything.
+            roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateRefuses(
                 f"the chat template refuses a conversation of {roles}: {type(error).__name__}: {shorten(str(error))}"
             ) from None
@@ -82,12 +96,17 @@ class ChatTemplate:
         call: bool = False,
         go_on: bool = True,
     ) -> str:
-        """Return what the template adds behind a sampled message: its end, and the messages `after` it.
+        """Return what the template adds after a sampled message: its end, and the messages `after` it.
 
         Args:
-            call: The sampled message is told to the template as a call of a tool, which some (Mistral's) want before a
-                tool's reply. They render calls themselves, so the tail begins where the conversation goes on otherwise
-                than it would end: at the token that ends the message, or behind the call where the turn goes on.
+            before: The messages before the sampled one.
+            after: The messages after it.
+            tools: Schemas of the tools.
+            call: Whether to show the sampled message to the template as a call of a tool, which some (Mistral's)
+                require before a tool's reply. They render calls themselves, so the tail starts where the continued
+                conversation differs from one that ends there: at the token that ends the message, or after the call if
+                the turn goes on.
+            go_on: Whether the assistant speaks next.
 
         Raises:
             TemplateRefuses: The template refuses the conversation or leaves the message out, or a part of the call
@@ -95,12 +114,12 @@ class ChatTemplate:
         """
         if call:
             name = next((str(m["name"]) for m in after if m.get("name")), "tool")
-            tails = [self._behind_call(before, after, tools, (name, given), go_on) for given in CALLS]
+            tails = [self._after_call(before, after, tools, (name, arguments), go_on) for arguments in CALLS]
             if tails[0] != tails[1]:
-                raise TemplateRefuses("the chat template repeats a call behind it, so the call's end cannot be told")
+                raise TemplateRefuses("the chat template repeats a call after it, so the end of the call is unknown")
             return tails[0]
         word = STAND_IN
-        while any(word in str(m) for m in after):  # what a tool prints is its own business
+        while any(word in str(message) for message in after):  # A tool may print the stand-in.
             word += "x"
         text = self.render([*before, stand_in(before, word=word), *after], tools, go_on=go_on)
         at = text.rfind(word)
@@ -109,13 +128,13 @@ class ChatTemplate:
         return text[at + len(word) :]
 
     def end_of_message(self, before: Sequence[Message], tools: Sequence[Message] = (), *, call: bool = False) -> str:
-        """Return the special token that the template writes at the end of a sampled message; "" where it writes none.
+        """Return the special token that the template writes at the end of a sampled message; "" if it writes none.
 
-        Behind a call some (Gemma 4's) write none when the tool's reply follows: the turn goes on.
+        After a call some templates (Gemma 4's) write none if the tool's reply follows: the turn goes on.
         """
         return self.first_special(self.tail(before, (), tools, call=call, go_on=False))
 
-    def _behind_call(
+    def _after_call(
         self,
         before: Sequence[Message],
         after: Sequence[Message],
@@ -131,8 +150,9 @@ class ChatTemplate:
         if not after or whole.startswith(ended):
             start = len(ended) - len(pieces[-1][0]) if pieces and pieces[-1][1] else len(ended)
         else:
-            # The turn goes on: both are equal up to the end of the call. Never cut inside of a token.
-            equal = next((i for i, (a, b) in enumerate(zip(whole, alone, strict=False)) if a != b), len(alone))
+            # The turn goes on: both texts are equal up to the end of the call. Never cut inside a token.
+            differences = (i for i, (a, b) in enumerate(zip(whole, alone, strict=False)) if a != b)
+            equal = next(differences, len(alone))
             start = 0
             for piece, _ in self.pieces(whole):
                 if start + len(piece) > equal:
@@ -143,31 +163,29 @@ class ChatTemplate:
         return whole[start:]
 
     def inert(self, value: Any) -> Any:
-        """Return messages, tools or a text from outside with a mark inside of every special token's text.
+        """Return messages, tools or a text from outside with a mark inside every special token's text.
 
-        The special tokens of what is then rendered are those that the template wrote (inert.py).
+        The only special tokens of a rendered text are then those that the template wrote (inert.py).
         """
         return marked_in(value, self.specials)
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
-        """Rendered text, cut at its special tokens: (piece, whether it is one)."""
-        cuts = (
-            [0, *(at for m in self._specials.finditer(rendered) for at in m.span()), len(rendered)]
-            if self._specials
-            else [0, len(rendered)]
-        )
-        return [(rendered[a:b], i % 2 == 1) for i, (a, b) in enumerate(pairwise(cuts)) if b > a]
+        """Return a rendered text, cut at its special tokens: (piece, whether it is a special token)."""
+        matches = self._specials.finditer(rendered) if self._specials else ()
+        cuts = [0, *(position for match in matches for position in match.span()), len(rendered)]
+        # The texts between the cuts are alternately ordinary and special.
+        return [(rendered[start:end], i % 2 == 1) for i, (start, end) in enumerate(pairwise(cuts)) if end > start]
 
     def first_special(self, rendered: str) -> str:
-        """The special token that comes first; "" when there is none."""
-        found = self._specials.search(rendered) if self._specials else None
-        return found[0] if found else ""
+        """Return the first special token; "" if there is none."""
+        match = self._specials.search(rendered) if self._specials else None
+        return match[0] if match else ""
 
 
 def stand_in(
     before: Sequence[Message], *, call: bool = False, word: str = STAND_IN, arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a message in the place of a sampled one; a call is one of the tool named `word`."""
+    """Return a message in place of a sampled one. A call is a call of the tool named `word`."""
     if not call:
         return {"role": "assistant", "content": word}
     function = {"name": word, "arguments": dict(arguments or {})}
@@ -179,19 +197,20 @@ def stand_in(
 
 
 def call_id(before: Sequence[Message]) -> str:
-    """The id of the call behind these messages: nine letters and digits, as Mistral's template wants them."""
+    """Return the id of the call after these messages: nine letters and digits, as Mistral's template requires."""
     return f"call{len(before):05d}"
 
 
 @lru_cache(maxsize=4)
 def specials_of(tokenizer: Any) -> tuple[str, ...]:
-    """Return `special_texts` of a tokenizer, kept: collecting them takes longer than rendering a prompt."""
+    """Return `special_texts` of a tokenizer. They are kept, because collecting them takes longer than rendering a
+    prompt."""
     return tuple(special_texts(tokenizer)) if hasattr(tokenizer, "all_special_tokens") else ()
 
 
 @lru_cache(maxsize=4)
 def bos_of(tokenizer: Any) -> str:
-    """Return the text of the token that the tokenizer itself puts before every text; "" where it puts none.
+    """Return the text of the token that the tokenizer itself puts before every text; "" if it puts none.
 
     Base models of Llama, Gemma, Mistral and DeepSeek were trained with it. A chat template writes it itself.
     """
@@ -203,16 +222,16 @@ def bos_of(tokenizer: Any) -> str:
 
 
 def added_texts(tokenizer: Any) -> list[str]:
-    """Return the texts of a tokenizer's added tokens that are not special: <tool_call>, <think> of some models."""
+    """Return the texts of a tokenizer's added tokens that are not special, such as <tool_call> or <think>."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    # An added token that is white space (runs of blanks and newlines in some vocabularies) marks nothing.
-    return sorted({t.content for t in added if not t.special and len(t.content) > 1 and t.content.strip()})
+    # An added token of white space (runs of blanks and newlines in some vocabularies) marks nothing.
+    texts = {token.content for token in added if not token.special}
+    return sorted(text for text in texts if len(text) > 1 and text.strip())
 
 
 @lru_cache(maxsize=4)
 def special_texts_of(model: str) -> tuple[str, ...]:
-    """Return the texts of the special tokens that a model directory's tokenizer.json has; none where it cannot be
-    read. No tokenizer is loaded."""
+    """Return the special tokens in a model directory's tokenizer.json, without a tokenizer; () if it cannot be read."""
     try:
         added = json.loads((Path(model) / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
         return tuple(sorted(token["content"] for token in added if token["special"]))
@@ -221,9 +240,10 @@ def special_texts_of(model: str) -> tuple[str, ...]:
 
 
 def special_texts(tokenizer: Any) -> list[str]:
-    """The texts of a tokenizer's special tokens, those of added tokens included that no name (eos, pad, ...) points at.
+    """Return the texts of a tokenizer's special tokens, including added tokens that have no name (eos, pad, ...).
 
-    Without the unknown token: it stands for characters that the vocabulary lacks, and is special by name only.
+    The unknown token is left out: it stands for characters that the vocabulary lacks, and is special only by name.
     """
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    return sorted({*tokenizer.all_special_tokens, *(t.content for t in added if t.special)} - {tokenizer.unk_token})
+    added_specials = {token.content for token in added if token.special}
+    return sorted({*tokenizer.all_special_tokens, *added_specials} - {tokenizer.unk_token})

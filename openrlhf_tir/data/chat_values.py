@@ -1,11 +1,10 @@
-"""Chats in the forms in which public data sets write them: lists of messages, JSON text of such a list, ShareGPT's
-turns.
+"""Chats in the forms of public data sets: lists of messages, JSON text of such a list, ShareGPT's turns.
 
     '[{"role": "user", "content": "1+1?"}]'      ->  [{"role": "user", "content": "1+1?"}]
     [{"from": "human", "value": "1+1?"}]         ->  the same
     [{"role": "user", "content": [{"type": "text", "text": "1+1?"}]}]  ->  the same
 
-What is no chat comes back as it was: a problem may be JSON text too.
+A value that is not a chat is returned as it is, because a problem may be JSON text too.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ SHAREGPT_ROLES = {
     "function_response": "tool",
 }
 LISTS = ("messages", "conversations", "conversation")
-"""Keys of an object that holds nothing but a chat."""
+"""Keys of an object that holds only a chat."""
 
 
 def chat_of(value: Any) -> Any:
-    """Return the chat that `value` is, as a list of messages; `value` itself where it is none."""
-    read = _parsed(value) if isinstance(value, str) else value
-    if isinstance(read, Mapping) and len(read) == 1 and next(iter(read)) in LISTS:
-        read = next(iter(read.values()))
-    if isinstance(read, Mapping) and _is_message(read):
-        read = [read]
-    if not isinstance(read, list) or not read or not all(_is_message(part) for part in read):
+    """Return a chat as a list of messages; a value that is not a chat as it is."""
+    parsed = _parsed(value) if isinstance(value, str) else value
+    if isinstance(parsed, Mapping) and len(parsed) == 1 and next(iter(parsed)) in LISTS:
+        parsed = next(iter(parsed.values()))
+    if isinstance(parsed, Mapping) and _is_message(parsed):
+        parsed = [parsed]
+    if not isinstance(parsed, list) or not parsed or not all(_is_message(part) for part in parsed):
         return value
-    return [_message(part) for part in read]
+    return [_message(part) for part in parsed]
 
 
 def question_of(where: str, name: str, value: Any) -> Any:
-    """Return what a chat asks: its messages without the assistant's last reply, which would be the answer."""
+    """Return the question of a chat: its messages without the assistant's last reply, which would be the answer."""
     chat = chat_of(value)
     if not isinstance(chat, list):
         return chat
@@ -57,7 +56,8 @@ def question_of(where: str, name: str, value: Any) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    """JSON, or Python's own notation (what `str` makes of a list); the text itself where it is neither."""
+    """Return a text as JSON, or as Python's own notation (what `str` makes of a list); the text itself if it is
+    neither."""
     stripped = text.strip()
     if not stripped.startswith(("[", "{")) or not stripped.endswith(("]", "}")):
         return text
@@ -91,5 +91,5 @@ def _message(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_text(piece: Any) -> bool:
-    """Whether a part of a message's content is text; a picture is none, and the row is refused for it."""
+    """Return True if a part of a message's content is text. A picture is not, and its row is refused."""
     return isinstance(piece, Mapping) and piece.get("type") == "text" and isinstance(piece.get("text"), str)

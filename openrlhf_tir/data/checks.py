@@ -1,7 +1,7 @@
-"""Checks of a row's values: what the run will need of them later, asked when they are read.
+"""Checks of a row's values when they are read, for what the run will do with them later.
 
-A label is sent to verifiers, `meta` to environment servers, both as JSON in UTF-8; a prompt goes to a tokenizer. What
-none of these can take would otherwise be a fault in the middle of the run.
+A label is sent to verifiers, `meta` to environment servers, both as JSON in UTF-8; a prompt goes to a tokenizer. A
+value that one of these cannot take would otherwise be a fault in the middle of the run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from ..config.paths import shown
 from ..errors import DataError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
-"""The roles of chat messages that the chat templates of models know. Most templates leave a message of another role
-out, without a word."""
+"""Roles of chat messages that chat templates know. Most templates silently leave out a message of another role."""
 MAX_DEPTH = 64
-"""Nesting of a value. JSON writers recurse; no data set needs this much."""
+"""Maximum nesting of a value. JSON writers recurse, and no data set needs this much."""
 
 
 def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
-    """`value` when it can be written as JSON in UTF-8. Raises DataError that says which part cannot; `name` is the
-    column, or a path in it."""
+    """Return `value` if it can be written as JSON in UTF-8. `name` is the column, or a path in it.
+
+    Raises:
+        DataError: It cannot. The message names the part.
+    """
     match value:
         case None | bool():
             pass
@@ -33,7 +35,7 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
         case float():
             if not math.isfinite(value):
                 raise DataError(
-                    f"{where}: {name} = {value} is no number that JSON can hold."
+                    f"{where}: {name} = {value} is not a number that JSON can hold."
                     " Write null or a finite number, or remove the row."
                 )
         case dict() | list() | tuple() if depth == MAX_DEPTH:
@@ -59,7 +61,7 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
 
 
 def text(value: str, where: str, name: str) -> str:
-    """`value` when UTF-8 can hold it. Raises DataError for lone surrogates, which JSON's escapes let through."""
+    """Return `value` if UTF-8 can hold it. Raises DataError for lone surrogates, which JSON's escapes allow."""
     try:
         value.encode()
     except UnicodeEncodeError as e:
@@ -71,14 +73,15 @@ def text(value: str, where: str, name: str) -> str:
 
 
 def messages(value: Any, where: str, name: str) -> Any:
-    """A chat: a list of {"role": text, "content": text}, content None only beside tool_calls. Raises DataError."""
+    """Return a chat: a list of {"role": text, "content": text}, with content None only beside tool_calls. Raises
+    DataError."""
     for i, message in enumerate(value):
         chat = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not chat or not (
             isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls"))
         ):
             raise DataError(
-                f"{where}: {name}[{i}] = {shown(message, 120)} is no chat message."
+                f"{where}: {name}[{i}] = {shown(message, 120)} is not a chat message."
                 ' Write {"role": "user", "content": "..."} with text in both.'
             )
         if message["role"] not in ROLES:
@@ -90,7 +93,7 @@ def messages(value: Any, where: str, name: str) -> Any:
 
 
 def learnable(message: Any, where: str, name: str) -> None:
-    """A message of the assistant that is learned says or calls something. Raises DataError."""
+    """Check that a message of the assistant that is learned says or calls something. Raises DataError."""
     if not any(
         message.get(part) and str(message[part]).strip() for part in ("content", "tool_calls", "reasoning_content")
     ):

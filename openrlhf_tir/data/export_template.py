@@ -1,13 +1,13 @@
-"""Export template: how a run asked its questions -> a Jinja template that asks them so, for the model that the run
-exports.
+"""Write a Jinja template that asks questions as the run asked them, for the model that the run exports.
 
     data.apply_chat_template off    messages are joined as raw text: a question inside data.input_template, an
                                     assistant's text as it is, a tool's output in the block of the turn protocol
     data.apply_chat_template on     the model's own template, with the first user message inside data.input_template
 
-A question that is inside the input template already stays as it is: who renders the prompt himself, or trains the
-exported model further with the same recipe, gets the same prompt. What is put in front of a model's own template can be
-told apart, and is taken off where it is in the way."""
+A question that is already inside the input template stays as it is: a caller who renders the prompt, or a run that
+trains the exported model further with the same recipe, gets the same prompt. The part that is put before a model's own
+template is marked, so that it can be removed again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from ..config import Data
 from . import templates
 
-BEGIN, END = "{#- openrlhf-tir: the run's question -#}", "{#- openrlhf-tir: end of the question -#}"
+BEGIN = "{#- openrlhf-tir: the run's question -#}"
+END = "{#- openrlhf-tir: end of the question -#}"
 _MARK = "\x00question\x00"
 _PUT_IN_FRONT = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
@@ -60,7 +61,13 @@ NO_BLOCK = (
 
 
 class Block(NamedTuple):
-    """What a turn protocol writes before and after a tool's output. `strips`: white space around it is left out."""
+    """What a turn protocol writes around a tool's output.
+
+    Attributes:
+        before: Text before the output.
+        after: Text after it.
+        strips: Whether white space around the output is removed.
+    """
 
     before: str
     after: str
@@ -68,49 +75,52 @@ class Block(NamedTuple):
 
 
 def raw_template(data: Data, block: Block | None) -> str:
-    """The whole template of a run without data.apply_chat_template. `block` None: outputs are shown otherwise."""
-    tool = (
-        NO_BLOCK
-        if block is None
-        else (
-            f"{{{{- {_literal(block.before)} ~ text{'.strip()' if block.strips else ''} ~ {_literal(block.after)} -}}}}"
-        )
-    )
+    """Return the template of a run without data.apply_chat_template.
+
+    Args:
+        data: The [data] section.
+        block: What is written around outputs; None if they are not shown as a block of text.
+    """
+    if block is None:
+        tool = NO_BLOCK
+    else:
+        text = "text.strip()" if block.strips else "text"
+        tool = f"{{{{- {_literal(block.before)} ~ {text} ~ {_literal(block.after)} -}}}}"
     return RAW.replace("QUESTION", _question(data)).replace("TOOL", tool)
 
 
 def chat_template(own: str, data: Data) -> str:
-    """A model's own template with data.input_template around the first user message; without one, as it was."""
+    """Return a model's own template with data.input_template, if there is one, around the first user message."""
     own = without_question(own)
     template = templates.resolve(data.input_template)
-    if template is None or templates.columns_of(template):  # an exported model is asked without a row's columns
+    if template is None or templates.columns_of(template):  # Users of an exported model have no columns of a row.
         return own
     return BEGIN + CHAT.replace("QUESTION", _question(data)) + END + own
 
 
 def without_question(template: str) -> str:
-    """A template without what an earlier run's export has put in front of it."""
+    """Return a template without the part that an earlier run's export put before it."""
     return _PUT_IN_FRONT.sub("", template)
 
 
 def template_of(tokenizer: Any) -> str | None:
-    """A tokenizer's default chat template; None where it has none. Some have several, by name."""
-    found = getattr(tokenizer, "chat_template", None)
-    return found.get("default") if isinstance(found, Mapping) else found
+    """Return a tokenizer's default chat template; None if it has none. Some have several, by name."""
+    template = getattr(tokenizer, "chat_template", None)
+    return template.get("default") if isinstance(template, Mapping) else template
 
 
 def _question(data: Data) -> str:
-    """Jinja that writes `text` inside data.input_template."""
+    """Return Jinja that writes `text` inside data.input_template."""
     pieces = templates.render(templates.resolve(data.input_template), _MARK).split(_MARK)
-    asked = " ~ text ~ ".join(map(_literal, pieces))
+    expression = " ~ text ~ ".join(map(_literal, pieces))
     if not (pieces[0] or pieces[-1]):
-        return f"{{{{- {asked} -}}}}"
+        return f"{{{{- {expression} -}}}}"
     return (
         f"{{{{- text if text.startswith({_literal(pieces[0])}) and"
-        f" text.endswith({_literal(pieces[-1])}) else {asked} -}}}}"
+        f" text.endswith({_literal(pieces[-1])}) else {expression} -}}}}"
     )
 
 
 def _literal(text: str) -> str:
-    """A Jinja string: its escapes are those of JSON, as long as no character outside of ASCII is escaped."""
+    """Return a Jinja string. Its escapes are those of JSON, as long as no non-ASCII character is escaped."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,11 +1,11 @@
-"""Extra columns: everything of a row besides its prompt -> `Task.extra`, which rewards and environments get.
+"""The columns of a row besides its prompt, which rewards and environments get as `Task.extra`.
 
     {"prompt": ..., "reward_model": {...}, "extra_info": {...}, "image": b"..."}
         ->  extra     {"reward_model": {...}, "extra_info": {...}}
             left out  {"image": "bytes ..."}
 
-Rewards run in other processes and environments behind HTTP, so a value has to be one that JSON can hold. What cannot
-reach them is counted by column, and the checks before a run say so.
+Rewards run in other processes and environments behind HTTP, so a value must be one that JSON can hold. Values that
+cannot travel are counted by column, and the checks before a run report them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from ..errors import DataError
 from . import checks
 
 MAX_CHARS = 2 << 20
-"""Characters of JSON that the extra columns of one row may have together: a server takes a request of 4 MiB."""
+"""Characters of JSON that the extra columns of one row may have together, because a server accepts requests of 4
+MiB."""
 IN_META = ("meta", "datasource")
-"""Columns that `Task.meta` holds already."""
+"""Columns that are already in `Task.meta`."""
 NAN_AS_NULL = "NaN, which JSON cannot hold: given as null"
 
 
 class Extra(NamedTuple):
-    """The columns of one row that travel, and why each of the others does not."""
+    """The columns of one row that travel, and the reason for each of the others."""
 
     columns: dict[str, Any]
     left_out: dict[str, str]
@@ -46,7 +47,7 @@ def extra_of(row: Mapping[Any, Any], without: Collection[str], meta: Mapping[str
     for name, value in row.items():
         if name in without or name in IN_META or (name in meta and meta[name] == value):
             continue
-        if isinstance(value, float) and math.isnan(value):  # what pandas writes for nothing
+        if isinstance(value, float) and math.isnan(value):  # pandas writes NaN for a missing value.
             columns[str(name)] = None
             left_out[str(name)] = NAN_AS_NULL
             continue
@@ -65,7 +66,7 @@ def extra_of(row: Mapping[Any, Any], without: Collection[str], meta: Mapping[str
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays and scalars of numpy as the lists and numbers that they hold; anything else as it is."""
+    """Return numpy arrays and scalars as lists and numbers; other values as they are."""
     to_list = getattr(value, "tolist", None)
     return to_list() if callable(to_list) else value
 

@@ -1,4 +1,4 @@
-"""Fields of a row in another's schema: each is there and of its type, or a DataError says file, line and field."""
+"""Read fields of a row in another schema. A missing field or a wrong type is a DataError with file, line and field."""
 
 from __future__ import annotations
 
@@ -10,34 +10,49 @@ from ..config.paths import shorten, shown
 from ..errors import DataError
 
 BY_SCHEMA = "set data.row_schema to what the rows are"
-"""What errors advise where a row is not its schema's; a command that has no such setting puts its own in its place."""
+"""The remedy for a row that does not have its schema. A command without that setting replaces this text."""
 _MISSING = object()
 
 
 def kind(value: Any) -> str:
-    """A value and its type, for messages."""
+    """Return a value and its type, for messages."""
     return f"{shown(value, 60)} ({type(value).__name__})"
 
 
 def field(where: str, row: Mapping[str, Any], path: str, wanted: type, what: str) -> Any:
-    """row[a][b] for the path a.b. Raises DataError unless it is a `wanted`; `what` says that in words."""
-    node: Any = row
-    done = ""
+    """Return row[a][b] for the path a.b.
+
+    Args:
+        where: The row, for messages.
+        row: The row.
+        path: Names of the fields, joined by dots.
+        wanted: The type of the value.
+        what: The type in words.
+
+    Raises:
+        DataError: The field is missing or has another type.
+    """
+    value: Any = row
+    path_so_far = ""
     for part in path.split("."):
-        if not isinstance(node, Mapping):
-            raise DataError(f"{where}: {done} is {kind(node)}, not an object with {part!r}. Correct or remove the row.")
-        done = f"{done}.{part}" if done else part
-        if part not in node:
-            columns = shorten(", ".join(map(str, node)))
-            raise DataError(f"{where} has no field {done!r}, {what}. It has: {columns}. Fill it in, or {BY_SCHEMA}.")
-        node = node[part]
-    if not isinstance(node, wanted):
-        raise DataError(f"{where}: {path} is {kind(node)}, not {what}. Correct or remove the row.")
-    return node
+        if not isinstance(value, Mapping):
+            raise DataError(
+                f"{where}: {path_so_far} is {kind(value)}, not an object with {part!r}. Correct or remove the row."
+            )
+        path_so_far = f"{path_so_far}.{part}" if path_so_far else part
+        if part not in value:
+            columns = shorten(", ".join(map(str, value)))
+            raise DataError(
+                f"{where} has no field {path_so_far!r}, {what}. It has: {columns}. Fill it in, or {BY_SCHEMA}."
+            )
+        value = value[part]
+    if not isinstance(value, wanted):
+        raise DataError(f"{where}: {path} is {kind(value)}, not {what}. Correct or remove the row.")
+    return value
 
 
 def text_of(where: str, row: Mapping[str, Any], path: str) -> str:
-    """Text that is not empty."""
+    """Return a text field that is not empty. Raises DataError."""
     value: str = field(where, row, path, str, "text")
     if not value.strip():
         raise DataError(f"{where}: {path} is empty. Fill it in or remove the row.")
@@ -45,7 +60,7 @@ def text_of(where: str, row: Mapping[str, Any], path: str) -> str:
 
 
 def json_list(where: str, row: Mapping[str, Any], name: str) -> list[Any]:
-    """A list, as one or as JSON text, encoded once or twice; a lone object is a list of one."""
+    """Return a list that is written as such or as JSON text, encoded once or twice. An object is a list of one."""
     value = row.get(name, _MISSING)
     if value is _MISSING:
         field(where, row, name, list, "a JSON list")

@@ -1,4 +1,4 @@
-"""Hub: was it the name or the network? What the hub's libraries raise, told apart by its causes."""
+"""Tell a wrong name from a broken network by the causes of an error that the hub's libraries raise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import socket
 from ..errors import ConfigError, Unavailable
 
 NETWORK = (ConnectionError, TimeoutError, socket.gaierror)
+"""Errors of a broken or missing connection."""
 OFFLINE = "OfflineModeIsEnabled"
-"""huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not cached. Waiting does not help."""
+"""huggingface_hub's error (a ConnectionError) if HF_HUB_OFFLINE is set and files are not cached. Waiting does not
+help."""
 MOST_CAUSES = 20
+"""Causes of an error that are examined."""
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TRUE = ("1", "ON", "YES", "TRUE")
 
@@ -32,9 +35,11 @@ def is_cached(model: str) -> bool:
 
 
 def fault_of(error: BaseException) -> type[ConfigError] | type[Unavailable]:
-    """Unavailable when a broken or missing connection is among the causes of `error`, else ConfigError: the name is
-    wrong, or not for us."""
-    found: type[ConfigError] | type[Unavailable] = ConfigError
+    """Return Unavailable if a broken or missing connection is among the causes of an error.
+
+    Otherwise return ConfigError: the name is wrong, or access is denied.
+    """
+    kind: type[ConfigError] | type[Unavailable] = ConfigError
     cause: BaseException | None = error
     for _ in range(MOST_CAUSES):
         if cause is None:
@@ -42,6 +47,6 @@ def fault_of(error: BaseException) -> type[ConfigError] | type[Unavailable]:
         if type(cause).__name__ == OFFLINE:
             return ConfigError
         if isinstance(cause, NETWORK):
-            found = Unavailable
+            kind = Unavailable
         cause = cause.__cause__ or cause.__context__
-    return found
+    return kind

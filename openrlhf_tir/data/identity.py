@@ -1,4 +1,4 @@
-"""Identity: what names a row, and what names a run's data, whatever file, format or order they are found in."""
+"""Identify a row, and a run's data, in whatever file, format or order they are."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ from ..types import Task
 from .prompt_set import StoredTasks, task_of
 
 REPEATED_TASKS = 20_000
-"""Distinct tasks whose texts are kept while the rows are digested: a repeated row then costs a lookup."""
+"""Distinct tasks whose texts are kept while rows are digested, so that a repeated row costs a lookup."""
 ROWS_AT_ONCE = 65_536
 
 
-def row_id(given: Any, label: str) -> str:
-    """16 hexadecimal digits (XXH3-64) of the input, text or chat messages, and the label. Two rows with both the same
-    are the same problem."""
-    return xxhash.xxh3_64_hexdigest(json.dumps([given, label], ensure_ascii=False, sort_keys=True).encode())
+def row_id(input_value: Any, label: str) -> str:
+    """Return 16 hexadecimal digits (XXH3-64) of a row's input (text or chat messages) and label.
+
+    Two rows that agree in both are the same problem.
+    """
+    return xxhash.xxh3_64_hexdigest(json.dumps([input_value, label], ensure_ascii=False, sort_keys=True).encode())
 
 
 def tasks_digest(tasks: Sequence[Task], name: str, part: Callable[[Task], Any]) -> str:
-    """Return a digest of `part` of every task, in order. `name` says which part; by it the digest is kept with tasks
-    that are in the cache."""
+    """Return a digest of `part` of every task, in order.
+
+    Args:
+        tasks: The tasks.
+        name: Name of the part, under which the digest of cached tasks is kept.
+        part: Returns the part of a task.
+    """
 
     def computed() -> str:
         hashing = xxhash.xxh3_128()

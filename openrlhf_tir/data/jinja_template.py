@@ -1,7 +1,7 @@
-"""Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is
-loaded.
+"""Read a model directory's chat template without transformers, for checks before anything heavy is loaded.
 
-Renders as transformers does: sandbox, trimmed blocks, `raise_exception`, `strftime_now`, a `tojson` without escapes."""
+It renders as transformers does: sandbox, trimmed blocks, `raise_exception`, `strftime_now`, a `tojson` without escapes.
+"""
 
 from __future__ import annotations
 
@@ -21,47 +21,62 @@ NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def of_text(template: str, names: Mapping[str, str]) -> Apply:
-    """A function that renders `template`; `names`: special tokens it may name. Raises jinja2.TemplateSyntaxError."""
+    """Return a function that renders a template.
+
+    Args:
+        template: The Jinja text.
+        names: Special tokens that it may name, with their texts.
+
+    Raises:
+        jinja2.TemplateSyntaxError: It is not Jinja.
+    """
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def raise_exception(said: str) -> None:
-        raise TemplateError(said)
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **how: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     env.filters["tojson"] = tojson
-    env.globals |= {"raise_exception": raise_exception, "strftime_now": lambda form: datetime.now().strftime(form)}
+    env.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": lambda time_format: datetime.now().strftime(time_format),
+    }
     compiled = env.from_string(_GENERATION.sub(_as_condition, template))
 
-    def apply(messages: Sequence[Message], **how: Any) -> str:
-        return compiled.render(messages=messages, **{**names, **how})
+    def apply(messages: Sequence[Message], **options: Any) -> str:
+        return compiled.render(messages=messages, **{**names, **options})
 
     return apply
 
 
 def _as_condition(match: re.Match[str]) -> str:
-    """Return a block in the place of transformers' own, which marks what the assistant said and changes no text."""
+    """Return a block in place of transformers' own, which marks the assistant's text and changes nothing."""
     before, name, after = match.groups()
     return f"{{%{before} {'endif' if name == 'endgeneration' else 'if true'} {after}%}}"
 
 
 def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:
-    """The chat template of a model's directory; None when it has none, or several by name. Raises ConfigError for one
-    that is not Jinja."""
+    """Return the chat template of a model's directory; None if it has none, or several by name.
+
+    Raises:
+        ConfigError: It is not Jinja.
+    """
     from jinja2 import TemplateSyntaxError
 
-    config, tokens = _json(model / "tokenizer_config.json"), _json(model / "tokenizer.json").get("added_tokens") or []
+    config = _json(model / "tokenizer_config.json")
+    tokens = _json(model / "tokenizer.json").get("added_tokens") or []
     file = model / "chat_template.jinja"
     template = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
     if not isinstance(template, str):
         return None
     named = {name: _text(config.get(name)) for name in NAMED}
     added = [*tokens, *(config.get("added_tokens_decoder") or {}).values()]
-    specials = {t["content"] for t in added if isinstance(t, dict) and t.get("special")} | {
+    specials = {token["content"] for token in added if isinstance(token, dict) and token.get("special")} | {
         text for text in named.values() if text
     }
     try:
@@ -71,16 +86,18 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
             f"The chat template of {model} is no Jinja: line {error.lineno}: {error.message}."
             " Copy it again from the model's source."
         ) from None
-    return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))
+    return ChatTemplate(lambda messages, **arguments: render(messages, **arguments, **options), sorted(specials))
 
 
 def _text(token: Any) -> str:
-    return token.get("content", "") if isinstance(token, dict) else token if isinstance(token, str) else ""
+    if isinstance(token, dict):
+        return token.get("content", "")
+    return token if isinstance(token, str) else ""
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
-        return {}  # what is wrong with the files of a model is told elsewhere
-    return found if isinstance(found, dict) else {}
+        return {}  # Other checks report what is wrong with a model's files.
+    return value if isinstance(value, dict) else {}

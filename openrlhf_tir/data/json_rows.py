@@ -1,12 +1,12 @@
-"""JSON rows: a .jsonl or .json file -> (where, row). Whatever the bytes are, a mistake names file, line, value and
-remedy.
+"""Read a .jsonl or .json file as (where, row). Whatever the bytes are, a mistake names file, line, value and remedy.
 
-One object per line, or a file that is one array of objects. UTF-8, with or without a byte order mark. Refused, since
-each would be read as something that nobody wrote: a column given twice, NaN and Infinity, integers of more than 4,300
-digits, nesting beyond the parser's depth.
+The file has one object per line, or is one array of objects, in UTF-8 with or without a byte order mark. Some JSON is
+refused, because it would be read as something that nobody wrote: a column that is given twice, NaN and Infinity,
+integers of more than 4,300 digits, nesting beyond the parser's depth.
 
-What is wrong with one row goes to `bad`, which raises it, or counts it and lets the next row be read; what is wrong
-with the file is raised."""
+A fault of one row goes to `bad`, which raises it, or counts it and lets the reading continue. A fault of the file is
+raised.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..errors import DataError
 from .bad_rows import Bad, refuse
 
 MAX_ROW_BYTES = 64 << 20
-"""A row is one problem. A longer line is another format, and reading it could take all memory."""
+"""A row is one problem. A longer line is another format, and reading it could fill the memory."""
 MAX_ARRAY_BYTES = 1 << 30
-"""An array is read as a whole; JSONL has no limit."""
+"""An array is read as a whole. JSONL has no limit."""
 BOM = b"\xef\xbb\xbf"
 OTHERS = {
     b"PAR1": "a parquet file. Name it .parquet",
@@ -31,23 +31,23 @@ OTHERS = {
     b"\xff\xfe": "UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8",
 }
-"""First bytes -> what the file is."""
+"""First bytes of a file -> what it is."""
 
 
 def read_json(path: Path, bad: Bad = refuse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Raises DataError."""
-    with path.open("rb") as f:
-        head = f.read(4)
-        for magic, what in OTHERS.items():
+    """Yield the rows of a file. Raises DataError."""
+    with path.open("rb") as file:
+        head = file.read(4)
+        for magic, format_name in OTHERS.items():
             if head.startswith(magic):
-                raise DataError(f"{path} is {what}.")
+                raise DataError(f"{path} is {format_name}.")
         start = len(BOM) if head.startswith(BOM) else 0
-        f.seek(start)
-        first = f.read(1)
+        file.seek(start)
+        first = file.read(1)
         while first.isspace():
-            first = f.read(1)
-        f.seek(start)
-        yield from _array(path, f.read(MAX_ARRAY_BYTES + 1), bad) if first == b"[" else _lines(path, f, bad)
+            first = file.read(1)
+        file.seek(start)
+        yield from _array(path, file.read(MAX_ARRAY_BYTES + 1), bad) if first == b"[" else _lines(path, file, bad)
 
 
 def _array(path: Path, raw: bytes, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -58,18 +58,18 @@ def _array(path: Path, raw: bytes, bad: Bad) -> Iterator[tuple[str, dict[str, An
     rows = parse(_text(raw, f"{path}"), f"{path}")
     if not isinstance(rows, list):
         raise DataError(f"{path} is not JSON rows: it starts with [ and is no array. Correct it.")
-    for i, row in enumerate(rows, 1):
+    for number, row in enumerate(rows, 1):
         try:
-            found = _object(row, f"{path} item {i}")
+            located_row = _object(row, f"{path} item {number}")
         except DataError as error:
             bad(error)
         else:
-            yield found
+            yield located_row
 
 
-def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
+def _lines(path: Path, file: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
-    while line := f.readline(MAX_ROW_BYTES + 1):
+    while line := file.readline(MAX_ROW_BYTES + 1):
         number += 1
         where = f"{path} line {number}"
         if len(line) > MAX_ROW_BYTES:
@@ -77,11 +77,11 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
                 f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem:"
                 " shorten it, or convert the file to JSONL."
             )
-        line = line.removeprefix(BOM)  # files that were joined keep theirs
+        line = line.removeprefix(BOM)  # Files that were concatenated keep their marks.
         if not line.strip():
             continue
         try:
-            found = _object(parse(_text(line, where), where), where)
+            located_row = _object(parse(_text(line, where), where), where)
         except DataError as error:
             if (number == 1 and line.strip() in (b"{", b"[")) or (
                 path.suffix == ".json" and line.strip().startswith(b"{")
@@ -92,12 +92,12 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
                 ) from None
             bad(error)
         else:
-            yield found
+            yield located_row
 
 
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]]:
-    if isinstance(row, list) and len(row) == 2 and all(isinstance(said, dict) and "from" in said for said in row):
-        return where, {"0": row[0], "1": row[1]}  # Open-Reasoner-Zero's file; on the hub its columns have these names
+    if isinstance(row, list) and len(row) == 2 and all(isinstance(turn, dict) and "from" in turn for turn in row):
+        return where, {"0": row[0], "1": row[1]}  # Open-Reasoner-Zero; on the hub its columns have these names.
     if not isinstance(row, dict):
         raise DataError(
             f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.'
@@ -117,7 +117,7 @@ def _text(raw: bytes, where: str) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """json.loads that keeps to JSON. Raises DataError."""
+    """Parse strict JSON. Raises DataError."""
     try:
         return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -142,11 +142,11 @@ class _NotJson(Exception):
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        names = [k for k, _ in pairs]
-        twice = next(k for k in names if names.count(k) > 1)
-        raise _NotJson(f"has column {twice!r} twice. Keep one of them.")
+        names = [name for name, _ in pairs]
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise _NotJson(f"has column {duplicate!r} twice. Keep one of them.")
     return row
 
 
 def _no_constant(name: str) -> Any:
-    raise _NotJson(f"holds {name}, which is no JSON value. Write null or a number, or remove the row.")
+    raise _NotJson(f"holds {name}, which is not a JSON value. Write null or a number, or remove the row.")

@@ -1,8 +1,8 @@
-"""Lost parts: what a chat template leaves out of the messages that it is given.
+"""Find what a chat template leaves out of the messages that it is given.
 
-A template is a program of the model's. Some never write `tool_calls` (a message that only calls becomes empty), some
-drop `reasoning_content`, or cut what stands before </think>, or know no role "tool". Nothing says so: the text is
-rendered all the same. So what went in is looked for in what came out, up to white space and the escapes of JSON.
+A template is a program of the model's author. Some never write `tool_calls` (a message that only calls becomes empty),
+some drop `reasoning_content`, or cut the text before </think>, or ignore the role "tool". They do so silently. So the
+parts of the messages are looked for in the rendered text, ignoring white space and the escapes of JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str, *, first: int = 0) -> str | None:
     """Return a sentence about the first message whose content or calls are not in `rendered`; None if all are.
 
-    Thoughts of earlier turns are left out by many templates on purpose: they are not missed here. `first` is the number
-    of the first of the messages in their conversation.
+    Many templates leave out the thoughts of earlier turns on purpose, so these are not looked for. `first` is the
+    number of the first message in its conversation.
     """
     bare = _bare(rendered)
     for i, message in enumerate(messages, first):
@@ -35,7 +35,7 @@ def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str, *, fir
 
 
 def lost_in_response(message: Mapping[str, Any], rendered: str) -> str | None:
-    """Return what of an assistant's message is missing where it is rendered to be learned; None if nothing is."""
+    """Return what is missing of an assistant's message that is rendered to be learned; None if nothing is."""
     bare = _bare(rendered)
     if lost := _lost_calls(message, bare) or _lost_content(message, bare, thoughts=True):
         return lost
@@ -46,9 +46,9 @@ def lost_in_response(message: Mapping[str, Any], rendered: str) -> str | None:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the thoughts that a message has in a field of their own, or ""."""
-    found = next((message[name] for name in REASONING if message.get(name)), "")
-    return found if isinstance(found, str) else ""
+    """Return the thoughts that a message has in a separate field, or ""."""
+    thoughts = next((message[name] for name in REASONING if message.get(name)), "")
+    return thoughts if isinstance(thoughts, str) else ""
 
 
 def _lost_calls(message: Mapping[str, Any], bare: str) -> str | None:
@@ -68,8 +68,8 @@ def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool) -> s
     for text in _texts(message.get("content")):
         if _is_in(text, bare):
             continue
-        said = _THOUGHT.sub("", text).rpartition("</think>")[2]
-        if said != text and _is_in(said, bare):
+        spoken = _THOUGHT.sub("", text).rpartition("</think>")[2]
+        if spoken != text and _is_in(spoken, bare):
             if thoughts:
                 return "what it thinks, up to </think>, is left out"
             continue
@@ -85,7 +85,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Return the texts and numbers in arguments; those that are JSON text are read first."""
+    """Yield the texts and numbers in arguments. Texts that are JSON are parsed first."""
     if isinstance(value, str):
         try:
             inner = json.loads(value)
@@ -107,7 +107,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _is_in(text: str, bare: str) -> bool:
-    """Return True if a rendered text, given without white space, has `text`, as it is or as JSON escapes it."""
+    """Return True if a rendered text without white space contains `text`, as it is or as JSON escapes it."""
     spellings = {text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]}
     return any(_bare(spelling) in bare for spelling in spellings)
 

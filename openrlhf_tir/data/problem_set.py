@@ -1,9 +1,9 @@
 """The problems of a run's data sets, each stored once however often it is repeated.
 
-    rows of all data sets -> problem_set(): checked problems -> distinct problems, and for every row which one it is
+    rows of all data sets -> problem_set(): checked problems -> distinct problems, and the problem of every row
 
-DAPO-Math-17k is 17,398 problems in 1.79 million rows. A row stays a row: it is drawn as often as it stands in the data.
-What is done for each problem (checks, rendering, tokenising) is done once.
+DAPO-Math-17k is 17,398 problems in 1.79 million rows. A row stays a row: a problem is drawn as often as it is in the
+data. Checks, rendering and tokenising are done once for each problem.
 """
 
 from __future__ import annotations
@@ -23,16 +23,30 @@ from .cache import Entry, cache_directory, source_digest
 from .stored_rows import RowWriter, StoredRows
 
 COLUMNS = ("where", "input", "label", "env", "meta", "dataset", "extra", "left_out")
+"""Columns of the stored problems."""
 READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "env_key", "max_samples", "on_bad_row")
 """Settings of [data] that decide which problems are read."""
-PROBLEMS, PLACES, BAD = "problems.arrow", "places.npy", "bad.json"
-EXTRA, EXTRA_PLACES = "extra.arrow", "extra_places.npy"
+PROBLEMS = "problems.arrow"
+PLACES = "places.npy"
+BAD = "bad.json"
+EXTRA = "extra.arrow"
+EXTRA_PLACES = "extra_places.npy"
 
 
 class Problem(NamedTuple):
-    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the
-    row names none; `dataset` is the place of its data set in data.prompt_dataset; `label` is "" where the row has none
-    and none is needed."""
+    """A checked row before its prompt is rendered.
+
+    Attributes:
+        where: File and line of the row, for messages.
+        input: A text, or a list of chat messages.
+        label: The label; "" if the row has none and needs none.
+        env: The environment that the row names, or None.
+        meta: What the environment gets.
+        dataset: Place of its data set in data.prompt_dataset.
+        extra: The other columns of the row (extra_columns.py); for a distinct problem, those of its first row.
+        shown: The columns of `extra` that are also part of the prompt.
+        left_out: The columns that do not travel -> the reason.
+    """
 
     where: str
     input: Any
@@ -41,43 +55,48 @@ class Problem(NamedTuple):
     meta: dict[str, Any]
     dataset: int = 0
     extra: Mapping[str, Any] = {}
-    """The other columns of the row: extra_columns.py. Of a distinct problem those of its first row."""
     shown: Mapping[str, Any] = {}
-    """Those of them that the prompt is made of as well."""
     left_out: Mapping[str, str] = {}
-    """The columns that do not travel, with the reason of each."""
 
 
 Read = Callable[[Data, BadRows, bool], Iterator[Problem]]
-"""Reads the problems of all rows in order. The last argument: whether every row must have a label."""
+"""Reads the problems of all rows in order. The last argument says whether every row must have a label."""
 
 
 class RowExtras(NamedTuple):
-    """The other columns of rows whose problem appeared before with other values in them."""
+    """The other columns of rows whose problem appeared before with other values in them.
+
+    Attributes:
+        rows: One JSON text each.
+        places: [rows of the data] int32, index into `rows`; -1 for a row whose columns are those of its problem.
+    """
 
     rows: Sequence[tuple[Any, ...]]
-    """One JSON text each."""
     places: np.ndarray
-    """[rows] int32, -1 for a row whose columns are those of its problem."""
 
 
 class ProblemSet(NamedTuple):
-    """Distinct problems, in the order in which they appear first, and the place of each row's problem among them."""
+    """The problems of all rows.
+
+    Attributes:
+        distinct: Distinct problems, in the order of their first row.
+        places: [rows] int32, index of each row's problem in `distinct`.
+        extras: The rows' own other columns.
+        digest: Digest of the content, settings and code that it was made from; None if nothing is cached.
+    """
 
     distinct: Sequence[Problem]
     places: np.ndarray
-    """[rows] int32."""
     extras: RowExtras
     digest: str | None
-    """Names the content, settings and code that it was made from; None where nothing is cached."""
 
     def counts(self) -> np.ndarray:
-        """Return how many rows each distinct problem has, [distinct] int64."""
+        """Return how many rows each distinct problem has: [distinct] int64."""
         return np.bincount(self.places, minlength=len(self.distinct))
 
 
 class _Distinct(Sequence[Problem]):
-    """Stored problems, decoded when they are asked for."""
+    """Stored problems, decoded when they are read."""
 
     def __init__(self, rows: StoredRows) -> None:
         self.rows = rows
@@ -95,8 +114,8 @@ class _Distinct(Sequence[Problem]):
 
 
 def _decoded(row: tuple[Any, ...]) -> Problem:
-    where, given, label, env, meta, dataset, extra, left_out = row
-    problem = Problem(where, json.loads(given), label, env, json.loads(meta), int(dataset), json.loads(extra))
+    where, input_text, label, env, meta, dataset, extra, left_out = row
+    problem = Problem(where, json.loads(input_text), label, env, json.loads(meta), int(dataset), json.loads(extra))
     return problem._replace(left_out=json.loads(left_out))
 
 
@@ -104,12 +123,13 @@ def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> 
     """Read the problems of all data sets, or take them from the cache.
 
     Args:
-        bad: Is told of the rows that are left out, as if they had just been read.
-        read: Reads the rows of the data sets where the cache does not have them.
+        cfg: The [data] section.
+        bad: Gets the rows that are left out, as if they had just been read.
+        read: Reads the rows of the data sets, if the cache does not have them.
         labels: Whether every row must have a label.
 
     Raises:
-        ConfigError: A data set, split or column is not there.
+        ConfigError: A data set, split or column does not exist.
         DataError: A row is bad and data.on_bad_row is "error".
     """
     entry = _entry(cfg, labels)

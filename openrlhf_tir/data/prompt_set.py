@@ -1,9 +1,9 @@
-"""The prompts of a run: a task for every row, of which each distinct one is stored once.
+"""The prompts of a run: a task for every row, with each distinct task stored once.
 
     distinct problems, rendered and measured -> stored_prompts() -> PromptSet
 
-The tasks are in an Arrow file that is mapped into memory; a Task is made when it is asked for. So the driver of a run
-on millions of rows holds little more than four bytes for each of them.
+The tasks are in an Arrow file that is mapped into memory; a Task is created when it is read. So the driver of a run on
+millions of rows holds little more than four bytes for each of them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,29 @@ from .problem_set import ProblemSet, RowExtras
 from .stored_rows import RowWriter, StoredRows
 
 COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset", "extra")
-TASKS, PLACES, ROWS, FACTS, MEMO = "tasks.arrow", "places.npy", "rows.npy", "facts.json", "memo.json"
-TOO_LONG, BAD_ROW = "prompt_too_long", "bad_row"
+TASKS = "tasks.arrow"
+PLACES = "places.npy"
+ROWS = "rows.npy"
+FACTS = "facts.json"
+MEMO = "memo.json"
+TOO_LONG = "prompt_too_long"
+BAD_ROW = "bad_row"
 RECENT_TASKS = 1024
-"""Tasks that stay made: those of the groups under way."""
+"""Tasks that stay in memory: those of the groups under way."""
 
 Prepared = Iterator[tuple[int, Task, int, bool]]
 """(place of the problem, its task, its data set, whether the prompt is short enough)."""
 
 
 class StoredTasks(Sequence[Task]):
-    """The tasks of all rows, made when they are asked for. `places` [rows] says which distinct task each row has, and
-    `extras` which rows have other columns of their own."""
+    """The tasks of all rows, created when they are read.
+
+    Args:
+        rows: The distinct tasks.
+        places: [rows] int32, the distinct task of each row.
+        extras: The rows' own other columns.
+        directory: The cache entry, if there is one.
+    """
 
     def __init__(
         self, rows: StoredRows, places: np.ndarray, extras: RowExtras | None = None, directory: Path | None = None
@@ -66,11 +77,11 @@ class StoredTasks(Sequence[Task]):
 
     @property
     def distinct(self) -> Iterable[Task]:
-        """Every distinct task once, in the order of `places`' numbers."""
+        """Every distinct task once, in the order of the numbers in `places`."""
         return map(task_of, self.rows)
 
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return what `compute` gives, which is kept beside the cached tasks under `name`. It is JSON."""
+        """Return the result of `compute`, a JSON value, which is kept beside the cached tasks under `name`."""
         memo: dict[str, Any] = {}
         path = self._directory and self._directory / MEMO
         if path and path.is_file():
@@ -83,18 +94,18 @@ class StoredTasks(Sequence[Task]):
                     temporary.write_text(json.dumps(memo))
                     temporary.rename(path)
                 except OSError:
-                    pass  # the cache is somebody else's: it is computed again next time
+                    pass  # The cache belongs to another user, so the next start computes it again.
         return memo[name]
 
 
 def task_of(row: tuple[Any, ...]) -> Task:
-    """Make a stored row's task."""
+    """Return the task of a stored row."""
     prompt, label, env, meta, chat, name, _, extra = row
-    made = None
+    chat_value = None
     if chat is not None:
         messages, tools, of_text = json.loads(chat)
-        made = Chat(tuple(messages), tuple(tools), of_text)
-    return Task(prompt, label, env, json.loads(meta), chat=made, row=name, extra=json.loads(extra))
+        chat_value = Chat(tuple(messages), tuple(tools), of_text)
+    return Task(prompt, label, env, json.loads(meta), chat=chat_value, row=name, extra=json.loads(extra))
 
 
 def _row(task: Task, dataset: int) -> tuple[str | None, ...]:
@@ -108,8 +119,13 @@ def _row(task: Task, dataset: int) -> tuple[str | None, ...]:
 
 @dataclass(slots=True)
 class PromptSet:
-    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason;
-    `dataset_of` is by task: the place of its data set in data.prompt_dataset."""
+    """The tasks of a run.
+
+    Attributes:
+        tasks: The tasks; the index of a task is `GroupKey.prompt`.
+        dropped: Reason -> number of rows that were left out.
+        dataset_of: For each task the place of its data set in data.prompt_dataset.
+    """
 
     tasks: Sequence[Task]
     dropped: dict[str, int] = field(default_factory=dict)
@@ -127,13 +143,13 @@ class PromptSet:
 
     @property
     def distinct(self) -> int:
-        """How many of the tasks differ in prompt, label, environment or meta."""
+        """Number of tasks that differ in prompt, label, environment or meta."""
         if isinstance(self.tasks, StoredTasks):
             return len(np.unique(self.tasks.places))
         return len({(task.prompt, task.label, task.env, json.dumps(task.meta)) for task in self.tasks})
 
     def envs(self) -> tuple[list[str], np.ndarray]:
-        """Return the names of the environments, and the place among them of each task's, [tasks] int."""
+        """Return the names of the environments, and the index of each task's environment: [tasks] int."""
         if isinstance(self.tasks, StoredTasks):
             encoded = self.tasks.rows.column("env").combine_chunks().dictionary_encode()
             return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()[self.tasks.places]
@@ -148,13 +164,15 @@ def stored_prompts(
     """Prepare the distinct prompts, or take them from the cache, and lay them out by row.
 
     Args:
-        entry: Where they are kept.
+        entry: The cache entry.
         found: The problems of all rows.
-        prepare: Gives each problem's task, and tells the BadRows of those that have none.
-        bad: Is told of the rows that are left out here, beside those that were left out before.
+        prepare: Yields the task of each problem, and passes problems without a task to the BadRows.
+        cfg: The [data] section.
+        bad: Gets the rows that are left out here.
     """
     counted = BadRows(cfg.on_bad_row, bad.most)
-    places, distinct = found.places, len(found.distinct)
+    places = found.places
+    distinct = len(found.distinct)
 
     def write(building: Path) -> None:
         _, task_places, rows, too_long = _written(prepare(counted), building / TASKS, places, distinct)
@@ -186,7 +204,7 @@ def _written(
     """Write the tasks that fit.
 
     Returns:
-        The tasks, the place of each remaining row's task, which rows remain, and how many were too long.
+        The tasks, the task of each remaining row, the remaining rows, and the number of rows that were too long.
     """
     stored_at = np.full(distinct, -1, np.int32)
     too_long = np.zeros(distinct, bool)

@@ -1,9 +1,9 @@
-"""Prompts: rows of a data set -> Tasks.
+"""Read the rows of a data set as tasks.
 
     rows -> problems(): input, label, env, checked -> load_prompts(): template or chat template, length limit ->
     PromptSet
 
-Understands OpenRLHF's rows (data.input_key, data.label_key), ZeroTIR's, whose label is a JSON string with gold_ans and
+Reads OpenRLHF's rows (data.input_key, data.label_key), ZeroTIR's, whose label is a JSON string with gold_ans and
 env_func, and those of other methods (schemas.py).
 """
 
@@ -46,21 +46,30 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
-"""ZeroTIR's env_func -> the environment here."""
+"""ZeroTIR's env_func -> our environment."""
 
 
 def problems(cfg: Data, bad: Bad | None = None, *, labels: bool = True) -> Iterator[Problem]:
-    """Checked rows of all data sets, of each at most data.max_samples. `bad` is told of each row that is none (default:
-    as data.on_bad_row says). labels: whether a row without a label is a bad row.
+    """Yield the checked rows of all data sets, at most data.max_samples of each.
 
-    Raises ConfigError for an unknown column, DataError for a row without input or label unless `bad` lets it pass.
+    Args:
+        cfg: The [data] section.
+        bad: Gets each bad row; by default it does as data.on_bad_row says.
+        labels: Whether a row without a label is a bad row.
+
+    Raises:
+        ConfigError: A column is unknown.
+        DataError: A row has no input or label, and `bad` does not accept that.
     """
     return (problem for _, problem in rows_and_problems(cfg, bad, labels=labels))
 
 
 def distinct_problems(cfg: Data, bad: BadRows, *, labels: bool = True) -> ProblemSet:
-    """The same, each problem once however many rows it has; from the cache where an earlier start left it there."""
-    return problem_set(cfg, bad, lambda data, told, needed: problems(data, told, labels=needed), labels=labels)
+    """Return the same, each problem once however many rows it has; from the cache if an earlier start stored it
+    there."""
+    return problem_set(
+        cfg, bad, lambda data, counted, required: problems(data, counted, labels=required), labels=labels
+    )
 
 
 def rows_and_problems(
@@ -70,7 +79,14 @@ def rows_and_problems(
     *,
     labels: bool = True,
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
-    """The same, each with the row it was made of. `completed` makes of a row, as it is in the file, what's read."""
+    """Yield (row, problem), as `problems` does.
+
+    Args:
+        cfg: The [data] section.
+        bad: Gets each bad row.
+        completed: Turns a row of the file into the row that is read.
+        labels: Whether a row without a label is a bad row.
+    """
     bad = bad or BadRows(cfg.on_bad_row)
     for number, source in enumerate(cfg.datasets):
         rows = ((where, completed(row)) for where, row in read_rows(source, cfg.prompt_split, bad))
@@ -82,7 +98,7 @@ def _of_source(
     source: str, rows: Iterator[Row], cfg: Data, bad: Bad, labels: bool
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
     reader: Reader | None = None
-    unread: ConfigError | None = None
+    first_error: ConfigError | None = None
     in_prompt = [*templates.named_columns(cfg.input_template), TOOLS, TEMPLATE_OPTIONS]
     for where, row in rows:
         if reader is None:
@@ -91,7 +107,8 @@ def _of_source(
             except ConfigError as error:
                 if cfg.on_bad_row == "error" or cfg.row_schema is not None:
                     raise
-                unread = unread or error  # none of its columns is known: one odd row, unless all are
+                # None of its columns is known. It may be one odd row; if all rows are like it, this error is raised.
+                first_error = first_error or error
                 bad(DataError(f"{where}: {error}"))
                 continue
             if reader.schema is not None:
@@ -101,62 +118,74 @@ def _of_source(
         except DataError as error:
             bad(error)
         else:
-            asked = cfg.input_key if reader.schema is None else reader.question
-            extra = extra_of(row, {asked, cfg.env_key}, problem.meta)
+            prompt_column = cfg.input_key if reader.schema is None else reader.question
+            extra = extra_of(row, {prompt_column, cfg.env_key}, problem.meta)
             shown = {name: extra.columns[name] for name in in_prompt if name in extra.columns}
             yield row, problem._replace(extra=extra.columns, left_out=extra.left_out, shown=shown)
-    if reader is None and unread is not None:
-        raise unread
+    if reader is None and first_error is not None:
+        raise first_error
 
 
 DEFAULT_KEYS = {f"data.{name}": Data.model_fields[name].default for name in ("input_key", "label_key")}
 
 
 def reader_of(source: str, row: Mapping[str, Any], cfg: Data, *, labels: bool = True) -> Reader:
-    """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the
-    settings nor of a known schema. labels: whether the rows must have a label."""
+    """Return how the rows are read of which this is one.
+
+    Args:
+        source: The data set, for messages.
+        row: The first row.
+        cfg: The [data] section.
+        labels: Whether rows must have a label.
+
+    Raises:
+        ConfigError: Its columns are neither those of the settings nor of a known schema.
+    """
     keys = {"data.input_key": cfg.input_key, "data.label_key": cfg.label_key}
     plain = all(_column(row, key) is not _MISSING for key in keys.values())
     reader = Reader.of(cfg.row_schema, row, plain, (cfg.input_key, cfg.label_key), labels)
     if cfg.row_schema is None and reader.schema in (None, QUESTION_ANSWER):
         for setting, key in keys.items():
-            # A column that somebody names is meant: no other one is guessed in its place.
+            # A column that the user names is meant, so no other is guessed in its place.
             guessed = reader.schema is not None and key == DEFAULT_KEYS[setting]
             needed = labels or setting == "data.input_key" or key != DEFAULT_KEYS[setting]
             if needed and not guessed and _column(row, key) is _MISSING:
                 known = shorten(", ".join(map(str, row)))
                 raise ConfigError(
-                    f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them"
+                    f"{setting} = {key!r} is not a column of {source}. Known: {known}. Set --{setting} to one of them"
                     " (a.b reaches into an object), or --data.row_schema to what the rows are:"
                     f" {', '.join(sorted(SCHEMAS))}."
                 )
     return reader
 
 
-def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
-    """The environment of a row: the one that it names, or the only one. Raises DataError for a name that is none of
-    `known`, or for no name among several."""
-    if p.env is None and len(known) == 1:
+def env_of(problem: Problem, known: Sequence[str], env_key: str) -> str:
+    """Return the environment of a row: the one that it names, or the only one.
+
+    Raises:
+        DataError: It names an unknown environment, or none among several.
+    """
+    if problem.env is None and len(known) == 1:
         return known[0]
     several = ", ".join(known)
-    if p.env is None:
+    if problem.env is None:
         raise DataError(
-            f"{p.where} names no environment in column {env_key!r}, and the run has {several}."
+            f"{problem.where} names no environment in column {env_key!r}, and the run has {several}."
             " Fill it in, or set data.env_key to the column."
         )
-    if p.env not in known:
+    if problem.env not in known:
         raise DataError(
-            f"{p.where}: {env_key} = {shown(p.env, 60)} is no environment of this run. Known: {several}. Add"
-            f" [envs.{p.env}], or correct the column."
+            f"{problem.where}: {env_key} = {shown(problem.env, 60)} is not an environment of this run. Known:"
+            f" {several}. Add [envs.{problem.env}], or correct the column."
         )
-    return p.env
+    return problem.env
 
 
 _MISSING = object()
 
 
 def _column(row: Mapping[str, Any], key: str) -> Any:
-    """row[key]; `a.b` also reaches into a nested column (verl's reward_model.ground_truth)."""
+    """Return row[key]. `a.b` also reaches into a nested column, such as verl's reward_model.ground_truth."""
     if key in row:
         return row[key]
     node: Any = row
@@ -168,40 +197,46 @@ def _column(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _problem(where: str, row: Mapping[str, Any], cfg: Data, labels: bool) -> Problem:
-    given = chat_of(_column(row, cfg.input_key))
+    input_value = chat_of(_column(row, cfg.input_key))
     label = _column(row, cfg.label_key)
     columns = shorten(", ".join(map(str, row)))
-    if _empty(given):
+    if _empty(input_value):
         raise DataError(
             f"{where} has no input in column {cfg.input_key!r}. Its columns: {columns}. Fill it in or remove the row."
         )
-    if not isinstance(given, str | list):
+    if not isinstance(input_value, str | list):
         raise DataError(
-            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}."
+            f"{where}: {cfg.input_key} = {shown(input_value, 60)} is a {type(input_value).__name__}."
             " Write text, or a list of chat messages."
         )
-    checks.text(given, where, cfg.input_key) if isinstance(given, str) else checks.messages(given, where, cfg.input_key)
-    env, meta = _env_column(row, where, cfg), _meta(row, where)
-    facts = _zerotir_label(label)
-    if facts is not None:
-        label = facts.pop("gold_ans")
-        env = env or _env_of(facts.get("env_func"), where, cfg)
-        meta.update(checks.json_value(facts, where, cfg.label_key))
+    if isinstance(input_value, str):
+        checks.text(input_value, where, cfg.input_key)
+    else:
+        checks.messages(input_value, where, cfg.input_key)
+    env = _env_column(row, where, cfg)
+    meta = _meta(row, where)
+    zerotir_facts = _zerotir_label(label)
+    if zerotir_facts is not None:
+        label = zerotir_facts.pop("gold_ans")
+        env = env or _env_of(zerotir_facts.get("env_func"), where, cfg)
+        meta.update(checks.json_value(zerotir_facts, where, cfg.label_key))
     if _empty(label):
         if labels:
             raise DataError(no_label(where, cfg.label_key, columns))
         label = ""
     checks.json_value(label, where, cfg.label_key)
-    return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
+    return Problem(
+        where, input_value, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta
+    )
 
 
 def no_label(where: str, key: str, columns: str | None = None) -> str:
-    """What is said of a row that lacks the label that its reward needs."""
-    theirs = f" Its columns: {columns}." if columns else ""
+    """Return the message for a row that lacks the label that its reward needs."""
+    columns_note = f" Its columns: {columns}." if columns else ""
     return (
-        f"{where} has no label in column {key!r}.{theirs} Without one no answer can be"
-        " rewarded: fill it in, name the column with --data.label_key, or remove the row. Rewards that compare with no"
-        " label (env, model, remote, one's own) need none."
+        f"{where} has no label in column {key!r}.{columns_note} Without a label no answer can be rewarded: fill it in,"
+        " name the column with --data.label_key, or remove the row. Rewards that do not compare with a label (env,"
+        " model, remote, your own) need none."
     )
 
 
@@ -213,14 +248,14 @@ def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
     env = row.get(cfg.env_key)
     if env is not None and not isinstance(env, str):
         raise DataError(
-            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name."
+            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, not the name of an environment."
             " Write text, or set data.env_key."
         )
     return checks.text(env, where, cfg.env_key) if env else None
 
 
 def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What the environment and the report are told besides: the columns `meta` and `datasource`."""
+    """Return what the environment and the report also get: the columns `meta` and `datasource`."""
     meta = row.get("meta")
     if meta is not None and not isinstance(meta, Mapping):
         raise DataError(
@@ -234,7 +269,7 @@ def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _zerotir_label(label: Any) -> dict[str, Any] | None:
-    """The facts of a ZeroTIR label, else None: an ordinary answer may be JSON too ("3", "[1, 2]")."""
+    """Return the content of a ZeroTIR label, else None. An ordinary answer may be JSON too ("3", "[1, 2]")."""
     if not isinstance(label, str) or not label.lstrip().startswith("{"):
         return None
     try:
@@ -264,15 +299,16 @@ def load_prompts(
     tools_of: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     unlabelled: Collection[str] = (),
 ) -> PromptSet:
-    """Read, render and check every prompt; each distinct one once, and none that an earlier start left in the cache.
+    """Read, render and check every prompt. Each distinct prompt is done once, or taken from the cache of an earlier
+    start.
 
     Args:
+        cfg: The [data] section.
         tokenizer: A transformers tokenizer; needed for data.apply_chat_template and for the length limit.
         env: The environment of rows that name none.
-        templates_of: The environments of the run with the template of each, where there are several: then every row
-            names one of them.
+        templates_of: Environment -> its template, if the run has several; then every row must name one of them.
         max_prompt_tokens: Longer prompts are dropped and counted (default data.max_len - 1).
-        tools_of: For each environment the schemas that the chat template is told of, unless a row has its own
+        tools_of: Environment -> the schemas that the chat template is given, unless a row has its own
             (meta.chat_tools).
         unlabelled: The environments whose rows need no label.
 
@@ -280,7 +316,7 @@ def load_prompts(
         ConfigError: A data set, split, column or template is unknown.
         DataError: A row has no input, label or environment, and data.on_bad_row is "error".
     """
-    resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
+    resolved = {name: templates.resolve(template_text) for name, template_text in (templates_of or {}).items()}
     template = templates.resolve(cfg.input_template)
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
         raise ConfigError(
@@ -289,41 +325,59 @@ def load_prompts(
         )
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
     bad = BadRows(cfg.on_bad_row)
-    found = distinct_problems(cfg, bad, labels=not unlabelled)
+    problem_rows = distinct_problems(cfg, bad, labels=not unlabelled)
     made_from = [
-        *(found.digest, tokenizer_digest(tokenizer), limit, env, resolved, template, tools_of, sorted(unlabelled)),
+        *(
+            problem_rows.digest,
+            tokenizer_digest(tokenizer),
+            limit,
+            env,
+            resolved,
+            template,
+            tools_of,
+            sorted(unlabelled),
+        ),
         *(cfg.apply_chat_template, cfg.rendered, cfg.chat_template_options, cfg.env_key, cfg.on_bad_row),
     ]
-    cacheable = found.digest is not None and made_from[1] is not None
+    cacheable = problem_rows.digest is not None and made_from[1] is not None
     entry = Entry(cache_directory(cfg.cache_dir) if cacheable else None, "prompts", made_from)
-    counts = found.counts()
+    counts = problem_rows.counts()
 
-    def asked(told: BadRows) -> Iterator[_Asked]:
-        for place, p in enumerate(found.distinct):
+    def unrendered_prompts(row_errors: BadRows) -> Iterator[_Unrendered]:
+        for place, problem in enumerate(problem_rows.distinct):
             try:
-                name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-                if not p.label and name not in unlabelled:
-                    raise DataError(no_label(p.where, cfg.label_key))
-                tools = _own_tools(p) or (one(tools_of, name) if tools_of else ())
+                name = env_of(problem, [*resolved], cfg.env_key) if resolved else problem.env or env
+                if not problem.label and name not in unlabelled:
+                    raise DataError(no_label(problem.where, cfg.label_key))
+                tools = _own_tools(problem) or (one(tools_of, name) if tools_of else ())
             except DataError as error:
-                told(error, int(counts[place]))
+                row_errors(error, int(counts[place]))
             else:
-                yield _Asked(p, name, resolved.get(name, template), tuple(tools), place)
+                yield _Unrendered(problem, name, resolved.get(name, template), tuple(tools), place)
 
-    def rendered(told: BadRows) -> Iterator[tuple[int, Task, int]]:
-        for one_asked, outcome in _rendered(asked(told), cfg, tokenizer):
+    def rendered(row_errors: BadRows) -> Iterator[tuple[int, Task, int]]:
+        for unrendered, outcome in _rendered(unrendered_prompts(row_errors), cfg, tokenizer):
             if isinstance(outcome, DataError):
-                told(outcome, int(counts[one_asked.place]))
+                row_errors(outcome, int(counts[unrendered.place]))
                 continue
-            (prompt, chat), p = outcome, one_asked.problem
-            task = Task(prompt, p.label, one_asked.env, p.meta, chat=chat, row=row_id(p.input, p.label), extra=p.extra)
-            yield one_asked.place, task, p.dataset
+            prompt, chat = outcome
+            problem = unrendered.problem
+            task = Task(
+                prompt,
+                problem.label,
+                unrendered.env,
+                problem.meta,
+                chat=chat,
+                row=row_id(problem.input, problem.label),
+                extra=problem.extra,
+            )
+            yield unrendered.place, task, problem.dataset
 
-    def fitting(told: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
-        """Each with whether it fits; without a tokenizer every prompt does."""
-        for batch in batched(rendered(told), TOKENISED_AT_ONCE):
+    def fitting(row_errors: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
+        """Yield each prompt with whether it fits. Without a tokenizer every prompt does."""
+        for batch in batched(rendered(row_errors), TOKENISED_AT_ONCE):
             if tokenizer is None:
-                yield from ((*one_rendered, True) for one_rendered in batch)
+                yield from ((*rendered_task, True) for rendered_task in batch)
                 continue
             short = [task.prompt for _, task, _ in batch if len(task.prompt) <= limit * MAX_TOKEN_CHARS]
             lengths = iter(
@@ -333,26 +387,26 @@ def load_prompts(
                 whole = len(task.prompt) <= limit * MAX_TOKEN_CHARS
                 yield place, task, dataset, whole and next(lengths) <= limit
 
-    prompts = stored_prompts(entry, found, fitting, cfg, bad)
+    prompts = stored_prompts(entry, problem_rows, fitting, cfg, bad)
     bad.check_some_good(len(prompts) + prompts.dropped.get(TOO_LONG, 0), cfg.datasets)
     for line in bad.facts():
         log.warning(line)
     return prompts
 
 
-def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
+def _own_tools(problem: Problem) -> Sequence[Mapping[str, Any]]:
     """Return the schemas of the row's own tools: meta.chat_tools, or TRL's column `tools`.
 
     Raises:
-        DataError: meta.chat_tools is no list of schemas.
+        DataError: meta.chat_tools is not a list of schemas.
     """
-    column = p.extra.get(TOOLS)
-    if CHAT_TOOLS not in p.meta and isinstance(column, list) and all(_is_schema(t) for t in column):
+    column = problem.extra.get(TOOLS)
+    if CHAT_TOOLS not in problem.meta and isinstance(column, list) and all(_is_schema(tool) for tool in column):
         return column
-    tools = p.meta.get(CHAT_TOOLS) or []
-    if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
+    tools = problem.meta.get(CHAT_TOOLS) or []
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise DataError(
-            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's."
+            f"{problem.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is not a list of tool schemas in OpenAI's form."
             " Correct the row."
         )
     return tools
@@ -362,49 +416,58 @@ def _is_schema(tool: Any) -> bool:
     return isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
 
 
-TOOLS, TEMPLATE_OPTIONS = "tools", "chat_template_kwargs"
-"""Columns of TRL's rows that the chat template is told of: schemas of tools, and its keyword arguments."""
+TOOLS = "tools"
+"""Column of TRL's rows with the schemas of tools for the chat template."""
+TEMPLATE_OPTIONS = "chat_template_kwargs"
+"""Column of TRL's rows with keyword arguments of the chat template."""
 MAX_TOKEN_CHARS = 1024
-"""No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking
-the tokenizer, which would take minutes and gigabytes for a row of many megabytes."""
+"""No token of a known vocabulary stands for so many characters. So a prompt beyond limit * this is too long without
+asking the tokenizer, which would take minutes and gigabytes for a row of many megabytes."""
 
 
-class _Asked(NamedTuple):
-    """What one prompt is rendered from."""
+class _Unrendered(NamedTuple):
+    """What one prompt is rendered from.
+
+    Attributes:
+        problem: The problem.
+        env: Its environment.
+        template: The input template.
+        tools: Schemas for the chat template.
+        place: The problem's place among the distinct ones.
+    """
 
     problem: Problem
     env: str
     template: str | None
     tools: tuple[Mapping[str, Any], ...]
     place: int
-    """The problem's place among the distinct ones."""
 
 
 Rendered = tuple[str, Chat | None] | DataError
 CHUNK = 64
-"""Prompts that a process of data.dataloader_num_workers is given at once."""
+"""Prompts that a process of data.dataloader_num_workers gets at once."""
 CHUNKS_UNDER_WAY = 4
-"""Chunks that are handed out for each of these processes before the first of them is waited for."""
+"""Chunks that are handed out to each of these processes before the first of them is awaited."""
 TOKENISED_AT_ONCE = 256
-"""Prompts in one call of the tokenizer, whose encodings take some hundred times the text's memory."""
+"""Prompts in one call of the tokenizer, whose encodings take about a hundred times the memory of the text."""
 
 
-def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tuple[_Asked, Rendered]]:
-    """Each with its prompt, or with what is wrong with it; in order, however many processes render them."""
+def _rendered(prompts: Iterator[_Unrendered], cfg: Data, tokenizer: Any) -> Iterator[tuple[_Unrendered, Rendered]]:
+    """Yield each prompt with its text, or with its error; in order, however many processes render them."""
     if not (cfg.dataloader_num_workers and cfg.apply_chat_template):
-        yield from ((one, _try(one, cfg, tokenizer)) for one in asked)
+        yield from ((prompt, _try(prompt, cfg, tokenizer)) for prompt in prompts)
         return
-    spawn = get_context("spawn")  # a fork would copy the locks of the driver's threads
+    spawn = get_context("spawn")  # A fork would copy the locks of the driver's threads.
     with ProcessPoolExecutor(cfg.dataloader_num_workers, spawn, _receive, (cfg, tokenizer)) as pool:
-        # Only so many prompts are under way: submitting all of them would hold all of them.
-        under_way: deque[tuple[tuple[_Asked, ...], Future[list[Rendered]]]] = deque()
+        # Only a limited number of prompts is submitted at a time, because submitted prompts are held in memory.
+        under_way: deque[tuple[tuple[_Unrendered, ...], Future[list[Rendered]]]] = deque()
 
-        def finished() -> Iterator[tuple[_Asked, Rendered]]:
+        def finished() -> Iterator[tuple[_Unrendered, Rendered]]:
             chunk, future = under_way.popleft()
             return zip(chunk, future.result(), strict=True)
 
         try:
-            for chunk in batched(asked, CHUNK):
+            for chunk in batched(prompts, CHUNK):
                 under_way.append((chunk, pool.submit(_try_all, chunk)))
                 if len(under_way) > CHUNKS_UNDER_WAY * cfg.dataloader_num_workers:
                     yield from finished()
@@ -412,50 +475,50 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
                 yield from finished()
         except BrokenProcessPool as error:
             raise ConfigError(
-                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or"
-                " because the tokenizer cannot be handed to another process. Lower the number, or leave it out."
+                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: out of memory, or"
+                " because the tokenizer cannot be sent to another process. Lower the number, or leave it out."
             ) from error
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Yield tuples of `size` items, the last one of fewer (itertools.batched, which Python 3.11 lacks)."""
+    """Yield tuples of `size` items; the last one may be shorter (itertools.batched, which Python 3.11 lacks)."""
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch
 
 
 _RECEIVED: list[Any] = []
-"""What a rendering process was sent: the configuration and the tokenizer, once, since reading a large tokenizer takes
-longer than hundreds of prompts."""
+"""Configuration and tokenizer of a rendering process. They are sent once, because reading a large tokenizer takes
+longer than rendering hundreds of prompts."""
 
 
 def _receive(cfg: Data, tokenizer: Any) -> None:
     _RECEIVED[:] = cfg, tokenizer
 
 
-def _try_all(chunk: Sequence[_Asked]) -> list[Rendered]:
-    return [_try(one, *_RECEIVED) for one in chunk]
+def _try_all(chunk: Sequence[_Unrendered]) -> list[Rendered]:
+    return [_try(prompt, *_RECEIVED) for prompt in chunk]
 
 
-def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
+def _try(prompt: _Unrendered, cfg: Data, tokenizer: Any) -> Rendered:
     try:
-        return _render(one.problem, cfg, one.template, tokenizer, one.tools)
+        return _render(prompt.problem, cfg, prompt.template, tokenizer, prompt.tools)
     except DataError as error:
         return error
 
 
-def render_text(p: Problem, template: str | None, tokenizer: Any = None, *, is_rendered: bool = False) -> str:
-    """Return a run's prompt without chat template.
+def render_text(problem: Problem, template: str | None, tokenizer: Any = None, *, is_rendered: bool = False) -> str:
+    """Return the prompt of a run without chat template.
 
     With a tokenizer, special tokens in the row's text are inert, and the prompt begins with the token that the
-    tokenizer puts before every text, if it has one: base models were trained with it. A text that a chat template has
-    rendered (`is_rendered`, data.rendered) has both already and stays as it is.
+    tokenizer puts before every text, if it has one, because base models were trained with it. A text that a chat
+    template has rendered (`is_rendered`, data.rendered) has both already and stays as it is.
 
     Raises:
-        DataError: The input is no text and has no user message.
+        DataError: The input is not text and has no user message.
     """
-    text = p.input if isinstance(p.input, str) else _last_user_text(p, template)
-    columns = templates.texts_of(template, p.extra, p.where)
+    text = problem.input if isinstance(problem.input, str) else _last_user_text(problem, template)
+    columns = templates.texts_of(template, problem.extra, problem.where)
     if tokenizer is None or is_rendered:
         return templates.render(template, text, columns)
     specials = specials_of(tokenizer)
@@ -466,52 +529,60 @@ def render_text(p: Problem, template: str | None, tokenizer: Any = None, *, is_r
 
 
 def _render(
-    p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]
+    problem: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]
 ) -> tuple[str, Chat | None]:
-    """The prompt, and its messages where a chat template rendered them."""
+    """Return the prompt, and its messages if a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template, tokenizer, is_rendered=cfg.rendered), None
-    if isinstance(p.input, str):
-        asked = templates.render(template, p.input, templates.texts_of(template, p.extra, p.where))
-        chat = [{"role": "user", "content": asked}]
+        return render_text(problem, template, tokenizer, is_rendered=cfg.rendered), None
+    if isinstance(problem.input, str):
+        question = templates.render(template, problem.input, templates.texts_of(template, problem.extra, problem.where))
+        chat = [{"role": "user", "content": question}]
     else:
-        chat = p.input
+        chat = problem.input
     specials = specials_of(tokenizer)
-    given = template_of(tokenizer) or ""
-    # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
-    own = {} if without_question(given) == given else {"chat_template": without_question(given)}
-    options = p.extra.get(TEMPLATE_OPTIONS)
+    own_template = template_of(tokenizer) or ""
+    # The template of a model that an earlier run exported wraps questions as that run did. This run has its own
+    # data.input_template, so that part is removed.
+    template_option = (
+        {} if without_question(own_template) == own_template else {"chat_template": without_question(own_template)}
+    )
+    options = problem.extra.get(TEMPLATE_OPTIONS)
     options = options if isinstance(options, Mapping) else {}
-    more = {**({"tools": marked_in(tools, specials)} if tools else {}), **cfg.chat_template_options, **options, **own}
+    arguments = {
+        **({"tools": marked_in(tools, specials)} if tools else {}),
+        **cfg.chat_template_options,
+        **options,
+        **template_option,
+    }
     try:
         shown = marked_in(chat, specials)
-        text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **more))
+        text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **arguments))
     except Exception as error:
-        # the template is a program of the model's: it raises what it likes, mostly about the order of roles
+        # The template is a program of the model's author. It may raise anything, mostly about the order of roles.
         raise DataError(
-            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(error).__name__}:"
+            f"{problem.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(error).__name__}:"
             f" {shorten(str(error))}. Correct the messages, or use --data.input_template without"
             " --data.apply_chat_template."
         ) from None
     if lost := lost_in_context(chat, text):
         raise DataError(
-            f"{p.where}: the model's chat template leaves out a part of the chat in {cfg.input_key!r}: {lost}. Write it"
-            " into a message's content, set data.chat_template_options so that it is kept, or remove the row."
+            f"{problem.where}: the model's chat template leaves out a part of the chat in {cfg.input_key!r}: {lost}."
+            " Write it into a message's content, set data.chat_template_options so that it is kept, or remove the row."
         )
-    return text, Chat(tuple(chat), tools, of_text=isinstance(p.input, str))
+    return text, Chat(tuple(chat), tools, of_text=isinstance(problem.input, str))
 
 
-def _last_user_text(p: Problem, template: str | None) -> str:
-    """What a text template asks of a chat: its last user message, as ToRL does with verl's rows."""
-    messages = p.input if isinstance(p.input, list) else []
+def _last_user_text(problem: Problem, template: str | None) -> str:
+    """Return what a text template uses of a chat: its last user message, as ToRL does with verl's rows."""
+    messages = problem.input if isinstance(problem.input, list) else []
     texts = [
-        m["content"]
-        for m in messages
-        if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)
+        message["content"]
+        for message in messages
+        if isinstance(message, Mapping) and message.get("role") == "user" and isinstance(message.get("content"), str)
     ]
     if template is None or not texts:
         raise DataError(
-            f"{p.where} has a {type(p.input).__name__} as its input, not text. "
+            f"{problem.where} has a {type(problem.input).__name__} as its input, not text. "
             "Set --data.apply_chat_template for chats, or --data.input_template to use the last user message."
         )
     return texts[-1]

@@ -1,11 +1,11 @@
-"""Rows of a question and an answer, as most public sets of problems have them, under many names.
+r"""Rows of a question and an answer. Most public sets of problems have them, under many names.
 
     question    the first of QUESTIONS among the columns: problem, question, prompt, messages, ...
     answer      the first of ANSWERS: answer, final_answer, expected_answer, ...; or in `solution` the last \\boxed{},
-                or what stands behind "####"
+                or what follows "####"
 
-docs/data.md has the table of data sets that are read so. Which column is which is decided by the first row; a row whose
-answer cannot be told from its solution is a bad row.
+docs/data.md has the table of data sets that are read in this way. The first row decides which column is which. A row
+whose answer cannot be found in its solution is a bad row.
 """
 
 from __future__ import annotations
@@ -48,16 +48,21 @@ SOLUTIONS = ("solution", "response", "output", "rationale")
 CHOICES = ("options", "choices")
 SOURCES = ("data_source", "datasource", "source", "dataset")
 NO_ANSWER = ("proof", "notfound")
-"""What NuminaMath-1.5 writes where a problem has no answer to compare with."""
+"""The value that NuminaMath-1.5 has where a problem has no answer to compare with."""
 BEHIND = "####"
-"""GSM8K's mark of the answer."""
+"""GSM8K's mark before the answer."""
 SHORT = 64
-"""Characters of a text that is an answer by itself, not a solution."""
+"""Maximum number of characters of a text that is an answer by itself, not a solution."""
 
 
 class Columns(NamedTuple):
-    """Which columns hold question and answer; the names as the row has them. `answer` None: nothing holds one. `named`:
-    the answer's is the one that the settings name."""
+    """The columns of question and answer, as the row names them.
+
+    Attributes:
+        question: Column of the question.
+        answer: Column of the answer; None if there is none.
+        named: Whether the settings name the column of the answer.
+    """
 
     question: str
     answer: str | None
@@ -67,19 +72,19 @@ class Columns(NamedTuple):
 def columns_of(
     row: Mapping[str, Any], question: str | None = None, answer: str | None = None, *, labels: bool = True
 ) -> Columns | None:
-    """Return the columns of question and answer, the given ones where the row has them.
+    """Return the columns of question and answer; the given ones if the row has them.
 
-    None where there is no question, or no answer though rows need one (`labels`).
+    Returns None if there is no question, or no answer although rows need one (`labels`).
     """
     named = {str(name).lower(): str(name) for name in row}
-    asked = question if question in row else _first(named, QUESTIONS)
-    if asked is None:
+    question_column = question if question in row else _first(named, QUESTIONS)
+    if question_column is None:
         return None
-    named.pop(asked.lower())
-    answered = answer if answer in row else _first(named, (*ANSWERS, *SOLUTIONS))
-    if asked == answered or (answered is None and labels):
+    named.pop(question_column.lower())
+    answer_column = answer if answer in row else _first(named, (*ANSWERS, *SOLUTIONS))
+    if question_column == answer_column or (answer_column is None and labels):
         return None
-    return Columns(asked, answered, named=answer in row)
+    return Columns(question_column, answer_column, named=answer in row)
 
 
 def _first(named: Mapping[str, str], names: Sequence[str]) -> str | None:
@@ -94,12 +99,11 @@ def question_answer(
     Args:
         where: The row, for messages.
         row: The row.
-        columns: Those of question and answer; found here unless given.
-        labels: Whether the row must have an answer. Where it need not, the label is the answer if there is one, else
-            "".
+        columns: The columns of question and answer; None to find them in this row.
+        labels: Whether the row must have an answer. If not, the label is the answer if there is one, else "".
 
     Raises:
-        DataError: The question or the answer is not there, or the question's choices are in another column.
+        DataError: The question or the answer is missing, or the question's choices are in another column.
     """
     columns = columns or columns_of(row, labels=labels)
     if columns is None:
@@ -111,26 +115,27 @@ def question_answer(
         )
     question = question_of(where, columns.question, row.get(columns.question))
     _refuse_choices(where, row, question)
-    answered = columns.answer
-    if answered is None:  # the first row had none; one of another environment may
-        own = columns_of(row, columns.question, labels=False)
-        answered = own and own.answer
+    answer_column = columns.answer
+    if answer_column is None:  # The first row had no answer, but a row of another environment may have one.
+        own_columns = columns_of(row, columns.question, labels=False)
+        answer_column = own_columns and own_columns.answer
     label: Any = ""
-    if answered is not None:
+    if answer_column is not None:
         try:
-            label = _answer(where, answered, row.get(answered))
+            label = _answer(where, answer_column, row.get(answer_column))
         except DataError:
-            if labels or (columns.named and answered.lower() in SOLUTIONS):
+            if labels or (columns.named and answer_column.lower() in SOLUTIONS):
                 raise
     source = next((row[name] for name in SOURCES if isinstance(row.get(name), str)), None)
     return {"prompt": question, "label": label, "meta": {} if source is None else {"datasource": source}}
 
 
 def _answer(where: str, name: str, value: Any) -> Any:
-    """The answer to compare with: text, a number, an object; {"target": [texts]} for several right ones."""
+    """Return the answer to compare with: a text, a number, an object, or {"target": [texts]} for several right
+    answers."""
     if name.lower() == "verification_info":
         value = _verified_by(where, value)
-    if isinstance(value, float) and math.isnan(value):  # what pandas writes for nothing
+    if isinstance(value, float) and math.isnan(value):  # pandas writes NaN for a missing value.
         value = None
     if isinstance(value, Mapping) and isinstance(value.get("aliases"), list):  # TriviaQA
         value = [value.get("value"), *value["aliases"]]
@@ -145,45 +150,45 @@ def _answer(where: str, name: str, value: Any) -> Any:
             f"{where}: {name} is {value!r}: there is no answer to compare with."
             " Leave such rows out: --data.on_bad_row skip."
         )
-    taken = _taken(value)
-    if taken is not None:
-        return taken
+    final_answer = _final_answer(value)
+    if final_answer is not None:
+        return final_answer
     if name.lower() in SOLUTIONS and (len(value) > SHORT or "\n" in value.strip()):
         raise DataError(
-            f"{where}: {name} = {shown(value, 60)} has no \\boxed{{}} and no {BEHIND}, so that its answer cannot be"
-            " told. Write the answer into a column, and name it with --data.label_key, or leave such rows out:"
+            f"{where}: {name} = {shown(value, 60)} has no \\boxed{{}} and no {BEHIND}, so its answer cannot be found."
+            " Write the answer into a column, and name it with --data.label_key, or leave such rows out:"
             " --data.on_bad_row skip."
         )
     return one_of_a_list(value)
 
 
-def _taken(text: str) -> str | None:
-    """The answer that a solution ends with; None for a text that is the answer itself."""
-    _, mark, behind = text.rpartition(BEHIND)
-    if mark and behind.strip() and "\n" not in behind.strip():
-        return behind.strip()
+def _final_answer(text: str) -> str | None:
+    """Return the answer at the end of a solution; None for a text that is the answer itself."""
+    _, mark, after = text.rpartition(BEHIND)
+    if mark and after.strip() and "\n" not in after.strip():
+        return after.strip()
     boxed = last_boxed(text)
     return boxed if boxed and boxed.strip() else None
 
 
 def one_of_a_list(text: str) -> str:
-    """JSON text of a list of one text is that text, as in Skywork-OR1; any other text may be the answer itself."""
+    """Return the text in the JSON text of a list of one text, as in Skywork-OR1; any other text as it is."""
     if not text.lstrip().startswith('["'):
         return text
     try:
-        read = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return str(read[0]) if isinstance(read, list) and len(read) == 1 and isinstance(read[0], str) else text
+    return str(value[0]) if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str) else text
 
 
 def _verified_by(where: str, value: Any) -> Any:
-    """The answer in verification_info (SYNTHETIC-1, INTELLECT-2), JSON text whose ground_truth it is."""
+    """Return the ground_truth in verification_info, which is JSON text in SYNTHETIC-1 and INTELLECT-2."""
     try:
-        read = json.loads(value) if isinstance(value, str) else value
+        parsed = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
-        read = None
-    truth = read.get("ground_truth") if isinstance(read, Mapping) else None
+        parsed = None
+    truth = parsed.get("ground_truth") if isinstance(parsed, Mapping) else None
     if truth is None:
         raise DataError(
             f"{where}: verification_info = {shown(value, 60)} has no ground_truth: the row is verified in another way"
@@ -193,15 +198,15 @@ def _verified_by(where: str, value: Any) -> Any:
 
 
 def _refuse_choices(where: str, row: Mapping[str, Any], question: Any) -> None:
-    """Raise DataError where a question's choices are not in its text: nobody could answer it."""
+    """Raise DataError if a question's choices are not in its text, because then no model could answer it."""
     for name in CHOICES:
         choices = row.get(name)
         if isinstance(choices, Mapping):
             choices = [*choices.values()]
         if not isinstance(choices, list) or not choices:
             continue
-        asked = question if isinstance(question, str) else json.dumps(question, ensure_ascii=False)
-        if not all(str(choice) in asked for choice in choices):
+        text = question if isinstance(question, str) else json.dumps(question, ensure_ascii=False)
+        if not all(str(choice) in text for choice in choices):
             raise DataError(
                 f"{where}: the choices are in column {name!r} and not in the question. Write them into the question,"
                 " with their letters, and name its column with --data.input_key."

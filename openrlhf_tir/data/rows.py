@@ -1,11 +1,11 @@
-"""Rows: a file, a directory or a name -> (where, row). `where` is what an error message points at: "train.jsonl line
+"""Read a file, a directory or a name on the hub as (where, row). `where` is what a message refers to: "train.jsonl line
 17".
 
-JSONL is read by us (json_rows), so that a mistake has a line number and small runs need no heavy import; parquet
-through pyarrow; anything else through datasets.load_dataset.
+JSONL is read here (json_rows.py), so that a mistake has a line number and small runs need no heavy import; parquet is
+read by pyarrow, everything else by datasets.load_dataset.
 
-The last two have columns: an object has the keys of all objects of its column, None where a row has none. Such keys are
-left out below the top, so that a row is the same in whatever file it is.
+The last two have columns: an object has the keys of all objects of its column, with None where a row has none. Such
+keys are removed below the top level, so that a row is the same in whatever file it is.
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ from .json_rows import read_json
 
 Row = tuple[str, dict[str, Any]]
 SPLIT_SETTING = "data.prompt_split (or eval.split)"
-"""What errors call the split; a command that has another name for it puts that in its place."""
+"""The name of the split in errors. A command with another name for it replaces this text."""
 SETTING = "data.prompt_dataset"
-"""What errors call the data set, likewise."""
+"""The name of the data set in errors, in the same way."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
 PARQUET_BUFFER_BYTES = 1 << 20
 PARQUET_BATCH_ROWS = 1024
-"""Rows of a parquet file that are Python objects at a time."""
+"""Rows of a parquet file that are Python objects at the same time."""
 SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
+"""Names with which the files of a split begin."""
 
 
 def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
-    """Every row of a data set, in its own order. A row that cannot be read goes to `bad`.
+    """Yield every row of a data set, in its own order.
 
-    Raises ConfigError when there is no such data set or split, DataError for an unreadable line.
+    Args:
+        source: File, directory or name on the hub.
+        split: The split to read.
+        bad: Gets the rows that cannot be read.
+
+    Raises:
+        ConfigError: There is no such data set or split.
+        DataError: A line cannot be read.
     """
     path = local_path(source, SETTING)
     match place_of(source):
@@ -51,13 +59,14 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
 
 
 def place_of(source: str) -> Literal["file", "directory", "datasets"]:
-    """Return who reads a data set: a file and a directory of files are read here, the rest by `datasets`.
+    """Return what reads a data set: files and directories of files are read here, others by `datasets`.
 
     Raises:
         ConfigError: There is no such data set.
     """
     path = local_path(source, SETTING)
-    is_file, is_dir = (asked(path, question, SETTING) for question in (Path.is_file, Path.is_dir))
+    is_file = asked(path, Path.is_file, SETTING)
+    is_dir = asked(path, Path.is_dir, SETTING)
     if is_file:
         return "file"
     if is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
@@ -79,32 +88,34 @@ def place_of(source: str) -> Literal["file", "directory", "datasets"]:
 def _looks_local(source: str) -> bool:
     if source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1:
         return True
-    # "data/taks": the directory is there, so what is missing is a file of it and no name on the hub
+    # "data/taks" with a directory "data": a file is missing, so this is not a name on the hub.
     return "/" in source and asked(Path(source).parent, Path.is_dir, SETTING)
 
 
 def files_read(source: str, split: str) -> list[Path]:
-    """The files that `read_rows` reads of a data set that is there, as far as they can be told without reading it."""
+    """Return the files that `read_rows` reads of an existing data set, as far as that is known without reading it."""
     path = local_path(source, SETTING)
     if asked(path, Path.is_file, SETTING):
         return [path]
     if asked(path, Path.is_dir, SETTING):
-        with suppress(ConfigError):  # reading says what is wrong with it
-            return [p for p in _files_of(path, split) if p.is_file()]
+        with suppress(ConfigError):  # Reading it raises the same error.
+            return [file for file in _files_of(path, split) if file.is_file()]
     return []
 
 
 def _files_of(directory: Path, split: str) -> list[Path]:
-    files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], SETTING) if p.suffix in SUFFIXES)
+    files = sorted(
+        file for file in asked(directory, lambda folder: [*folder.iterdir()], SETTING) if file.suffix in SUFFIXES
+    )
     if not files:
         raise ConfigError(
             f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point {SETTING} at one that does."
         )
-    of_split = [p for p in files if p.name.startswith(split)]
-    if not of_split and any(p.name.startswith(SPLITS) for p in files):
+    of_split = [file for file in files if file.name.startswith(split)]
+    if not of_split and any(file.name.startswith(SPLITS) for file in files):
         raise ConfigError(
-            f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set"
-            f" {SPLIT_SETTING}."
+            f"Directory {directory} has no file of split {split!r}. It has: {', '.join(file.name for file in files)}."
+            f" Set {SPLIT_SETTING}."
         )
     return of_split or files
 
@@ -124,29 +135,32 @@ def _read_file(path: Path, bad: Bad) -> Iterator[Row]:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    """Rows of a file whose pages may be damaged: pyarrow reports that as its own exceptions, as OSError, or as bytes
-    that are no text."""
+    """Yield the rows of a file whose pages may be damaged.
+
+    pyarrow reports damage as its own exceptions, as OSError, or as bytes that are not text.
+    """
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
 
-    i = 0
+    number = 0
     try:
         # Buffered: otherwise a whole column of a row group is held, which may be the file.
         with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for row in batch.to_pylist():
-                    i += 1
-                    yield f"{path} row {i}", unfilled(row)
+                    number += 1
+                    yield f"{path} row {number}", unfilled(row)
     except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        what = f"is not readable after row {i}" if i else "is not a parquet file"
+        fault = f"is not readable after row {number}" if number else "is not a parquet file"
         raise DataError(
-            f"{path} {what}: {shorten(str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip('.')}."
-            " Convert it again."
+            f"{path} {fault}:"
+            f" {shorten(str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip('.')}. Convert it"
+            " again."
         ) from None
 
 
 def dataset_of(source: str, split: str) -> Any:
-    """Load one split of a saved datasets directory, or of a name on the hub; `name@dir` picks a data_dir, as in
+    """Load one split of a saved datasets directory, or of a name on the hub. `name@dir` selects a data_dir, as in
     OpenRLHF.
 
     Raises:
@@ -163,7 +177,7 @@ def dataset_of(source: str, split: str) -> Any:
             else datasets.load_dataset(name, data_dir=data_dir or None)
         )
     except Exception as error:
-        # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
+        # The hub, the cache and builder scripts may raise anything; it always means that the name cannot be loaded.
         raise fault_of(error)(
             f"Data set {shown(source)} is no local file or directory, and datasets could not load it:"
             f" {type(error).__name__}: {shorten(str(error))}. {_remedy()}"
@@ -179,7 +193,7 @@ def dataset_of(source: str, split: str) -> Any:
 
 def _remedy() -> str:
     if variable := offline_by():
-        return f"{variable} is set, so that only what is in the cache can be had. {RULE}"
+        return f"{variable} is set, so only the cache is used. {RULE}"
     return f"Check the name or the network. {RULE}"
 
 
@@ -189,8 +203,8 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
 
 
 def unfilled(row: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that a column's other objects have. A chat message keeps its content: None is what stands beside
-    calls."""
+    """Remove the keys that only other objects of a column have. A chat message keeps content None, which stands
+    beside calls."""
     return {name: _unfilled(value) for name, value in row.items()}
 
 

@@ -1,12 +1,13 @@
-"""Schemas: a row as a method's own code publishes it -> the columns that we read (input, label, meta). One small
-function each.
+"""Convert a row as a method's own code publishes it to the columns that we read (input, label, meta).
+
+There is one small function for each schema:
 
     orz              {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two;
                      Open-Reasoner-Zero
     dapo             verl's; the problem is taken out of the instructions that DAPO-Math-17k wraps around it
     verl             {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}; ReTool's RL
                      rows, and others
-    torl             verl's, system and user message; a text template asks for the user message
+    torl             verl's, system and user message; a text template uses the user message
     toolrl           verl's, with ToolRL's target text as the answer
     tooln1           raw tools, conversations, answer (tool_n1.py), or verl's
     searchr1         {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for
@@ -16,8 +17,8 @@ function each.
     swegym           agent_schemas.py
     bfcl_multi_turn  bfcl/rows.py
 
-`data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are,
-and others by the columns that they have. ZeroTIR's rows have prompt and label, and need none.
+`data.row_schema` names one. If it is unset, rows that have the columns data.input_key and data.label_key are read as
+they are, and others by the columns that they have. ZeroTIR's rows have prompt and label, and need no schema.
 """
 
 from __future__ import annotations
@@ -38,21 +39,29 @@ from .fields import field, kind, text_of
 from .question_answer import Columns, columns_of, one_of_a_list, question_answer
 
 QUESTION_ANSWER = "question_answer"
-INPUT, LABEL = "prompt", "label"
-"""What a converted row calls its input and its label."""
-DAPO_HEAD, DAPO_TAIL = "Solve the following math problem step by step.", "Remember to put your answer on its own line"
-SEARCH_HEAD, SEARCH_MARK = "Answer the given question.", "Question: "
+INPUT = "prompt"
+"""Column of a converted row's input."""
+LABEL = "label"
+"""Column of a converted row's label."""
+DAPO_HEAD = "Solve the following math problem step by step."
+DAPO_TAIL = "Remember to put your answer on its own line"
+SEARCH_HEAD = "Answer the given question."
+SEARCH_MARK = "Question: "
 
 Row = Mapping[str, Any]
 
 
 def orz(where: str, row: Row) -> dict[str, Any]:
+    """Convert a row of Open-Reasoner-Zero."""
     return {INPUT: text_of(where, row, "0.value"), LABEL: text_of(where, row, "1.ground_truth.value")}
 
 
 def verl(where: str, row: Row, *, labels: bool = True) -> dict[str, Any]:
-    """The label is text, or JSON of what is there. The prompt is a chat, its JSON text, or the problem alone, as in
-    DAPO-Math-17k-Processed; the facts of the reward may be JSON text too. labels: whether the row must have a label."""
+    """Convert a row of verl. The label is text, or JSON of the ground truth.
+
+    The prompt is a chat, its JSON text, or the problem alone, as in DAPO-Math-17k-Processed. The column reward_model
+    may be JSON text too. `labels` says whether the row must have a label.
+    """
     messages = chat_of(field(where, row, "prompt", object, "a list of chat messages"))
     if not isinstance(messages, str | list) or not messages:
         raise DataError(
@@ -76,7 +85,7 @@ def verl(where: str, row: Row, *, labels: bool = True) -> dict[str, Any]:
 
 
 def facts_of(row: Row) -> Any:
-    """Return what verl's column reward_model holds, also where it is JSON text."""
+    """Return the value of verl's column reward_model, also if it is JSON text."""
     facts = row.get("reward_model")
     if isinstance(facts, str):
         with suppress(ValueError, RecursionError):
@@ -94,23 +103,26 @@ def _user_text(where: str, messages: list[Any] | str) -> str:
 
 
 def dapo(where: str, row: Row) -> dict[str, Any]:
-    made = verl(where, row)
-    text = _user_text(where, made[INPUT]).strip()
+    """Convert a row of DAPO-Math-17k: the problem without the instructions around it."""
+    converted = verl(where, row)
+    text = _user_text(where, converted[INPUT]).strip()
     if text.startswith(DAPO_HEAD):
         text = text.partition("\n\n")[2]
         head, _, tail = text.rpartition("\n\n")
         text = head if tail.startswith(DAPO_TAIL) else text
-    return {**made, INPUT: text, LABEL: text_of(where, row, "reward_model.ground_truth")}
+    return {**converted, INPUT: text, LABEL: text_of(where, row, "reward_model.ground_truth")}
 
 
 def torl(where: str, row: Row) -> dict[str, Any]:
-    made = verl(where, row)
-    _user_text(where, made[INPUT])
-    return {**made, LABEL: text_of(where, row, "reward_model.ground_truth")}
+    """Convert a row of ToRL."""
+    converted = verl(where, row)
+    _user_text(where, converted[INPUT])
+    return {**converted, LABEL: text_of(where, row, "reward_model.ground_truth")}
 
 
 def toolrl(where: str, row: Row) -> dict[str, Any]:
-    made = verl(where, row)
+    """Convert a row of ToolRL, whose label is a target text that its reward can read."""
+    converted = verl(where, row)
     target = text_of(where, row, "reward_model.ground_truth")
     if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
         raise DataError(
@@ -118,25 +130,27 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
             " <response>. Correct the row."
         )
     _readable(where, toolrl_reward.gold_calls, target)
-    return made
+    return converted
 
 
 def tooln1(where: str, row: Row) -> dict[str, Any]:
+    """Convert a raw row of Tool-N1, or a row of verl with its list of calls."""
     if "tools" in row and ("answer" in row or "answers" in row):
         messages, calls = tool_n1.convert(where, row)
         return {INPUT: messages, LABEL: calls, "meta": {"datasource": "toolcall"}}
-    made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
+    converted = verl(where, row)
+    label = text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
         raise DataError(
             f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match."
             " Make it a JSON list of calls."
         )
     _readable(where, tooln1_reward.gold_calls, label)
-    return {**made, LABEL: label}
+    return {**converted, LABEL: label}
 
 
 def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) -> None:
-    """The reward reads the true calls. Raises DataError where it cannot."""
+    """Check that the reward can read the true calls. Raises DataError."""
     try:
         gold_calls(label)
     except ValueError as error:
@@ -144,18 +158,18 @@ def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) ->
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
-    """The label is {"target": [answers]}. Of Search-R1's own prompt the question is left: a template has its words."""
+    """Convert a row of Search-R1. The label is {"target": [answers]}; only the question of its prompt is kept."""
     if "golden_answers" in row:
         question, target = text_of(where, row, "question"), row["golden_answers"]
-        made: dict[str, Any] = {}
+        converted: dict[str, Any] = {}
     else:
-        made = verl(where, row)
-        question, target = _user_text(where, made[INPUT]).strip(), facts_of(row)["ground_truth"]
+        converted = verl(where, row)
+        question, target = _user_text(where, converted[INPUT]).strip(), facts_of(row)["ground_truth"]
         if question.startswith(SEARCH_HEAD) and SEARCH_MARK in question:
             question = question.rpartition(SEARCH_MARK)[2].strip()
     target = target.get("target") if isinstance(target, Mapping) else target
     answers = [target] if isinstance(target, str) else target
-    if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
+    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
         raise DataError(
             f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row."
         )
@@ -165,7 +179,7 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
             " Correct or remove the row."
         )
     return {
-        **made,
+        **converted,
         INPUT: question if question.endswith("?") else question + "?",
         LABEL: json.dumps({"target": answers}, ensure_ascii=False),
     }
@@ -186,7 +200,7 @@ SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
 
 
 def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
-    """Raises ConfigError for a schema that is not known."""
+    """Return the schema of a name. Raises ConfigError."""
     if name not in SCHEMAS:
         raise unknown(
             "data.row_schema",
@@ -198,8 +212,13 @@ def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
 
 
 def detected(row: Row, *, keys: tuple[str | None, str | None] = (None, None), labels: bool = True) -> str | None:
-    """The schema that a row's columns and data source show, None where they show none. keys: the columns that the
-    settings name for question and answer. labels: whether rows must have an answer."""
+    """Return the schema that a row's columns and data source show; None if they show none.
+
+    Args:
+        row: The row.
+        keys: The columns that the settings name for question and answer.
+        labels: Whether rows must have an answer.
+    """
     columns = set(row)
     if {"0", "1"} <= columns:
         return "orz"
@@ -234,13 +253,17 @@ def _of_verl(facts: Mapping[str, Any], source: Any) -> str:
 
 
 class Reader(NamedTuple):
-    """How the rows of a data set are read: by a schema, or as they are (None)."""
+    """How the rows of a data set are read.
+
+    Attributes:
+        schema: Their schema; None if they are read as they are.
+        columns: The columns of question and answer in the first row, if the schema is question_answer.
+        labels: Whether rows must have a label.
+    """
 
     schema: str | None
     columns: Columns | None = None
-    """The columns of question and answer in the first row, where the schema is question_answer."""
     labels: bool = True
-    """Whether rows must have a label."""
 
     @classmethod
     def of(
@@ -251,8 +274,15 @@ class Reader(NamedTuple):
         keys: tuple[str | None, str | None] = (None, None),
         labels: bool = True,
     ) -> Reader:
-        """`plain`: the first row has the columns that data.input_key and data.label_key name; `keys` are these.
-        `labels`: whether rows must have a label."""
+        """Return the reader for the data set of a row.
+
+        Args:
+            wanted: data.row_schema; None to detect it.
+            row: The first row.
+            plain: Whether that row has the columns that data.input_key and data.label_key name.
+            keys: These columns.
+            labels: Whether rows must have a label.
+        """
         if wanted is not None:
             named(wanted)
         schema = wanted or (None if plain else detected(row, keys=keys, labels=labels))
@@ -261,17 +291,17 @@ class Reader(NamedTuple):
 
     @property
     def question(self) -> str:
-        """The column that a schema takes the prompt from."""
+        """The column from which a schema takes the prompt."""
         return self.columns.question if self.columns else INPUT
 
     def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
-        """The row converted; what names its environment stays."""
+        """Return the row converted. The name of its environment stays."""
         if self.schema is None:
             return row
         if self.schema == QUESTION_ANSWER:
-            made = question_answer(where, row, self.columns, labels=self.labels)
+            converted = question_answer(where, row, self.columns, labels=self.labels)
         elif self.schema == "verl":
-            made = verl(where, row, labels=self.labels)
+            converted = verl(where, row, labels=self.labels)
         else:
-            made = SCHEMAS[self.schema](where, row)
-        return {**made, env_key: row.get(env_key)}
+            converted = SCHEMAS[self.schema](where, row)
+        return {**converted, env_key: row.get(env_key)}

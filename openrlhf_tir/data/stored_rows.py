@@ -1,11 +1,11 @@
-"""Rows of text columns in an Arrow file that is mapped into memory: however many they are, a process holds few of them.
+"""Rows of text columns in an Arrow file that is mapped into memory, so that a process holds few of them at a time.
 
     with RowWriter(path, ("prompt", "label")) as writer:
         writer.append(("1+1?", "2"))
     rows = StoredRows(writer.source)
     rows[0] == ("1+1?", "2")
 
-Without a path the rows stay in memory, which small data does.
+Without a path the rows stay in memory, as small data does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RowWriter:
 
     @property
     def source(self) -> Source:
-        """What `StoredRows` reads. Only after the writer is closed."""
+        """What `StoredRows` reads. It exists after the writer is closed."""
         assert self._closed is not None, "the writer is still open"
         return self._closed
 
@@ -69,7 +69,7 @@ class RowWriter:
 
 
 class StoredRows(Sequence[tuple[Any, ...]]):
-    """The rows that a RowWriter wrote, as tuples; they are read when they are asked for."""
+    """The rows that a RowWriter wrote, as tuples. They are read when they are accessed."""
 
     def __init__(self, source: Source) -> None:
         opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)

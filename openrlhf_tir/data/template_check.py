@@ -1,9 +1,9 @@
-"""Template check: a chat template, tried on made-up conversations -> how it is used, and what it does to earlier turns.
-Before a run.
+"""Try a chat template on made-up conversations before a run: how it is used, and what it does to earlier turns.
 
-What was sampled stays as it was sampled. A template that would show an earlier turn otherwise (Qwen3 leaves the
-thinking of earlier turns out) is then not followed, and whoever runs the exported model with that template sees other
-contexts than were trained: so it is said."""
+What was sampled stays as it was sampled. A template that would show an earlier turn in another way (Qwen3 leaves the
+thinking of earlier turns out) is not followed, so users who run the exported model with that template see other
+contexts than those that were trained. That is why it is reported.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .chat_template import ChatTemplate, Message, TemplateRefuses, call_id, stan
 
 USER = {"role": "user", "content": "Question?"}
 SEEN = "whatthetoolsaid"
+"""A tool's output that is looked for in the rendered text."""
 TURNS = {
     "plain text": "An answer.",
     "thinking": "<think>\nA thought.\n</think>\n\nAn answer.",
@@ -24,13 +25,18 @@ TURNS = {
 
 
 class Checked(NamedTuple):
-    """`call`: a message that a tool's reply follows must be told to the template as a call; `rewritten`: the TURNS that
-    it shows otherwise later."""
+    """The result of the check.
+
+    Attributes:
+        call: Whether a message that a tool's reply follows must be shown to the template as a call.
+        rewritten: The TURNS that the template shows in another way later.
+    """
 
     call: bool
     rewritten: tuple[str, ...] = ()
 
     def facts(self) -> list[str]:
+        """Return lines to print."""
         if not self.rewritten:
             return []
         return [
@@ -43,8 +49,17 @@ class Checked(NamedTuple):
 def check_template(
     template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message], *, rewrites: str = "keep"
 ) -> Checked:
-    """replies: what a protocol answers to a turn. Raises ConfigError for a template that cannot show them, or rewrites
-    where that is refused."""
+    """Check a chat template.
+
+    Args:
+        template: The template.
+        replies: What a protocol answers to a turn.
+        tools: Schemas of the tools.
+        rewrites: env.template_rewrites, "keep" or "refuse".
+
+    Raises:
+        ConfigError: The template cannot show the replies, or rewrites turns where that is refused.
+    """
     call = _form(template, replies, tools)
     try:
         rewritten = [name for name, turn in TURNS.items() if not call and _rewrites(template, turn, replies, tools)]
@@ -64,43 +79,51 @@ def check_template(
 
 
 def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
-    """Whether a reply is shown only behind a call."""
-    told = ""
+    """Return True if the template shows a reply only after a call."""
+    reason = ""
     for call in (False, True):
         after = [
-            {**m, "content": SEEN, **({"tool_call_id": call_id([USER])} if m["role"] == "tool" else {})}
-            for m in replies
+            {**message, "content": SEEN, **({"tool_call_id": call_id([USER])} if message["role"] == "tool" else {})}
+            for message in replies
         ]
-        called = next((str(m["name"]) for m in replies if m.get("name")), "tool")
+        tool = next((str(message["name"]) for message in replies if message.get("name")), "tool")
         try:
             tail = template.tail([USER], after, tools, call=call)
-            said = stand_in([USER], call=True, word=called) if call else stand_in([USER])
-            again = [USER, said, *after]
+            turn = stand_in([USER], call=True, word=tool) if call else stand_in([USER])
+            # A second turn must work too.
+            longer = [USER, turn, *after]
             template.tail(
-                again,
-                [{**m, "tool_call_id": call_id(again)} if m["role"] == "tool" else m for m in after],
+                longer,
+                [
+                    {**message, "tool_call_id": call_id(longer)} if message["role"] == "tool" else message
+                    for message in after
+                ],
                 tools,
                 call=call,
             )
         except TemplateRefuses as error:
-            told = told or str(error)
+            reason = reason or str(error)
             continue
         if SEEN in tail:
             return call
-        told = told or "the chat template leaves the reply out"
-    roles = ", ".join(sorted({str(m["role"]) for m in replies}))
+        reason = reason or "the chat template leaves the reply out"
+    roles = ", ".join(sorted({str(message["role"]) for message in replies}))
     raise ConfigError(
-        f"The model's chat template cannot show a reply as a message of {roles}: {told}. "
+        f"The model's chat template cannot show a reply as a message of {roles}: {reason}. "
         "Show it as the user's (env.options.role = 'user'), or use a model whose template knows tools."
     )
 
 
 def _rewrites(template: ChatTemplate, turn: str, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
-    """Are two turns and their replies rendered otherwise than they grow here: prompt, turn, tail, turn, tail?"""
+    """Return True if two turns with their replies are rendered otherwise than they grow in an episode: turn, tail,
+    turn, tail."""
     messages: list[Mapping[str, Any]] = [USER]
     grown = template.render(messages, tools)
     for _ in range(2):
-        after = [{"tool_call_id": call_id(messages), **m} if m["role"] == "tool" else m for m in replies]
+        after = [
+            {"tool_call_id": call_id(messages), **message} if message["role"] == "tool" else message
+            for message in replies
+        ]
         grown += turn + template.tail(messages, after, tools)
         messages += [{"role": "assistant", "content": turn}, *after]
     return grown != template.render(messages, tools)

@@ -1,8 +1,8 @@
-"""Prompt templates: a problem's text -> what a base model sees. Raw text, no chat markup.
+"""Prompt templates: the text around a problem that a base model sees. It is raw text without chat markup.
 
-A named template is verbatim from its source, unless it says otherwise, with {input} where the problem goes. Any other
+A named template is verbatim from its source, unless it says otherwise, with {input} in place of the problem. Any other
 template is OpenRLHF's `input_template`: a format string with one {} (a literal brace is doubled), and {name} for each
-other column of the row that the prompt shall have.
+other column of the row that the prompt should contain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZEROTIR = (
     " <answer> answer here </answer>. And your final answer will be extracted automatically by the \\boxed{} tag.\nThis"
     " is the problem:{input}\nAssistant: <think>"
 )
-"""ZeroTIR's `orz_tir`: Open-Reasoner-Zero's prompt plus the sentence about python-code."""
+"""ZeroTIR's `orz_tir`: Open-Reasoner-Zero's prompt with the sentence about python-code."""
 
 TORL = (
     "A conversation between User and Assistant. The user asks a question, and the Assistant solves it.\nUser: Please"
@@ -41,21 +41,21 @@ SEARCHR1 = (
     " inside <answer> and </answer>, without detailed illustrations."
     " For example, <answer> Beijing </answer>. Question: {input}\n"
 )
-"""Search-R1's, a user message."""
+"""Search-R1's prompt, a user message."""
 
 SEARCHR1_PAGES = SEARCHR1.replace(
     "You can search as many times",
     "To read the document that a result is of, write its number as <open> 1 </open>, and to read on <open> 1 page 2"
     " </open>: the page will be shown between <document> and </document>. You can search as many times",
 )
-"""Search-R1's with a sentence about opening documents, for `env.options.pages`."""
+"""Search-R1's prompt with a sentence about opening documents, for `env.options.pages`."""
 
 OTC = SEARCHR1.replace(
     "You can search as many times as your want. If you find",
     "You need to make every search call count and gain helpful results. If you find",
 )
-"""OTC's for search: its sentence about calls in Search-R1's prompt. Its appendix calls the block `<observation>`; what
-is inserted is <information>."""
+"""OTC's prompt for search: its sentence about calls in Search-R1's prompt. Its appendix calls the block
+`<observation>`; the environment inserts <information>."""
 
 RETOOL = (
     "Solve the following problem step by step. You now have the ability to selectively write executable Python code to"
@@ -70,8 +70,8 @@ RETOOL = (
     "Remember to place the final answer in the last part using the format: \n"
     "<answer>\n\\boxed{'The final answer goes here.'}\n</answer>"
 )
-"""ReTool's, a user message (evaluation/prompt_template.json): the prompt of its demonstrations, which a model that was
-fine-tuned on them knows."""
+"""ReTool's prompt, a user message (evaluation/prompt_template.json). It is the prompt of its demonstrations, so a model
+that was fine-tuned on them knows it."""
 
 ARTIST = (
     "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python>"
@@ -79,7 +79,8 @@ ARTIST = (
     " Think on and run more code as often as you need."
     " Give the final answer alone within <answer> </answer>.\n\nProblem: {input}"
 )
-"""ARTIST's for maths, a user message. Its prompt is not published; this asks for the tags of its reward."""
+"""A prompt for ARTIST's mathematics, a user message. The original is not published; this one asks for the tags of its
+reward."""
 
 USER_ASSISTANT = "User: {input}\nAssistant:"
 """The template of the toy task."""
@@ -97,8 +98,11 @@ TEMPLATES = {
 
 
 def resolve(template: str | None) -> str | None:
-    """A template's name or text -> text with {input} or {}. Raises ConfigError where neither a name nor a place for the
-    input is found."""
+    """Return the text of a template's name or text, with {input} or {}; None for no template.
+
+    Raises:
+        ConfigError: It is neither a name nor a text with a place for the input.
+    """
     if template is None or template in TEMPLATES:
         return TEMPLATES.get(template) if template else None
     if "{input}" in template:
@@ -122,8 +126,8 @@ def resolve(template: str | None) -> str | None:
         spec or conversion or (name and not name.isidentifier()) for name, spec, conversion in fields
     ):
         raise ConfigError(
-            f"data.input_template {shown(template)} is no format string with one {{}} for the problem, and {{name}} for"
-            " other columns of the row. Double literal braces: {{}}."
+            f"data.input_template {shown(template)} is not a format string with one {{}} for the problem and {{name}}"
+            " for other columns of the row. Double literal braces: {{}}."
         )
     return template
 
@@ -136,7 +140,7 @@ def columns_of(template: str | None) -> list[str]:
 
 
 def named_columns(template: str | None) -> list[str]:
-    """Return the same of a template that is not resolved yet; none where it cannot be."""
+    """Return the same for a template that is not resolved yet; [] if it cannot be."""
     try:
         return columns_of(resolve(template))
     except ConfigError:
@@ -144,12 +148,12 @@ def named_columns(template: str | None) -> list[str]:
 
 
 def texts_of(template: str | None, columns: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Return the text of each column that a resolved template names: text as it is, anything else as JSON.
+    """Return the text of each column that a resolved template names: text as it is, other values as JSON.
 
     Raises:
         DataError: The row has no such column, or null in it.
     """
-    found = {}
+    texts = {}
     for name in columns_of(template):
         value = columns.get(name)
         if value is None:
@@ -158,12 +162,12 @@ def texts_of(template: str | None, columns: Mapping[str, Any], where: str) -> di
                 f"{where} has no value in column {name!r}, which data.input_template puts into the prompt. Its other"
                 f" columns: {known}. Fill it in, remove the row, or take {{{name}}} out of the template."
             )
-        found[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return found
+        texts[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return texts
 
 
 def render(template: str | None, text: str, columns: Mapping[str, str] | None = None) -> str:
-    """Put `text`, and the texts of the columns that it names, into a resolved template; None leaves `text` alone."""
+    """Put `text`, and the texts of the columns that it names, into a resolved template. None leaves `text` as it is."""
     if template is None:
         return text
     if "{input}" in template:

@@ -1,10 +1,10 @@
-"""Tool-N1: a raw row of tools, conversation and answer -> the chat that its model is asked to continue, and the true
+"""Convert a raw row of Tool-N1 (tools, conversation and answer) to the chat that its model continues, and the true
 calls.
 
     {"tools": JSON, "conversations": JSON, "answer": JSON, "raw_system": text}        as its preprocessing writes them
-    {"query": text, "tools": JSON, "answers": JSON}                                   xLAM's, of which it is made
+    {"query": text, "tools": JSON, "answers": JSON}                                   xLAM's, from which it is made
 
-Source: arXiv 2505.00024, appendix; verl/examples/data_preprocess. The system message says what theirs says, in our
+Source: arXiv 2505.00024, appendix; verl/examples/data_preprocess. The system message has the content of theirs in our
 words: tools one JSON object per line, a thought, then a list of calls, both in one reply.
 """
 
@@ -26,12 +26,13 @@ ROLES = {
     "tool": "tool",
     "function_call": "assistant",
 }
+"""Speaker in a conversation -> role of a chat message."""
 EXPERT = (
     "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the"
     " calls that the question needs, one or more."
     " If no function fits, or a parameter that a function needs is not given, say so."
 )
-"""The system message of a row that has none of its own."""
+"""The system message of a row that has none."""
 TOOL_PROMPT = """# Tool
 
 You are given functions in JSON format within <tools></tools>, one per line:
@@ -53,44 +54,50 @@ If no function is of use, the list is empty: <tool_call>[]</tool_call>"""
 
 
 def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], str]:
-    """(messages, label: JSON list of calls). Raises DataError, also for a call of a function that is not offered."""
+    """Return the messages, and the label as a JSON list of calls.
+
+    Raises:
+        DataError: The row is malformed, or calls a function that is not offered.
+    """
     tools = json_list(where, row, "tools")
-    for i, tool in enumerate(tools):
+    for number, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
-            raise DataError(f"{where}: tools[{i}] is {kind(tool)}, no function with a name. Correct or remove the row.")
+            raise DataError(
+                f"{where}: tools[{number}] is {kind(tool)}, no function with a name. Correct or remove the row."
+            )
     field = "answer" if "answer" in row else "answers"
     calls = json_list(where, row, field)
     names = {tool["name"] for tool in tools}
-    for i, call in enumerate(calls):
+    for number, call in enumerate(calls):
         if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or "arguments" not in call:
             raise DataError(
-                f'{where}: {field}[{i}] is {kind(call)}, not {{"name": text, "arguments": ...}}. Correct or remove the'
-                " row."
+                f'{where}: {field}[{number}] is {kind(call)}, not {{"name": text, "arguments": ...}}.'
+                " Correct or remove the row."
             )
         if call["name"] not in names:
             raise DataError(
-                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools."
+                f"{where}: {field}[{number}] calls {call['name']!r}, which is none of its tools."
                 " Remove the row, as the method does."
             )
     lines = "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools)
-    own = row.get("raw_system") or EXPERT
-    if not isinstance(own, str):
-        raise DataError(f"{where}: raw_system is {kind(own)}. Write text.")
-    system = {"role": "system", "content": own + "\n\n" + TOOL_PROMPT.format(tools=lines)}
+    system_text = row.get("raw_system") or EXPERT
+    if not isinstance(system_text, str):
+        raise DataError(f"{where}: raw_system is {kind(system_text)}. Write text.")
+    system = {"role": "system", "content": system_text + "\n\n" + TOOL_PROMPT.format(tools=lines)}
     return [system, *_conversation(where, row)], json.dumps(calls, ensure_ascii=False)
 
 
 def _conversation(where: str, row: Mapping[str, Any]) -> list[dict[str, str]]:
     if "conversations" not in row:
         return [{"role": "user", "content": text_of(where, row, "query")}]
-    said = json_list(where, row, "conversations")
+    turns = json_list(where, row, "conversations")
     messages = []
-    for i, turn in enumerate(said):
+    for number, turn in enumerate(turns):
         role = ROLES.get(str(turn.get("from", turn.get("role")))) if isinstance(turn, Mapping) else None
         if role is None or not isinstance(turn, Mapping):
             raise DataError(
-                f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": {"|".join(ROLES)}, "value": ...}}. Correct'
-                " or remove the row."
+                f'{where}: conversations[{number}] is {kind(turn)}, not {{"from": {"|".join(ROLES)}, "value": ...}}.'
+                " Correct or remove the row."
             )
         value = turn.get("value", turn.get("content"))
         messages.append(

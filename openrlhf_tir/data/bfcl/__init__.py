@@ -1,1 +1,1 @@
-"""BFCL v3's multi-turn tasks: its rows, the descriptions of its functions, and how a model is asked."""
+"""BFCL v3's multi-turn tasks: their rows, the descriptions of their functions, and their prompts."""

@@ -1,11 +1,11 @@
-"""Functions of BFCL's multi-turn classes: the package's descriptions -> JSON schemas, as OpenAI's {"name",
-"description", "parameters"}.
+"""Convert the package's descriptions of BFCL's multi-turn functions to JSON schemas in OpenAI's form.
 
     DIRECTORY/math_api.json       one description a line: {"name", "description", "parameters": {"type": "dict", ...},
                                   "response": ...}
 
 Source: bfcl_eval, constants/executable_backend_config.py and type_mappings.py; its function-calling handlers convert
-the same way."""
+in the same way.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...errors import DataError
 from ..json_rows import read_json
 
 DIRECTORY = "multi_turn_func_doc"
-"""Beside the files of questions, in the data of the package bfcl-eval."""
+"""Directory of the descriptions, beside the files of questions in the data of the package bfcl-eval."""
 FILES = {
     "GorillaFileSystem": "gorilla_file_system.json",
     "MathAPI": "math_api.json",
@@ -28,21 +28,26 @@ FILES = {
     "TravelAPI": "travel_booking.json",
     "VehicleControlAPI": "vehicle_control.json",
 }
-"""The classes of the multi-turn categories. Those of the agentic ones (web search, memory) are not among them."""
+"""Class of the multi-turn categories -> its file. The agentic classes (web search, memory) are not supported."""
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "list": "array", "bool": "boolean", "any": "string"}
+"""Type of a description -> type of a JSON schema."""
 
 Schema = dict[str, Any]
 
 
 def read_functions(directory: Path) -> dict[str, list[Schema]]:
-    """Class -> schemas of its functions, in the file's order. DataError for a file that is not there, or no such."""
+    """Return class -> schemas of its functions, in the order of the file.
+
+    Raises:
+        DataError: A file is missing, or is not one of descriptions.
+    """
     return {name: [_schema(where, row) for where, row in _rows(directory / file)] for name, file in FILES.items()}
 
 
 def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     if not path.is_file():
         raise DataError(
-            f"{path} is not there: BFCL's multi-turn rows name classes, and this describes the functions of one. "
+            f"{path} does not exist. BFCL's multi-turn rows name classes, and it describes the functions of one. "
             f"Copy the directory {DIRECTORY} of the package bfcl-eval (bfcl_eval/data) beside the file of questions."
         )
     return read_json(path)
@@ -58,17 +63,18 @@ def _schema(where: str, row: Mapping[str, Any]) -> Schema:
 
 
 def _converted(described: Any) -> Any:
-    """With the types of JSON schema. A `type` that is an object is a parameter of that name."""
+    """Return a description with the types of JSON schema. A `type` that is an object is a parameter of that name."""
     if isinstance(described, Mapping):
         return {
-            k: TYPES.get(v, v) if k == "type" and isinstance(v, str) else _converted(v) for k, v in described.items()
+            name: TYPES.get(value, value) if name == "type" and isinstance(value, str) else _converted(value)
+            for name, value in described.items()
         }
-    return [_converted(v) for v in described] if isinstance(described, list) else described
+    return [_converted(value) for value in described] if isinstance(described, list) else described
 
 
 def offered(
     functions: Mapping[str, Sequence[Schema]], classes: Iterable[str], withheld: Iterable[str] = ()
 ) -> list[Schema]:
-    """Schemas of the classes' functions but for those `withheld`. Raises KeyError for a class that is not known."""
+    """Return the schemas of the classes' functions except those `withheld`. Raises KeyError for an unknown class."""
     hidden = set(withheld)
-    return [f for c in classes for f in functions[c] if f["name"] not in hidden]
+    return [function for name in classes for function in functions[name] if function["name"] not in hidden]

@@ -1,4 +1,4 @@
-"""Prompt of a multi-turn task: a system message with the functions and how a call is written, in our words, then the
+"""The prompt of a multi-turn task: a system message, in our words, with the functions and the form of a call, then the
 user's first messages.
 
 tool, hermes, ...   the functions as JSON in the system message, and the tags of that turn protocol
@@ -29,11 +29,11 @@ NOTATION = {
         " <tool_response></tool_response>."
     ),
 }
-"""How the prompt says calls are written, by turn protocol."""
+"""Turn protocol -> how the prompt says that calls are written."""
 MESSAGES = "messages"
 PROTOCOLS = (*NOTATION, MESSAGES)
 CHAT_TOOLS = "chat_tools"
-"""The key of meta whose schemas a row's chat template is told."""
+"""Key of meta with the schemas that a row's chat template is given."""
 
 Message = Mapping[str, Any]
 
@@ -41,16 +41,29 @@ Message = Mapping[str, Any]
 def asked(
     messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], protocol: str
 ) -> tuple[list[Message], dict[str, Any]]:
-    """(prompt, what meta says of it). Raises ConfigError for a protocol that this prompt is not written for."""
+    """Return the prompt, and what meta says about it.
+
+    Args:
+        messages: The user's first messages.
+        functions: Schemas of the functions.
+        protocol: The turn protocol.
+
+    Raises:
+        ConfigError: There is no prompt for this protocol.
+    """
     if protocol not in PROTOCOLS:
         raise ConfigError(
             f"BFCL's multi-turn prompts are written for the protocols {', '.join(PROTOCOLS)}, not {protocol!r}."
             " Set env.protocol to one of them."
         )
-    told: dict[str, Any] = {"functions_told": True}
+    meta: dict[str, Any] = {"functions_told": True}
     parts = [TASK]
     if protocol == MESSAGES:
-        told[CHAT_TOOLS] = [{"type": "function", "function": f} for f in functions]
+        meta[CHAT_TOOLS] = [{"type": "function", "function": function} for function in functions]
     else:
-        parts += ["# Functions", *(json.dumps(f, ensure_ascii=False) for f in functions), NOTATION[protocol]]
-    return [{"role": "system", "content": "\n".join(parts)}, *messages], told
+        parts += [
+            "# Functions",
+            *(json.dumps(function, ensure_ascii=False) for function in functions),
+            NOTATION[protocol],
+        ]
+    return [{"role": "system", "content": "\n".join(parts)}, *messages], meta

@@ -1,12 +1,13 @@
-"""Rows of BFCL's multi-turn files -> ours: the first turn is asked, the rest travels in meta to the environment
-(env_servers/adapters/bfcl).
+"""Convert the rows of BFCL's multi-turn files: the first turn is the prompt, the others travel in meta to the
+environment (env_servers/adapters/bfcl).
 
     {"id", "question": [[messages of a turn], ...], "initial_config", "involved_classes", "ground_truth": [[call, ...],
     ...]}
 
-`ground_truth` is joined by id from the possible_answer file. A turn without messages, of multi_turn_miss_func, is where
-`missed_function` offers what it withheld: {"3": ["sort"]}. `path` and `excluded_function` are for its authors: the
-package reads neither."""
+`ground_truth` is joined by id from the possible_answer file. In a turn without messages, of multi_turn_miss_func,
+`missed_function` offers the functions that it withheld: {"3": ["sort"]}. The package reads neither `path` nor
+`excluded_function`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ Row = Mapping[str, Any]
 
 
 def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
-    """The input is the first turn's messages, the label the true calls of every turn; later turns and the classes'
-    state are in `meta`."""
+    """Convert a row.
+
+    The input is the messages of the first turn, the label the true calls of every turn; later turns and the state of
+    the classes are in `meta`.
+    """
     name = text_of(where, row, "id")
     turns = field(where, row, "question", list, "a list of turns, each a list of chat messages")
-    for i, turn in enumerate(turns):
+    for number, turn in enumerate(turns):
         if not isinstance(turn, list):
             raise DataError(
-                f"{where}: question[{i}] is {kind(turn)}, not a list of chat messages. Correct or remove the row."
+                f"{where}: question[{number}] is {kind(turn)}, not a list of chat messages. Correct or remove the row."
             )
     if not turns or not turns[0]:
         raise DataError(f"{where}: question is {kind(turns)}, without a first message. Correct or remove the row.")
@@ -44,10 +48,11 @@ def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
         raise DataError(
             f"{where}: ground_truth has {len(truth)} turns, question has {len(turns)}. Correct or remove the row."
         )
-    for i, calls in enumerate(truth):
+    for number, calls in enumerate(truth):
         if not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
             raise DataError(
-                f"{where}: ground_truth[{i}] is {kind(calls)}, not a list of calls as text. Correct or remove the row."
+                f"{where}: ground_truth[{number}] is {kind(calls)}, not a list of calls as text. Correct or remove the"
+                " row."
             )
     meta = {
         "datasource": "bfcl_multi_turn",
@@ -60,7 +65,7 @@ def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
 
 
 def _missed(where: str, row: Row) -> dict[str, list[str]]:
-    """Turn, counted from 0 and written as text -> the functions that are offered from then on only."""
+    """Return turn (counted from 0, as text) -> the functions that are offered only from that turn on."""
     missed = row.get("missed_function") or {}
     if not isinstance(missed, Mapping) or not all(
         isinstance(names, list) and all(isinstance(n, str) for n in names) for names in missed.values()
@@ -73,14 +78,14 @@ def _missed(where: str, row: Row) -> dict[str, list[str]]:
 
 
 def with_functions(where: str, row: Row, functions: Mapping[str, Sequence[Schema]], protocol: str) -> dict[str, Any]:
-    """The same, with a prompt that tells the functions of the row's classes as a policy of `protocol` is told them."""
-    made = bfcl_multi_turn(where, row)
-    meta = made["meta"]
-    if strange := [c for c in meta["involved_classes"] if c not in functions]:
+    """Convert a row, with a prompt that shows the functions of its classes in the form of `protocol`."""
+    converted = bfcl_multi_turn(where, row)
+    meta = converted["meta"]
+    if unknown := [name for name in meta["involved_classes"] if name not in functions]:
         raise DataError(
-            f"{where}: involved_classes has {kind(strange[0])}. The multi-turn classes are {', '.join(FILES)}."
+            f"{where}: involved_classes has {kind(unknown[0])}. The multi-turn classes are {', '.join(FILES)}."
             " Correct or remove the row."
         )
     withheld = [name for names in meta["missed_function"].values() for name in names]
-    prompt, told = asked(made["prompt"], offered(functions, meta["involved_classes"], withheld), protocol)
-    return {**made, "prompt": prompt, "meta": meta | told}
+    prompt, prompt_meta = asked(converted["prompt"], offered(functions, meta["involved_classes"], withheld), protocol)
+    return {**converted, "prompt": prompt, "meta": meta | prompt_meta}

@@ -1,7 +1,8 @@
-"""Calls as text, as ToolACE and BFCL write them: "[name(key=value, ...), name(...)]" -> [{"name", "arguments"}].
+"""Read calls as ToolACE and BFCL write them: "[name(key=value, ...), name(...)]" -> [{"name", "arguments"}].
 
-A name may hold spaces ("Market Trends API"), so this is no Python; values are Python or JSON literals (True or true,
-None or null)."""
+A name may contain spaces ("Market Trends API"), so this is not Python. Values are Python or JSON literals (True or
+true, None or null).
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def looks_like_calls(text: str) -> bool:
-    """Whether a turn means to be calls: a bracket around something with parentheses."""
+    """Return True if a turn is meant as calls: brackets around something with parentheses."""
     stripped = text.strip()
     return stripped.startswith("[") and stripped.endswith("]") and "(" in stripped
 
 
 def read_calls(text: str) -> list[dict[str, Any]]:
-    """Raises ValueError for what is no list of calls with named arguments, and for values that JSON cannot hold."""
+    """Return the calls. Raises ValueError if the text is not a list of calls with named arguments that JSON can
+    hold."""
     stripped = text.strip()
     if not looks_like_calls(stripped):
         raise ValueError("no list of calls")
@@ -46,7 +48,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that are in no bracket and no quotes. Raises ValueError where these do not match."""
+    """Split at the commas outside brackets and quotes. Raises ValueError if these do not match."""
     parts, start, depth, quote, skip = [], 0, 0, "", False
     for i, char in enumerate(text):
         if skip:
@@ -71,7 +73,7 @@ def _split(text: str) -> list[str]:
 
 
 def _opens_text(text: str, i: int) -> bool:
-    """An apostrophe in a function's name ("User's Files(") is none that opens a text."""
+    """Return True if a quote opens a text. An apostrophe in a function's name ("User's Files(") does not."""
     before = text[:i].rstrip()
     return not before or before[-1] in "=,:([{"
 

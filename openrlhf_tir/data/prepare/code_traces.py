@@ -1,13 +1,13 @@
-r"""Code traces: worked solutions -> demonstrations with code, as ReTool builds its cold start (arXiv 2504.11536).
+"""Turn worked solutions into demonstrations with code, as ReTool builds its cold start (arXiv 2504.11536).
 
     row        problem, solution, label
-    verified   the solution's own answer is the label's, and a model says so too (dual verification)
-    rewritten  a model replaces calculation by code and what the interpreter shows of it
-    checked    the tags are in order, and the answer is still the label's
+    verified   the solution's own answer is the label, and a model agrees (dual verification)
+    rewritten  a model replaces calculations by code and the output that the interpreter shows
+    checked    the tags are in order, and the answer is still the label
     written    {"messages": [ReTool's prompt, the rewritten solution]}, which `openrlhf-tir sft` reads
 
-A row that fails a stage is left out and counted by its reason. A model that gives no reply is an infrastructure failure
-and ends the command; replies are kept in a file, with which the command goes on where it was.
+A row that fails a stage is left out and counted by reason. A model that does not reply is an infrastructure failure and
+ends the command; replies are kept in a file, so the same command continues from there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Problem:
 Solution:
 {solution}
 """
-"""What the model is asked for, in our words: the paper's prompt is not published."""
+"""The prompt of the model, in our words: the paper's is not published."""
 
 _PART = re.compile(r"(<code>|</code>|<interpreter>|</interpreter>|<answer>|</answer>)")
 _ORDER = {
@@ -69,7 +69,7 @@ _ORDER = {
 _PROGRAM = re.compile(r"\s*```python\n.+?\n```\s*", re.DOTALL)
 
 Ask = Callable[[str], str]
-"""A prompt -> a model's reply; raises TirError where there is none."""
+"""Returns a model's reply to a prompt. Raises TirError if there is none."""
 
 
 class Worked(NamedTuple):
@@ -82,12 +82,13 @@ class Worked(NamedTuple):
 
 
 def format_fault(trace: str) -> str:
-    """Return what is wrong with the form of a rewritten solution, "" where nothing is.
+    """Return what is wrong with the form of a rewritten solution; "" if nothing is.
 
-    A program in a python fence stands in <code>, its output directly behind it in <interpreter>, and the answer in a
-    box in <answer> at the end.
+    A program in a python fence is in <code>, its output directly after it in <interpreter>, and the answer in a box in
+    <answer> at the end.
     """
-    state, programs = "text", 0
+    state = "text"
+    programs = 0
     for part in _PART.split(trace):
         if _PART.fullmatch(part):
             if (state, part) not in _ORDER:
@@ -109,7 +110,7 @@ def format_fault(trace: str) -> str:
 
 
 def demonstration(worked: Worked, rewrite: Ask, judge: Ask | None) -> tuple[dict[str, Any] | None, str]:
-    """Return (a row of messages, "") or (None, the reason why there is none).
+    """Return a row of messages and "", or None and the reason why there is none.
 
     Args:
         worked: The problem and its solution.
@@ -140,7 +141,7 @@ def demonstration(worked: Worked, rewrite: Ask, judge: Ask | None) -> tuple[dict
 def demonstrations(
     rows: Iterable[Worked], rewrite: Ask, judge: Ask | None, workers: int, left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the demonstrations in the order of the rows, `workers` rows at a time; count the others by their reason."""
+    """Yield the demonstrations in the order of the rows, `workers` rows at a time. Count the others by reason."""
     waiting = iter(rows)
     with ThreadPoolExecutor(workers) as pool:
         while batch := list(islice(waiting, workers)):
@@ -152,13 +153,14 @@ def demonstrations(
 
 
 class Replies:
-    """Replies of models by prompt, in a JSONL file that only grows: a second run asks for none of them again."""
+    """Replies of models by prompt, in a JSONL file that only grows, so that a second run asks for none of them
+    again."""
 
     def __init__(self, path: Path | None) -> None:
         """Read the file, if there is one.
 
         Raises:
-            DataError: A line is no reply. The last line may be cut, where the command was killed.
+            DataError: A line is not a reply. Only the last line may be cut, where the command was killed.
         """
         self.path = path
         self.known: dict[str, str] = {}
@@ -174,7 +176,7 @@ class Replies:
                     ) from None
 
     def of(self, name: str, ask: Ask) -> Ask:
-        """Return `ask` with a memory; `name` is the model's, whose replies are its own."""
+        """Return `ask` with a memory. Replies are kept for each model's `name`."""
 
         def remembered(prompt: str) -> str:
             key = hashlib.sha256(f"{name}\0{prompt}".encode(errors="surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""Convert: rows of one schema -> rows of another.
+"""Convert rows of one schema to rows of another.
 
 read   Tool-N1's sources (function_calls.py), or any schema of data/schemas.py  ->  problems
-write  one row of official.py for each; for --to tooln1 with the columns that its own preprocessing leaves in
+write  one row of official.py for each; for --to tooln1 with the columns that its own preprocessing keeps
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Raw = dict[str, Any]
 
 
 class Augment(NamedTuple):
-    """Shares of rows, 0 to 1: augment.py."""
+    """Settings of augment.py: shares of rows from 0 to 1, and the seed."""
 
     mask_names: float = 0.0
     irrelevant: float = 0.0
@@ -41,15 +41,24 @@ def converted(
     augment: Augment | None = None,
     answers: Answers | None = None,
 ) -> Iterator[Any]:
-    """Rows of the schema `to`. `answers`: fields that a row lacks. What Tool-N1's filter drops is counted in
-    `left_out`, by reason; a malformed row goes to `bad`.
+    """Yield rows of the schema `to`.
 
-    Raises ConfigError for an unknown schema, DataError as `bad` does.
+    Args:
+        cfg: The [data] section.
+        to: The schema to write.
+        bad: Gets malformed rows.
+        left_out: Counts by reason what Tool-N1's filter drops.
+        augment: Augmentation of Tool-N1's sources.
+        answers: Fields that the rows lack.
+
+    Raises:
+        ConfigError: The schema is unknown.
+        DataError: A row is malformed, and `bad` raises.
     """
     write = official.writer(to)
-    for i, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers)):
+    for number, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers)):
         try:
-            row = write(problem, i)
+            row = write(problem, number)
         except DataError as error:
             bad(error)
             continue
@@ -94,7 +103,11 @@ def _read(
 
 
 class Answers:
-    """id -> the fields of a second file's rows: BFCL keeps its answers apart. `used`: rows that had one."""
+    """The fields of a second file's rows, by id: BFCL keeps its answers in a separate file.
+
+    Attributes:
+        used: Number of rows that had one.
+    """
 
     def __init__(self, path: Path, bad: Bad) -> None:
         self.used = 0
@@ -114,7 +127,7 @@ class Answers:
         return len(self._of)
 
     def joined(self, row: Raw) -> Raw:
-        """A field that holds null is one that the row lacks."""
+        """Return a row with the fields that it lacks. A field that holds null counts as lacking."""
         answer = self._of.get(str(row.get("id")), {})
         self.used += bool(answer)
         return {**row, **{name: value for name, value in answer.items() if row.get(name) is None}}

@@ -1,7 +1,7 @@
-"""Rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing behind.
+"""Write rows as JSONL, a JSON array or parquet, by the suffix of the file. An unfinished file leaves nothing behind.
 
-Parquet has one set of columns: those of all rows, or the files' own where rows of parquet files are written as they
-were."""
+Parquet has one set of columns: those of all rows, or the files' own if rows of parquet files are written unchanged.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ Row = dict[str, Any]
 
 
 def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes: Sequence[str] = SUFFIXES) -> None:
-    """The file that a command writes at its end. Raises ConfigError for one that cannot be written, for a suffix that
-    is not, and for one of the files that the command reads: what they hold would be gone."""
+    """Check the file that a command will write at its end.
+
+    Args:
+        path: The file.
+        read: The files that the command reads.
+        flag: The flag that names the file, for messages.
+        suffixes: The suffixes that can be written.
+
+    Raises:
+        ConfigError: It cannot be written, has another suffix, or is one of the files that are read.
+    """
     check_new_file(path, flag)
     if path.suffix not in suffixes:
         raise ConfigError(
@@ -33,13 +42,13 @@ def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes
 
 
 def check_apart(one: Path, other: Path, flags: str) -> None:
-    """Raises ConfigError where a command would write two files over one another."""
+    """Raise ConfigError if a command would write two files over one another."""
     if one.resolve() == other.resolve():
         raise ConfigError(f"{flags} are both {one}: one would be written over the other. Give two names.")
 
 
 def columns_of(sources: Sequence[str]) -> Any:
-    """The schema of parquet files that all have the same one, else None: then the columns are those of the rows."""
+    """Return the schema that all of the parquet files have; None otherwise: the columns are then those of the rows."""
     if not sources or not all(Path(source).suffix == ".parquet" and Path(source).is_file() for source in sources):
         return None
     import pyarrow as pa
@@ -48,13 +57,22 @@ def columns_of(sources: Sequence[str]) -> Any:
     try:
         schemas = [pq.read_schema(source).remove_metadata() for source in sources]
     except (pa.ArrowException, OSError):
-        return None  # reading the rows tells what is wrong with the file
+        return None  # Reading the rows reports what is wrong with the file.
     return schemas[0] if all(schema.equals(schemas[0]) for schema in schemas) else None
 
 
 def write_rows(path: Path, rows: Iterable[Any], columns: Any = None) -> int:
-    """How many were written. JSONL is written as the rows come; the other forms are held in memory. `columns`: see
-    columns_of. Raises DataError for what the form cannot hold."""
+    """Write the rows and return their number. JSONL is written row by row; the other formats are held in memory.
+
+    Args:
+        path: The file.
+        rows: The rows.
+        columns: See `columns_of`.
+
+    Raises:
+        DataError: A row does not fit the format.
+        ConfigError: The file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         count = _write(temporary, path.suffix, rows, columns)
@@ -83,7 +101,7 @@ def _write(path: Path, suffix: str, rows: Iterable[Any], columns: Any) -> int:
 
 
 def _json(row: Any, number: int) -> str:
-    """Raises DataError for NaN, a date or bytes: data.json_rows would not read them again, and parquet holds them."""
+    """Return a row as JSON. Raises DataError for NaN, dates and bytes, which parquet holds and JSON does not."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError):
@@ -95,7 +113,7 @@ def _json(row: Any, number: int) -> str:
         raise DataError(f"{where} {said} Or write .parquet, which holds what a parquet file held.") from None
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate came as JSON's escape, and goes as it came
+    except UnicodeEncodeError:  # A lone surrogate was read from an escape of JSON, and is written as one.
         return json.dumps(row)
     return text
 

@@ -1,15 +1,16 @@
-"""Function calls: rows of xLAM, Hammer and ToolACE -> Tool-N1's raw rows, one for each call that a model has to make.
+"""Turn rows of xLAM, Hammer and ToolACE into Tool-N1's raw rows, one for each call that a model has to make.
 
     xlam, hammer   {"query", "tools": JSON, "answers": JSON}
                    one row; Hammer's irrelevance set has answers []
     toolace        {"system": text with the tools as JSON, "conversations": [...]}
-                   a row for each turn of the assistant that calls, what came before it as its history
+                   a row for each turn of the assistant that calls, with the turns before it as its history
 
-    -> {"tools": JSON, "conversations": JSON, "answer": JSON}, which data/tool_n1.py makes a prompt of
+    -> {"tools": JSON, "conversations": JSON, "answer": JSON}, from which data/tool_n1.py makes a prompt
 
-As the method does (arXiv 2505.00024, appendix), a row goes whose calls cannot be read or name a function that is not
-offered: `left_out` counts these by reason. They are facts of the sources, not mistakes of the file; a row without the
-fields is a DataError."""
+As in the method (arXiv 2505.00024, appendix), a row is left out if its calls cannot be read or name a function that is
+not offered: `left_out` counts these by reason. They are properties of the sources, not mistakes of the file. A row
+without the fields is a DataError.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ NO_CALL = "no turn of the assistant calls a function"
 
 
 def xlam(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Raw]:
+    """Yield the raw row of a row of xLAM or Hammer."""
     query = text_of(where, row, "query")
     yield from _offered(
         where,
@@ -41,16 +43,17 @@ def xlam(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator
 
 
 def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Raw]:
+    """Yield a raw row for each turn of a row of ToolACE that calls."""
     tools = _tools_in(where, text_of(where, row, "system"))
-    said: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
     called = False
-    for i, turn in enumerate(field(where, row, "conversations", list, "a list of turns")):
+    for number, turn in enumerate(field(where, row, "conversations", list, "a list of turns")):
         role = ROLES.get(str(turn.get("from", turn.get("role")))) if isinstance(turn, Mapping) else None
         text = turn.get("value", turn.get("content")) if role else None
         if not isinstance(text, str):
             raise DataError(
-                f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": "user" | "assistant" | "tool", "value":'
-                " text}. Correct or remove the row."
+                f'{where}: conversations[{number}] is {kind(turn)}, not {{"from": "user" | "assistant" |'
+                ' "tool", "value": text}. Correct or remove the row.'
             )
         if role == "assistant" and looks_like_calls(text):
             called = True
@@ -58,13 +61,13 @@ def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Itera
                 calls = read_calls(text)
             except ValueError:
                 left_out[UNREADABLE] += 1
-                said.append({"from": "gpt", "value": text})
+                history.append({"from": "gpt", "value": text})
                 continue
-            if said:
-                yield from _offered(where, tools, said, calls, left_out)
-            said.append({"from": "function_call", "value": calls})
+            if history:
+                yield from _offered(where, tools, history, calls, left_out)
+            history.append({"from": "function_call", "value": calls})
         else:
-            said.append(
+            history.append(
                 {"from": {"user": "human", "assistant": "gpt", "tool": "observation"}[str(role)], "value": text}
             )
     if not called:
@@ -72,27 +75,29 @@ def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Itera
 
 
 def _tools_in(where: str, system: str) -> list[Any]:
-    """The first list of objects with names in the text."""
-    at = system.find("[")
-    while at >= 0:
+    """Return the first list of objects with names in the text."""
+    position = system.find("[")
+    while position >= 0:
         try:
-            found, _ = json.JSONDecoder().raw_decode(system, at)
+            value, _ = json.JSONDecoder().raw_decode(system, position)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, list) and found and all(isinstance(t, dict) and "name" in t for t in found):
-            return found
-        at = system.find("[", at + 1)
+            value = None
+        if isinstance(value, list) and value and all(isinstance(tool, dict) and "name" in tool for tool in value):
+            return value
+        position = system.find("[", position + 1)
     raise DataError(
         f"{where}: system is {kind(system)}, without a JSON list of tools that have names. Correct or remove the row."
     )
 
 
 def _offered(
-    where: str, tools: Sequence[Any], said: Sequence[Any], calls: Sequence[Any], left_out: Counter[str]
+    where: str, tools: Sequence[Any], history: Sequence[Any], calls: Sequence[Any], left_out: Counter[str]
 ) -> Iterator[Raw]:
-    for i, tool in enumerate(tools):
+    for number, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
-            raise DataError(f"{where}: tools[{i}] is {kind(tool)}, no function with a name. Correct or remove the row.")
+            raise DataError(
+                f"{where}: tools[{number}] is {kind(tool)}, no function with a name. Correct or remove the row."
+            )
     names = {tool["name"] for tool in tools}
     if not all(
         isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls
@@ -103,7 +108,7 @@ def _offered(
     else:
         yield {
             name: json.dumps(value, ensure_ascii=False)
-            for name, value in (("tools", tools), ("conversations", said), ("answer", calls))
+            for name, value in (("tools", tools), ("conversations", history), ("answer", calls))
         }
 
 
@@ -112,4 +117,4 @@ SOURCES: dict[str, Callable[[str, Mapping[str, Any], Counter[str]], Iterator[Raw
     "toolace": toolace,
     "xlam": xlam,
 }
-"""Schema -> what makes Tool-N1's raw rows of one of its rows."""
+"""Schema -> a function that yields Tool-N1's raw rows of one of its rows."""

@@ -1,14 +1,15 @@
-"""Learning impact: how a row's pass rates over the epochs go with the learning of the whole (LIMR, arXiv 2502.11886,
-equation 1).
+"""Learning impact: how a row's pass rates over the epochs follow the learning of the whole data set (LIMR, arXiv
+2502.11886, equation 1).
 
     s_i = 1 - sum_k (r_i^k - m^k)^2 / sum_k (1 - m^k)^2
 
-r_i^k is row i's pass rate in epoch k, m^k its mean over all rows. A row that goes with the mean has 1, one that is
-right from the start 0, one that is never right less. The paper trains on the rows with 0.6 or more. Example: m = (.25,
-.75), r_i = (0, 1): 1 - (.0625 + .0625) / (.5625 + .0625) = .8.
+r_i^k is the pass rate of row i in epoch k, m^k its mean over all rows. A row that follows the mean has 1, a row that is
+right from the start 0, a row that is never right less. The paper trains on the rows with 0.6 or more. Example: m =
+(.25, .75), r_i = (0, 1): 1 - (.0625 + .0625) / (.5625 + .0625) = .8.
 
-As LIMR's code does, an epoch without a sample takes the value of the next that has one; a row without samples in the
-last epoch has no score."""
+As in LIMR's code, an epoch without a sample takes the value of the next epoch that has one. A row without samples in
+the last epoch has no score.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,15 @@ from ...errors import DataError
 from .outcomes import Outcome
 
 THRESHOLD = 0.6
+"""The paper trains on rows with this score or more."""
 
 
 def learning_impact(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
-    """Row -> score, of the rows that have one. Raises DataError for samples of fewer than two epochs, or that were all
-    right from the start."""
+    """Return the score of every row that has one.
+
+    Raises:
+        DataError: The samples are of fewer than two epochs, or all were right from the start.
+    """
     epochs = sorted({epoch for o in outcomes.values() for epoch in o.samples})
     if len(epochs) < 2:
         raise DataError(

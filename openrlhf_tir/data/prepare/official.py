@@ -1,8 +1,9 @@
-"""Official rows: a problem -> a row as a method's own code publishes it. The inverse of data/schemas.py, one small
-function each.
+"""Write a problem as a row as a method's own code publishes it: the inverse of data/schemas.py, one small function
+each.
 
-What a method's rows have no place for is lost: an environment's name, and `meta` but for its data source. A label of
-another form than a method's is translated (tool_dialogues.py) or refused. `jsonl` is this project's own and keeps all.
+What a method's rows have no place for is lost: the name of an environment, and `meta` except its data source. A label
+of another form than the method's is translated (tool_dialogues.py) or refused. `jsonl` is this project's own form and
+keeps everything.
 """
 
 from __future__ import annotations
@@ -29,91 +30,109 @@ DAPO = (
 """What DAPO-Math-17k wraps around a problem."""
 
 
-def jsonl(p: Problem, i: int) -> dict[str, Any]:
-    """As it is read here without a schema; the label stays text."""
-    row: dict[str, Any] = {"prompt": p.input, "label": p.label}
-    meta = dict(p.meta)
+def jsonl(problem: Problem, i: int) -> dict[str, Any]:
+    """Return the row as it is read here without a schema; the label stays text."""
+    row: dict[str, Any] = {"prompt": problem.input, "label": problem.label}
+    meta = dict(problem.meta)
     if "datasource" in meta:
         row["datasource"] = meta.pop("datasource")
-    return row | ({"env": p.env} if p.env else {}) | ({"meta": meta} if meta else {})
+    return row | ({"env": problem.env} if problem.env else {}) | ({"meta": meta} if meta else {})
 
 
-def zerotir(p: Problem, i: int) -> dict[str, Any]:
+def zerotir(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of ZeroTIR."""
     facts = {
         "uuid": str(i),
         "env_func": "math_tir_async",
-        "gold_ans": answer_of(p),
+        "gold_ans": answer_of(problem),
         "task": "math_tir",
         "template": "ZERO_TIR",
     }
     return {
-        "prompt": text_of(p),
-        "query": text_of(p),
+        "prompt": text_of(problem),
+        "query": text_of(problem),
         "label": json.dumps(facts, ensure_ascii=False),
         "task": "math_tir",
     }
 
 
-def orz(p: Problem, i: int) -> list[dict[str, Any]]:
-    return [{"from": "human", "value": text_of(p)}, {"from": "assistant", "ground_truth": {"value": answer_of(p)}}]
+def orz(problem: Problem, i: int) -> list[dict[str, Any]]:
+    """Return a row of Open-Reasoner-Zero."""
+    return [
+        {"from": "human", "value": text_of(problem)},
+        {"from": "assistant", "ground_truth": {"value": answer_of(problem)}},
+    ]
 
 
-def verl(p: Problem, i: int) -> dict[str, Any]:
-    messages = p.input if isinstance(p.input, list) else [{"role": "user", "content": p.input}]
-    return _verl(p, i, messages, p.label, str(p.meta.get("datasource", "openrlhf_tir")), "MATH")
+def verl(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of verl."""
+    messages = problem.input if isinstance(problem.input, list) else [{"role": "user", "content": problem.input}]
+    return _verl(problem, i, messages, problem.label, str(problem.meta.get("datasource", "openrlhf_tir")), "MATH")
 
 
-def dapo(p: Problem, i: int) -> dict[str, Any]:
-    return _verl(p, i, [{"role": "user", "content": DAPO.replace("{}", text_of(p))}], answer_of(p), "math_dapo", "MATH")
+def dapo(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of DAPO-Math-17k."""
+    return _verl(
+        problem,
+        i,
+        [{"role": "user", "content": DAPO.replace("{}", text_of(problem))}],
+        answer_of(problem),
+        "math_dapo",
+        "MATH",
+    )
 
 
-def torl(p: Problem, i: int) -> dict[str, Any]:
-    messages = [{"role": "system", "content": TORL_SYSTEM}, {"role": "user", "content": text_of(p)}]
-    row = _verl(p, i, messages, answer_of(p), str(p.meta.get("datasource", "openrlhf_tir")), "other")
-    return {**row, "reward_model": {"ground_truth": p.label, "stype": "rule"}}  # "stype" is what its files say
+def torl(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of ToRL."""
+    messages = [{"role": "system", "content": TORL_SYSTEM}, {"role": "user", "content": text_of(problem)}]
+    row = _verl(problem, i, messages, answer_of(problem), str(problem.meta.get("datasource", "openrlhf_tir")), "other")
+    return {**row, "reward_model": {"ground_truth": problem.label, "stype": "rule"}}  # "stype" is what its files say
 
 
-def toolrl(p: Problem, i: int) -> dict[str, Any]:
-    messages, target = chat_of(p), p.label
-    if _form_of(p) == "tooln1":
-        messages, target = tool_dialogues.to_toolrl(p.where, messages, target)
-    return _verl(p, i, messages, target, "rlla", "math")
+def toolrl(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of ToolRL, translated from Tool-N1's form if necessary."""
+    messages, target = chat_of(problem), problem.label
+    if _form_of(problem) == "tooln1":
+        messages, target = tool_dialogues.to_toolrl(problem.where, messages, target)
+    return _verl(problem, i, messages, target, "rlla", "math")
 
 
-def tooln1(p: Problem, i: int) -> dict[str, Any]:
-    messages, calls, raw = chat_of(p), p.label, {}
-    if _form_of(p) == "toolrl":
-        raw = tool_dialogues.to_tooln1(p.where, messages, calls)
-        messages, calls = tool_n1.convert(p.where, raw)
-    row = _verl(p, i, messages, calls, "toolcall", "toolcall")
+def tooln1(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of Tool-N1, translated from ToolRL's form if necessary."""
+    messages, calls, raw = chat_of(problem), problem.label, {}
+    if _form_of(problem) == "toolrl":
+        raw = tool_dialogues.to_tooln1(problem.where, messages, calls)
+        messages, calls = tool_n1.convert(problem.where, raw)
+    row = _verl(problem, i, messages, calls, "toolcall", "toolcall")
     return {**row, "extra_info": {**row["extra_info"], "prompt_type": "qwen"}, **raw}
 
 
-def _form_of(p: Problem) -> str:
-    form = tool_dialogues.form_of(p.label)
+def _form_of(problem: Problem) -> str:
+    form = tool_dialogues.form_of(problem.label)
     if form is None:
         raise DataError(
-            f"{p.where}: the label {shown(p.label, 60)} is neither ToolRL's target nor Tool-N1's list of calls."
-            " Convert it to jsonl or verl."
+            f"{problem.where}: the label {shown(problem.label, 60)} is neither ToolRL's target nor Tool-N1's list of"
+            " calls. Convert it to jsonl or verl."
         )
     return form
 
 
-def searchr1(p: Problem, i: int) -> dict[str, Any]:
-    """Its prompt around the question. The label of our Search-R1 rows holds all gold answers; another is the one."""
-    label = _json(p.label)
-    given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(p)
+def searchr1(problem: Problem, i: int) -> dict[str, Any]:
+    """Return a row of Search-R1, with its prompt around the question. A label may hold all gold answers, or is the
+    only one."""
+    label = _json(problem.label)
+    given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(problem)
     target = [given] if isinstance(given, str) else given
     if not isinstance(target, list) or not all(isinstance(answer, str) for answer in target):
         raise DataError(
-            f"{p.where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row."
+            f"{problem.where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row."
         )
     row = _verl(
-        p,
+        problem,
         i,
-        [{"role": "user", "content": SEARCHR1.replace("{input}", text_of(p))}],
+        [{"role": "user", "content": SEARCHR1.replace("{input}", text_of(problem))}],
         target,
-        str(p.meta.get("datasource", "nq")),
+        str(problem.meta.get("datasource", "nq")),
         "fact-reasoning",
     )
     return {**row, "reward_model": {"style": "rule", "ground_truth": {"target": target}}}
@@ -125,38 +144,41 @@ OTHERS_TASKS = {
     "swe": "SWE-Gym's",
     "toolcall": "Tool-N1's",
 }
-"""Data sources whose label is no answer."""
+"""Data sources whose label is not an answer."""
 
 
-def answer_of(p: Problem) -> str:
-    """The label, where it is one answer. Raises DataError for what only another method's reward reads: several gold
-    answers, calls, an object."""
-    label, source = _json(p.label), p.meta.get("datasource")
+def answer_of(problem: Problem) -> str:
+    """Return the label if it is one answer.
+
+    Raises:
+        DataError: Only another method's reward reads it: several gold answers, calls, an object.
+    """
+    label, source = _json(problem.label), problem.meta.get("datasource")
     if isinstance(source, str) and source in OTHERS_TASKS:
         what = f"one of {OTHERS_TASKS[source]}"
     elif isinstance(label, dict) and "target" in label:
         what = "Search-R1's list of gold answers"
-    elif tool_dialogues.form_of(p.label) == "toolrl":
+    elif tool_dialogues.form_of(problem.label) == "toolrl":
         what = "ToolRL's target"
     elif isinstance(label, dict) or (isinstance(label, list) and any(isinstance(part, dict) for part in label)):
         what = "an object" if isinstance(label, dict) else "a list of objects"
     else:
-        return p.label
+        return problem.label
     raise DataError(
-        f"{p.where}: the label {shown(p.label, 60)} is {what}, where this schema holds one answer as text."
+        f"{problem.where}: the label {shown(problem.label, 60)} is {what}, where this schema holds one answer as text."
         " Convert it to jsonl or verl."
     )
 
 
 def _json(text: str) -> Any:
-    """None where it is none."""
+    """Return the value of a JSON text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _verl(p: Problem, i: int, messages: list[Any], truth: Any, source: str, ability: str) -> dict[str, Any]:
+def _verl(problem: Problem, i: int, messages: list[Any], truth: Any, source: str, ability: str) -> dict[str, Any]:
     reward_model = {"style": "rule", "ground_truth": truth}
     return {
         "data_source": source,
@@ -167,25 +189,26 @@ def _verl(p: Problem, i: int, messages: list[Any], truth: Any, source: str, abil
     }
 
 
-def text_of(p: Problem) -> str:
-    """The problem alone: the text, or the only user message of a chat. Raises DataError for a dialogue."""
-    if isinstance(p.input, str):
-        return p.input
-    said = [m for m in p.input if m.get("role") != "system"]
+def text_of(problem: Problem) -> str:
+    """Return the problem alone: the text, or the only user message of a chat. Raises DataError for a dialogue."""
+    if isinstance(problem.input, str):
+        return problem.input
+    said = [m for m in problem.input if m.get("role") != "system"]
     if len(said) == 1 and said[0].get("role") == "user" and isinstance(said[0].get("content"), str):
         return str(said[0]["content"])
     raise DataError(
-        f"{p.where} is a dialogue of {len(said)} messages, which this schema cannot hold."
+        f"{problem.where} is a dialogue of {len(said)} messages, which this schema cannot hold."
         " Convert it to jsonl, verl, toolrl or tooln1."
     )
 
 
-def chat_of(p: Problem) -> list[Any]:
-    if isinstance(p.input, list):
-        return p.input
+def chat_of(problem: Problem) -> list[Any]:
+    """Return the messages of a problem. Raises DataError if it is a text."""
+    if isinstance(problem.input, list):
+        return problem.input
     raise DataError(
-        f"{p.where}: the input {shown(p.input, 60)} is text; this schema needs chat messages with the tools in them."
-        " Convert it to jsonl or verl."
+        f"{problem.where}: the input {shown(problem.input, 60)} is text; this schema needs chat messages with the tools"
+        " in them. Convert it to jsonl or verl."
     )
 
 
@@ -203,7 +226,7 @@ WRITERS: dict[str, Callable[[Problem, int], Any]] = {
 
 
 def writer(name: str) -> Callable[[Problem, int], Any]:
-    """Raises ConfigError for a schema that is not written."""
+    """Return the writer of a schema. Raises ConfigError if it is not supported."""
     if name not in WRITERS:
         raise unknown("--to", name, WRITERS, "jsonl is what openrlhf-tir reads without being told a schema.")
     return WRITERS[name]

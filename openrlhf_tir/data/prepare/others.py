@@ -1,5 +1,5 @@
-"""Other rows: those that no run reads as they are, and that are made into what it reads (`data convert`), or train a
-cold start elsewhere.
+"""Rows that no run reads directly: `data convert` turns them into rows that a run reads, or they train a cold start
+elsewhere.
 
 xlam, hammer, toolace   function_calls.py
 retool_sft              {"messages": [chat messages, the last one the assistant's], "tools": optional}
@@ -23,6 +23,7 @@ from . import function_calls
 
 
 def retool_sft(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> int:
+    """Check a row of ReTool's cold start; it is one example."""
     messages = field(where, row, "messages", list, "a list of chat messages")
     checks.messages(messages, where, "messages")
     if not messages or messages[-1]["role"] != "assistant":
@@ -44,11 +45,11 @@ def _calls(schema: str) -> Callable[[str, Mapping[str, Any], Counter[str]], int]
 
 
 OTHERS = {"retool_sft": retool_sft, **{schema: _calls(schema) for schema in function_calls.SOURCES}}
-"""Schema -> how many examples a row holds. Raises DataError for a row that is none of the schema's."""
+"""Schema -> a function that returns the number of examples in a row, and raises DataError for a malformed row."""
 
 
 def check_other(cfg: Data, bad: Bad, tick: Callable[[], None]) -> tuple[int, list[str]]:
-    """(good rows, lines about them)."""
+    """Return the number of good rows, and lines about them."""
     read = OTHERS[str(cfg.row_schema)]
     rows = examples = 0
     left_out: Counter[str] = Counter()
@@ -62,4 +63,4 @@ def check_other(cfg: Data, bad: Bad, tick: Callable[[], None]) -> tuple[int, lis
                 rows += 1
             tick()
     facts = [f"{examples} examples"] if cfg.row_schema != "retool_sft" else []
-    return rows, facts + [f"{n} that the method leaves out: {why}" for why, n in left_out.most_common()]
+    return rows, facts + [f"{count} that the method leaves out: {reason}" for reason, count in left_out.most_common()]

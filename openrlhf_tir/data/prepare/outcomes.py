@@ -1,11 +1,12 @@
-"""Outcomes: what was sampled, by a run or an evaluation -> how often each row was answered rightly, by epoch.
+"""How often each row was answered correctly, by epoch, from the samples of a run or an evaluation.
 
-    a run's directory    its trajectories/*.jsonl (logger.trajectories = 1), the groups that filters dropped included
+    a run's directory    its trajectories/*.jsonl (logger.trajectories = 1), with the groups that filters dropped
     a JSONL file         one sample or one problem a line: {"row" or "prompt" or "question", "correct": true | 0..1 |
                          [...], "epoch": 0}
 
-A line is of a row by its name in `row` (data/identity.py), else by its text. Samples that infrastructure lost say
-nothing and are left out."""
+A line belongs to the row that it names in `row` (data/identity.py), else to the row of its text. Samples that
+infrastructure lost are left out.
+"""
 
 from __future__ import annotations
 
@@ -23,37 +24,45 @@ from ..rows import read_rows
 from .decontaminate import asked as question_of
 
 HALF = 0.5
-"""Above it a sample counts as right."""
+"""A sample with a value above it counts as right."""
 TEXTS = ("question", "input", "prompt")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one row: its right and all its samples, by epoch."""
+    """The right samples and all samples of one row, by epoch."""
 
     right: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     samples: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, epoch: int, right: int, samples: int) -> None:
+        """Add samples of an epoch."""
         self.right[epoch] += right
         self.samples[epoch] += samples
 
     @property
     def total(self) -> int:
+        """Number of samples."""
         return sum(self.samples.values())
 
     @property
     def pass_rate(self) -> float:
+        """Share of right samples."""
         return sum(self.right.values()) / self.total
 
     def by_epoch(self) -> dict[int, float]:
-        return {epoch: self.right[epoch] / n for epoch, n in sorted(self.samples.items())}
+        """Return the pass rate of each epoch."""
+        return {epoch: self.right[epoch] / count for epoch, count in sorted(self.samples.items())}
 
 
 def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Outcome]:
-    """A row's name or text -> its outcome. Raises ConfigError for a source that is not there, DataError for a line that
-    says too little."""
-    found: dict[str, Outcome] = {}
+    """Return a row's name or text -> its outcome.
+
+    Raises:
+        ConfigError: A source does not exist.
+        DataError: A line is incomplete.
+    """
+    outcomes: dict[str, Outcome] = {}
     for source in sources:
         path = local_path(source, "--samples")
         if asked(path, Path.is_dir, "--samples"):
@@ -65,29 +74,29 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
                 f"--samples {source} does not exist. Give the directory of a run with --logger.trajectories 1, or a"
                 " JSONL file of samples."
             )
-        before = len(found)
+        previous = len(outcomes)
         any_line = False
         for where, line in lines:
             any_line = True
             tick()
-            _add(found, where, line)
-        if not any_line or (before == len(found) == 0):
+            _add(outcomes, where, line)
+        if not any_line or (previous == len(outcomes) == 0):
             raise DataError(
                 f"--samples {source} holds no sample that was judged."
                 " A run keeps its samples with --logger.trajectories 1."
             )
-    return found
+    return outcomes
 
 
-def _add(found: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> None:
+def _add(outcomes: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> None:
     if line.get("failed"):
         return
     parts = line.get("parts")
-    said = line.get("correct", parts.get("correct") if isinstance(parts, Mapping) else None)
-    values = said if isinstance(said, list) else [said]
-    if not values or not all(isinstance(v, bool | int | float) for v in values):
+    correct = line.get("correct", parts.get("correct") if isinstance(parts, Mapping) else None)
+    values = correct if isinstance(correct, list) else [correct]
+    if not values or not all(isinstance(value, bool | int | float) for value in values):
         raise DataError(
-            f"{where}: correct is {kind(said)}, not true, false, a number, or a list of these."
+            f"{where}: correct is {kind(correct)}, not true, false, a number, or a list of these."
             " Give samples that were judged."
         )
     name = line.get("row") or next(
@@ -101,4 +110,4 @@ def _add(found: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> None
     epoch = line.get("epoch", key[0] if isinstance(key, list) and key else 0)
     if not isinstance(epoch, int):
         raise DataError(f"{where}: epoch is {kind(epoch)}, not a whole number.")
-    found.setdefault(name, Outcome()).add(epoch, sum(v > HALF for v in values), len(values))
+    outcomes.setdefault(name, Outcome()).add(epoch, sum(value > HALF for value in values), len(values))

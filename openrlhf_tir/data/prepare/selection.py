@@ -1,4 +1,4 @@
-"""Selection: outcomes of rows -> which rows are kept, by pass rate or learning impact, and how many of each."""
+"""Select rows by the outcomes of their samples: by pass rate or learning impact, and how many of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from .learning_impact import learning_impact
 from .outcomes import Outcome
 
 BINS = 10
+"""Bins of the printed histogram."""
 WIDTH = 40
 """Characters of the longest bar."""
 
 
 class Selection:
-    """Looks at the problems in their order; then says which are kept, by their places in it."""
+    """Examines the problems in their order, and then says which are kept, by their places in it.
+
+    Args:
+        outcomes: Name of a row -> its outcome.
+        pass_rate: Keep rows between these rates; None for any.
+        impact: Keep rows with this learning impact or more; None for any.
+        min_samples: Rows with fewer samples count as not sampled.
+        keep_unsampled: Whether rows without samples are kept.
+    """
 
     def __init__(
         self,
@@ -27,20 +36,25 @@ class Selection:
         min_samples: int,
         keep_unsampled: bool,
     ) -> None:
-        self.outcomes, self.pass_rate, self.impact = outcomes, pass_rate, impact
-        self.min_samples, self.keep_unsampled = min_samples, keep_unsampled
+        self.outcomes = outcomes
+        self.pass_rate = pass_rate
+        self.impact = impact
+        self.min_samples = min_samples
+        self.keep_unsampled = keep_unsampled
         self.rows = 0
         self.most_samples = 0
         """Samples of the row that has most."""
         self._of: dict[int, str] = {}
-        """Place of a row -> its key in the outcomes."""
+        """Place of a row -> its name in the outcomes."""
         self._scores: dict[str, float] = {}
 
     @property
     def sampled(self) -> int:
+        """Number of rows that have enough samples."""
         return len(self._of)
 
     def look(self, p: Problem) -> None:
+        """Examine the next problem."""
         keys = (row_id(p.input, p.label), asked(p.input).strip())
         key = next((k for k in keys if k in self.outcomes), None)
         if key is not None:
@@ -50,7 +64,7 @@ class Selection:
         self.rows += 1
 
     def kept(self, top: int | None = None) -> set[int]:
-        """Places of the rows that stay. Raises DataError where learning impact cannot be told."""
+        """Return the places of the rows that are kept. Raises DataError if there is no learning impact."""
         chosen = dict(self._of)
         if self.pass_rate is not None:
             low, high = self.pass_rate
@@ -66,7 +80,7 @@ class Selection:
         return self._scores[key] if self.impact is not None else -abs(self.outcomes[key].pass_rate - 0.5)
 
     def facts(self) -> list[str]:
-        """How many rows were sampled, and their pass rates, or scores, as bars."""
+        """Return how many rows were sampled, and their pass rates or scores as bars."""
         keys = set(self._of.values())
         if self.impact is None:
             what, values = "pass rate", [self.outcomes[k].pass_rate for k in keys]

@@ -1,4 +1,4 @@
-"""Summary: the problems of one data set -> what it holds, and what is odd about it."""
+"""Summarise the problems of one data set: what it holds, and what is odd about it."""
 
 from __future__ import annotations
 
@@ -16,39 +16,47 @@ MOST_NAMED = 3
 
 @dataclass(slots=True)
 class Summary:
-    """Fed with problems by `add`; memory holds a short name of each."""
+    """Summary of the problems that are added.
+
+    Attributes:
+        rows: Number of rows.
+        repeated: Rows with input and label of an earlier row.
+        contradictory: Places of rows with an earlier row's input and another label, and of that row.
+        envs: Rows by environment.
+        input_chars: Length of each input.
+        label_chars: Length of each label.
+    """
 
     rows: int = 0
     repeated: int = 0
-    """Rows with input and label of an earlier one."""
     contradictory: list[tuple[str, str]] = field(default_factory=list)
-    """Places of rows with an earlier one's input and another label, and of that row."""
     envs: Counter[str] = field(default_factory=Counter)
     input_chars: list[int] = field(default_factory=list)
     label_chars: list[int] = field(default_factory=list)
     _seen: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def add(self, p: Problem) -> None:
+    def add(self, problem: Problem) -> None:
+        """Add a problem."""
         self.rows += 1
-        self.envs[p.env or "(none named)"] += 1
-        self.input_chars.append(chars(p.input))
-        self.label_chars.append(len(p.label))
-        name, whole = row_id(p.input, ""), row_id(p.input, p.label)
-        first, where = self._seen.setdefault(name, (whole, p.where))
-        if where == p.where:
+        self.envs[problem.env or "(none named)"] += 1
+        self.input_chars.append(chars(problem.input))
+        self.label_chars.append(len(problem.label))
+        name, row_name = row_id(problem.input, ""), row_id(problem.input, problem.label)
+        first, where = self._seen.setdefault(name, (row_name, problem.where))
+        if where == problem.where:
             return
-        if first == whole:
+        if first == row_name:
             self.repeated += 1
         else:
-            self.contradictory.append((p.where, where))
+            self.contradictory.append((problem.where, where))
 
     def facts(self) -> list[str]:
-        """Lines for a person."""
+        """Return lines for a person."""
         if not self.rows:
             return []
         lines = [f"input of {spread(self.input_chars)} characters, label of {spread(self.label_chars)}"]
         if len(self.envs) > 1 or "(none named)" not in self.envs:
-            lines.append("environments: " + ", ".join(f"{name} {n}" for name, n in sorted(self.envs.items())))
+            lines.append("environments: " + ", ".join(f"{name} {count}" for name, count in sorted(self.envs.items())))
         if self.repeated:
             lines.append(f"{self.repeated} rows repeat an earlier one")
         if self.contradictory:
@@ -58,16 +66,18 @@ class Summary:
 
 
 def chars(given: Any) -> int:
-    """Characters of an input: its text, or that of its messages."""
-    return (
-        len(given)
-        if isinstance(given, str)
-        else sum(len(c if isinstance(c := m.get("content"), str) else json.dumps(m)) for m in given)
+    """Return the number of characters of an input: of its text, or of its messages."""
+    if isinstance(given, str):
+        return len(given)
+    contents = (message.get("content") for message in given)
+    return sum(
+        len(content) if isinstance(content, str) else len(json.dumps(message))
+        for message, content in zip(given, contents, strict=True)
     )
 
 
 def spread(values: list[int]) -> str:
-    """Smallest, median and largest."""
+    """Return smallest, median and largest value as text."""
     ordered = sorted(values)
     low, middle, high = ordered[0], ordered[len(ordered) // 2], ordered[-1]
     return f"{low:,}" if low == high else f"{low:,} to {high:,} (median {middle:,})"

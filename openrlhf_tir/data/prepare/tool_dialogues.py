@@ -1,5 +1,5 @@
-"""Tool dialogues: a step of ToolRL as one of Tool-N1, and back. Both are one decision of a dialogue in which tools may
-be called.
+"""Translate a step of ToolRL into one of Tool-N1, and back. Both are one decision of a dialogue in which tools may be
+called.
 
     Tool-N1   system: <tools> with a JSON object per line; then the dialogue's messages
               label [{"name", "arguments"}, ...]
@@ -7,8 +7,8 @@ be called.
               <user>, <obs>, the assistant's blocks
               label <think> <tool_call> {"name", "parameters"} per line, or <think> <response>
 
-What the other has no place for is lost: thoughts, a reply beside calls, Tool-N1's sentence before its tools. Sources:
-arXiv 2504.13958 and 2505.00024; specs of both. ToolRL's system message says what theirs says, in our words.
+What the other form has no place for is lost: thoughts, a reply beside calls, Tool-N1's sentence before its tools.
+Sources: arXiv 2504.13958 and 2505.00024. ToolRL's system message has the content of theirs in our words.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 def form_of(label: str) -> Literal["toolrl", "tooln1"] | None:
-    """Whose label this is, None where it is neither's."""
+    """Return whose label this is; None if it is neither's."""
     if any(tag in label for tag in ("<think>", "<tool_call>", "<response>")):
         return "toolrl"
     try:
@@ -77,7 +77,7 @@ def form_of(label: str) -> Literal["toolrl", "tooln1"] | None:
 
 
 def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> tuple[list[dict[str, str]], str]:
-    """(messages, target) of a step of Tool-N1. Raises DataError where it calls nothing or its tools cannot be found."""
+    """Return the messages and target of a step of Tool-N1. Raises DataError if it calls nothing or has no tools."""
     calls = tooln1.gold_calls(label)
     if not calls:
         raise DataError(
@@ -106,24 +106,27 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
 
 
 def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) -> dict[str, str]:
-    """The raw row of Tool-N1 that a step of ToolRL is. A target without calls calls nothing. Raises DataError where its
-    tools or its calls cannot be read."""
-    said = next((m["content"] for m in messages if m["role"] == "user"), "")
-    if len([m for m in messages if m["role"] != "system"]) != 1 or not str(said).lstrip().startswith(HISTORY):
+    """Return the raw row of Tool-N1 for a step of ToolRL. A target without calls calls nothing.
+
+    Raises:
+        DataError: Its tools or its calls cannot be read.
+    """
+    user_text = next((m["content"] for m in messages if m["role"] == "user"), "")
+    if len([m for m in messages if m["role"] != "system"]) != 1 or not str(user_text).lstrip().startswith(HISTORY):
         raise DataError(
             f"{where}: its prompt is not one user message that starts with {HISTORY!r}, as ToolRL's is. {_KEEP}"
         )
     tools = []
-    for found in _OFFERED.finditer(_system(messages)):
+    for tool in _OFFERED.finditer(_system(messages)):
         try:
-            parameters = json.loads(found["parameters"])
+            parameters = json.loads(tool["parameters"])
         except (ValueError, RecursionError):
             raise DataError(
-                f"{where}: the parameters of tool {found['name']!r} are {shown(found['parameters'], 80)}, no JSON"
+                f"{where}: the parameters of tool {tool['name']!r} are {shown(tool['parameters'], 80)}, no JSON"
                 f" object. {_KEEP}"
             ) from None
         tools.append(
-            {"name": found["name"].strip(), "description": found["description"].strip(), "parameters": parameters}
+            {"name": tool["name"].strip(), "description": tool["description"].strip(), "parameters": parameters}
         )
     if not tools:
         raise DataError(
@@ -133,7 +136,7 @@ def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) ->
     try:
         row = {
             "tools": tools,
-            "conversations": _conversation(str(said).partition(HISTORY)[2]),
+            "conversations": _conversation(str(user_text).partition(HISTORY)[2]),
             "answer": _arguments(target),
         }
     except ValueError as error:
@@ -166,7 +169,7 @@ def _tool(where: str, line: str) -> dict[str, Any]:
 
 
 def _recorded(where: str, message: Mapping[str, Any]) -> str:
-    """A message of Tool-N1's dialogue in ToolRL's records. An assistant's list of calls is the calls."""
+    """Return a message of Tool-N1's dialogue in ToolRL's records. An assistant's list of calls is written as calls."""
     text = message["content"]
     if not isinstance(text, str):
         raise DataError(
@@ -184,7 +187,7 @@ def _recorded(where: str, message: Mapping[str, Any]) -> str:
 
 
 def _block(calls: Calls) -> str:
-    """ToolRL's block of calls. Raises ValueError for arguments that are no object."""
+    """Return ToolRL's block of calls. Raises ValueError for arguments that are not an object."""
     for i, call in enumerate(calls, 1):
         if not isinstance(call["arguments"], dict):
             raise ValueError(
@@ -195,29 +198,29 @@ def _block(calls: Calls) -> str:
 
 
 def _arguments(text: str) -> Calls:
-    """The calls of ToolRL's text in Tool-N1's form. Raises ValueError."""
+    """Return the calls of ToolRL's text in Tool-N1's form. Raises ValueError."""
     return [{"name": call["name"], "arguments": call["parameters"]} for call in toolrl.gold_calls(text)]
 
 
 def _conversation(records: str) -> list[dict[str, Any]]:
-    """ToolRL's records as Tool-N1's turns: what is between user and tools is the assistant's. Raises ValueError."""
+    """Return ToolRL's records as Tool-N1's turns: text between user and tools is the assistant's. Raises ValueError."""
     turns: list[dict[str, Any]] = []
-    at = 0
-    for found in _SAID.finditer(records):
-        turns += _assistant(records[at : found.start()])
-        turns.append({"from": "human" if found[1] == "user" else "observation", "value": found[2].strip()})
-        at = found.end()
-    return turns + _assistant(records[at:])
+    position = 0
+    for record in _SAID.finditer(records):
+        turns += _assistant(records[position : record.start()])
+        turns.append({"from": "human" if record[1] == "user" else "observation", "value": record[2].strip()})
+        position = record.end()
+    return turns + _assistant(records[position:])
 
 
 def _assistant(text: str) -> list[dict[str, Any]]:
-    said = _THOUGHT.sub("", text).strip()
-    if not said:
+    spoken = _THOUGHT.sub("", text).strip()
+    if not spoken:
         return []
     turns: list[dict[str, Any]] = []
-    if "<tool_call>" in said:
-        turns.append({"from": "function_call", "value": _arguments(said)})
-    reply = _RESPONSE.search(said)
+    if "<tool_call>" in spoken:
+        turns.append({"from": "function_call", "value": _arguments(spoken)})
+    reply = _RESPONSE.search(spoken)
     if reply is not None or not turns:
-        turns.append({"from": "gpt", "value": reply[1].strip() if reply else said})
+        turns.append({"from": "gpt", "value": reply[1].strip() if reply else spoken})
     return turns

@@ -1,8 +1,10 @@
-"""Blocks: a message of the assistant -> what it wrote itself, and what a tool wrote inside of it (ReTool's
-<interpreter> ... </interpreter>).
+"""Split a message of the assistant into what it wrote itself and what a tool wrote inside it (ReTool's <interpreter>
+...
+</interpreter>).
 
 A block is masked with the white space around it: in an episode the model stops at </code>, and everything up to its
-next word is the environment's."""
+next word belongs to the environment.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,24 @@ from ...errors import DataError
 
 
 def pattern(blocks: Sequence[str]) -> re.Pattern[str] | None:
-    """A pattern of sft.mask_blocks, each 'BEGIN...END'. None where there is none."""
+    """Return a pattern of sft.mask_blocks, each 'BEGIN...END'; None if there are none."""
     ends = [block.partition("...")[::2] for block in blocks]
     return re.compile("|".join(rf"\s*{re.escape(a)}.*?{re.escape(b)}\s*" for a, b in ends), re.DOTALL) if ends else None
 
 
 def cut(text: str, blocks: Sequence[str], where: str) -> list[tuple[str, bool]]:
-    """(text, whether a tool wrote it), in order; nothing empty. Raises DataError for a block that does not end: the
-    rest would be learned."""
-    found = pattern(blocks)
+    """Return (text, whether a tool wrote it), in order, without empty texts.
+
+    Raises:
+        DataError: A block does not end, so text of a tool would be learned.
+    """
+    mask = pattern(blocks)
     parts: list[tuple[str, bool]] = []
-    at = 0
-    for m in found.finditer(text) if found else ():
-        parts += [(text[at : m.start()], False), (m[0], True)]
-        at = m.end()
-    parts.append((text[at:], False))
+    position = 0
+    for match in mask.finditer(text) if mask else ():
+        parts += [(text[position : match.start()], False), (match[0], True)]
+        position = match.end()
+    parts.append((text[position:], False))
     for block in blocks:
         begin, _, end = block.partition("...")
         if any(begin in part for part, tool in parts if not tool):

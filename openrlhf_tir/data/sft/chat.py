@@ -1,20 +1,20 @@
-"""Chat: messages -> chains of pieces, as the model's chat template renders them. What is learned is what the model
+r"""Turn messages into chains of pieces, as the model's chat template renders them. What is learned is what the model
 would sample.
 
-    <|im_start|>user ... <|im_start|>assistant\\n      template: what stands before the assistant speaks, generation
-                                                      prompt included
+    <|im_start|>user ... <|im_start|>assistant\\n      template: the text before the assistant speaks, with the
+                                                      generation prompt
     Let me see.<|im_end|>                             model: up to the special token that ends the message
-    \\n<|im_start|>user ... <|im_start|>assistant\\n   template: everything up to where it speaks again, replies of
-                                                      tools included
+    \\n<|im_start|>user ... <|im_start|>assistant\\n   template: everything until it speaks again, with replies of tools
 
-A template may render an earlier message in another way once others follow (Qwen3 leaves its thinking out). Then what
-the model reads is not what it wrote, and the conversation becomes several chains, each with the message that is learned
-at its end: no chain shows what no model would see.
+A template may render an earlier message in another way once others follow (Qwen3 leaves its thinking out). Then the
+model reads another text than it wrote, and the conversation becomes several chains, each of which ends with the message
+that is learned: no chain shows what no model would see.
 
 What a template leaves out of a row is not learned silently: a row whose calls, thoughts or contents are missing in the
-rendered text is refused (lost_parts.py), except that thoughts in a field of their own are written as <think> where the
-template keeps that. A template that writes no end behind a message (GLM-4.6) would teach a model never to stop: the
-tokenizer's end of text is learned there, and each message ends its chain."""
+rendered text is refused (lost_parts.py). One exception: thoughts in a separate field are written as <think> if the
+template keeps that. A template that writes no end after a message (GLM-4.6) would teach a model never to stop: the
+tokenizer's end of text is learned there, and each message ends its chain.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from . import blocks
 from .tokens import END, Piece
 
 Chain = list[Piece]
-NO_END = "the chat template writes no end behind this many messages: the tokenizer's end of text is learned there"
+NO_END = "the chat template writes no end after this many messages: the tokenizer's end of text is learned there"
 THOUGHTS = "the chat template leaves the thoughts of this many messages out: they are learned as <think> in the content"
-"""What is counted in `notes`."""
+"""NO_END and THOUGHTS are counted in `notes`."""
 OPENED_CHARS = 200
-"""Characters at the end of a generation prompt that may begin the message."""
+"""Characters at the end of a generation prompt in which a message may begin."""
 _NO_THOUGHT = dict.fromkeys(REASONING)
 
 
 class _Seen(NamedTuple):
-    """The messages in which nothing was found missing, as they were rendered."""
+    """The messages in which nothing was missing, as they were rendered, and their number."""
 
     rendered: str = ""
     how_many: int = 0
@@ -59,7 +59,11 @@ def chains_of(
     """Return the chains of one conversation.
 
     Args:
-        every: The assistant's messages are all learned, else the last.
+        where: The row, for messages.
+        messages: The conversation.
+        tools: Schemas of the tools.
+        template: The chat template.
+        every: Whether all of the assistant's messages are learned; otherwise only the last one.
         masked: sft.mask_blocks.
         notes: Counts what was added to messages, by NO_END and THOUGHTS.
 
@@ -67,8 +71,8 @@ def chains_of(
         DataError: The conversation has nothing to learn, or the template cannot show it.
     """
     notes = Counter() if notes is None else notes
-    said = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-    if not said:
+    assistant_turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    if not assistant_turns:
         raise DataError(
             f"{where}: none of its {len(messages)} messages is the assistant's, so there is nothing to learn."
             " Correct or remove the row."
@@ -78,28 +82,30 @@ def chains_of(
     tools = template.inert(tools)
     chains: list[Chain] = []
     chain: Chain = []
-    so_far = ""
+    rendered_so_far = ""
     seen = _Seen()
-    for i in said if every else said[-1:]:
+    for i in assistant_turns if every else assistant_turns[-1:]:
         checks.learnable(messages[i], where, f"messages[{i}]")
         before, response = _complete_turn(where, messages, i, tools, template, notes, seen)
-        if not before.startswith(so_far):
+        if not before.startswith(rendered_so_far):
             chains.append(chain)
-            chain, so_far = [], ""
+            chain = []
+            rendered_so_far = ""
         written, _ = _end_of(response, template)
-        chain.append(Piece(before[len(so_far) :], "template"))
+        chain.append(Piece(before[len(rendered_so_far) :], "template"))
         chain += [
             Piece(text, "env" if tool else "model", rendered=not tool)
             for text, tool in blocks.cut(written, masked, f"{where}: messages[{i}]")
         ]
-        so_far = before + written
-        seen = _Seen(so_far, i + 1)
+        rendered_so_far = before + written
+        seen = _Seen(rendered_so_far, i + 1)
         if not _ends(written, template):
             notes[NO_END] += 1
             chain[-1] = chain[-1]._replace(text=chain[-1].text.rstrip())
             chain.append(Piece("", "model", END))
             chains.append(chain)
-            chain, so_far = [], ""
+            chain = []
+            rendered_so_far = ""
     return [*chains, *([chain] if chain else [])]
 
 
@@ -112,10 +118,10 @@ def _complete_turn(
     notes: Counter[str],
     seen: _Seen,
 ) -> tuple[str, str]:
-    """Return what `_turn` does, once it is seen that the template leaves nothing out.
+    """Return what `_turn` does, after checking that the template leaves nothing out.
 
-    Messages of the context that an earlier turn has found are not looked for again where they are rendered as they
-    were then.
+    Messages of the context that an earlier turn has checked are not checked again if they are rendered as they were
+    then.
 
     Raises:
         DataError: The template drops a part of a message, and no other way to write the message keeps it.
@@ -128,7 +134,7 @@ def _complete_turn(
     lost = lost_in_response(messages[i], before[-OPENED_CHARS:] + response)
     if lost is None:
         return before, response
-    for name in REASONING:  # the same thoughts under the name that this template reads (gpt-oss's: thinking)
+    for name in REASONING:  # Try the thoughts under the other names: a template reads one (gpt-oss's: thinking).
         renamed = {**messages[i], **_NO_THOUGHT, name: reasoning_of(messages[i])}
         if renamed[name] and not messages[i].get(name):
             before, response = _turn(where, [*messages[:i], renamed], i, tools, template)
@@ -166,14 +172,15 @@ def _turn(
     tools: Sequence[Mapping[str, Any]],
     template: ChatTemplate,
 ) -> tuple[str, str]:
-    """What the model reads before its message i, and the message as it is rendered behind that."""
+    """Return what the model reads before its message i, and that message as it is rendered after it."""
     try:
-        before, whole = template.render(messages[:i], tools), template.render(messages[: i + 1], tools, go_on=False)
+        before = template.render(messages[:i], tools)
+        whole = template.render(messages[: i + 1], tools, go_on=False)
     except TemplateRefuses as error:
         raise DataError(f"{where}: {error}. Correct or remove the row.") from None
     if not whole.startswith(before):
         raise DataError(
-            f"{where}: the chat template does not render messages[{i}] behind its own generation prompt, which ends in"
+            f"{where}: the chat template does not render messages[{i}] after its own generation prompt, which ends in"
             f" {shown(before[-60:], 80)}. Set data.chat_template_options so that it does,"
             " or write rows of prompt and response."
         )
@@ -181,8 +188,11 @@ def _turn(
 
 
 def _end_of(response: str, template: ChatTemplate) -> tuple[str, str]:
-    """The message up to the special token that ends it, and the white space that the template writes behind; all of it
-    where there is no such token."""
+    """Return a message up to the special token that ends it, and the white space that the template writes after that
+    token.
+
+    Without such a token the whole message is returned.
+    """
     pieces = template.pieces(response)
     closing = ""
     if len(pieces) > 1 and not pieces[-1][1] and not pieces[-1][0].strip():

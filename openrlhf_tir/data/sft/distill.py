@@ -1,15 +1,16 @@
-"""Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the
+"""Turn a run's kept trajectories into rows for fine-tuning by rejection sampling. What the model wrote stays the
 model's, word for word.
 
     kept trajectory -> refused, for one reason (the first of REASONS that holds)    counted
-                    -> the same response to the same prompt as another one          duplicate, that of the highest
+                    -> the same response to the same prompt as another one          duplicate; the one of the highest
                                                                                     reward stays
                     -> of each prompt the best `per_prompt`                         over_cap
                     -> {"prompt", "segments": [{"source", "text", "end"}], ...}
 
-Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order
-of files nor the time decides, and short responses have no advantage (Yuan et al., arXiv 2308.01825, keep distinct
-correct paths in the same way)."""
+Best means the highest reward. Between equal rewards a hash of the text decides, so that neither the order of files nor
+the time matters, and short responses have no advantage (Yuan et al., arXiv 2308.01825, keep distinct correct paths in
+the same way).
+"""
 
 from __future__ import annotations
 
@@ -22,28 +23,34 @@ from typing import Any
 from ...errors import DataError
 
 HALF = 0.5
-"""Above it a response counts as correct, as for filters."""
+"""A response with `correct` above it counts as correct, as for filters."""
 REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
 
 FIELDS = (
     "prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason",
     "branches", "runs",
 )  # fmt: skip
-"""What is read of a kept trajectory."""
+"""Columns of a kept trajectory that are read."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """min_reward: lower ones are refused; wrong: incorrect responses are taken too, which asks for a min_reward."""
+    """Which responses are kept.
+
+    Attributes:
+        per_prompt: Maximum number of responses of a prompt.
+        min_reward: Responses of a lower reward are refused; None for no limit.
+        wrong: Whether incorrect responses are taken too, which requires a min_reward.
+    """
 
     per_prompt: int = 4
     min_reward: float | None = None
     wrong: bool = False
 
     def refused(self, row: Row) -> str:
-        """The reason, "" for a response to keep."""
+        """Return the reason for refusing a response; "" if it is kept."""
         if row["failed"]:
             return "failed"
         if row["masked"]:
@@ -61,40 +68,45 @@ class Selection:
 
 @dataclass
 class Distilled:
-    """`rows` in the order of the prompts' first response; `counts`: kept, and what was not by its reason."""
+    """The result.
+
+    Attributes:
+        rows: Rows for `sft`, in the order of the prompts' first response.
+        counts: Number of kept responses, and of the others by reason.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
 
 def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
-    """Select kept trajectories as rows of fine-tuning.
+    """Select responses and convert them to rows for `sft`.
 
     Raises:
-        DataError: A trajectory lacks a field, or does not say how a response ended.
+        DataError: An earlier version kept the trajectories, and they lack a column or the end of a response.
     """
-    out = Distilled()
+    result = Distilled()
     by_prompt: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in kept:
         _check_fields(row)
-        if why := selection.refused(row):
-            out.counts[why] += 1
+        if reason := selection.refused(row):
+            result.counts[reason] += 1
             continue
         _check(row)
         responses, text = by_prompt[row["prompt"]], _text(row)
-        out.counts["duplicate"] += text in responses
+        result.counts["duplicate"] += text in responses
         if text not in responses or _reward(row) > _reward(responses[text]):
             responses[text] = row
     for responses in by_prompt.values():
         best = sorted(responses.items(), key=lambda item: (-_reward(item[1]), zlib.crc32(item[0].encode()), item[0]))
-        out.rows += [_made(row) for _, row in best[: selection.per_prompt]]
-        out.counts["over_cap"] += max(0, len(best) - selection.per_prompt)
-    out.counts["kept"] = len(out.rows)
-    return out
+        result.rows += [_made(row) for _, row in best[: selection.per_prompt]]
+        result.counts["over_cap"] += max(0, len(best) - selection.per_prompt)
+    result.counts["kept"] = len(result.rows)
+    return result
 
 
 def _text(row: Row) -> str:
-    """Who said what, as text: responses that differ in it differ in what is learned, or what it is learned from."""
+    """Return who wrote what as one text. Responses with another text differ in what is learned, or in its context."""
     return "\0".join(f"{run['source']}:{run['text']}" for run in row["runs"])
 
 

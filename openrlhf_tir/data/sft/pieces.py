@@ -1,13 +1,13 @@
-"""Pieces: a row, by its columns -> chains of pieces.
+"""Turn a row, by its columns, into chains of pieces.
 
-    messages, tools?          a chat; `tools` are the schemas that the template is told of, a list or JSON text
-                              (ReTool's SFT rows too)
-    prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask
-                              (openrlhf-tir distill)
-    prompt, response          two texts: the second is learned; TRL calls it completion. Of a chat both are messages
+    messages, tools?          a chat; `tools` are the schemas for the template, a list or JSON text (ReTool's SFT rows)
+    prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}]; the author decides the
+                              mask (openrlhf-tir distill)
+    prompt, response          two texts, the second of which is learned; TRL calls it completion. In a chat both are
+                              messages
     instruction, input, output
                               a system message, a user's message and what is learned (ToolRL's SFT rows)
-    text                      one text: all of it is learned
+    text                      one text, all of which is learned
 
 sft.input_key and sft.output_key name other columns for the same.
 """
@@ -35,12 +35,23 @@ OUTPUTS = ("segments", "response", "completion")
 
 
 class Reader:
-    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict another."""
+    """Reads rows by the [sft] section.
+
+    Args:
+        cfg: The [sft] section.
+        template: The tokenizer's chat template; None if it has none.
+        bos: Begins every text that no chat template renders.
+        specials: Texts of special tokens, which are inert in a row's text.
+
+    Attributes:
+        notes: Counts what was added to the rows' messages (chat.NO_END, chat.THOUGHTS).
+
+    Raises:
+        ConfigError: Settings contradict each other.
+    """
 
     def __init__(self, cfg: Sft, template: ChatTemplate | None, bos: str = "", specials: Sequence[str] = ()) -> None:
-        """bos: what begins every text that no chat template renders. specials: texts that are inert in a row's text.
 
-        `notes` counts what was added to the rows' messages (chat.NO_END, chat.THOUGHTS)."""
         self.cfg = cfg
         self.template = template
         self.bos = bos
@@ -51,24 +62,24 @@ class Reader:
             self._chat_template("sft.apply_chat_template is set")
 
     def __call__(self, where: str, row: Row) -> list[Chain]:
-        """Raises DataError, or ConfigError where the model cannot have such rows at all."""
+        """Return the chains of a row. Raises DataError, or ConfigError if the model cannot have such rows at all."""
         row = self._with_messages(where, row)
-        given, wanted = self._input(where, row)
-        answer = self._output(row, given)
-        if isinstance(wanted, list):
-            return self._chat(where, row, wanted, given, answer)
-        prompt = text_of(where, row, given)
-        if answer == "segments":  # a prompt that a run rendered: its special tokens are meant
+        input_column, input_value = self._input(where, row)
+        output_column = self._output(row, input_column)
+        if isinstance(input_value, list):
+            return self._chat(where, row, input_value, input_column, output_column)
+        prompt = text_of(where, row, input_column)
+        if output_column == "segments":  # A run rendered the prompt, so its special tokens are meant.
             return [_segments(where, prompt, row)]
-        if answer is None:
+        if output_column is None:
             return [[*self._begin(prompt), *self._learned(where, prompt)]]
-        response = text_of(where, row, answer)
+        response = text_of(where, row, output_column)
         if self.cfg.apply_chat_template:
-            said = [
+            messages = [
                 {"role": "user", "content": templates.render(self.prompt_template, prompt)},
                 {"role": "assistant", "content": response},
             ]
-            return self._rendered(where, said, _tools(where, row))
+            return self._rendered(where, messages, _tools(where, row))
         shown = templates.render(self.prompt_template, marked(prompt, self.specials))
         return [[*self._begin(shown), Piece(shown, "template"), *self._learned(where, response)]]
 
@@ -76,17 +87,17 @@ class Reader:
         return [Piece(self.bos, "template")] if self.bos and not text.startswith(self.bos) else []
 
     def _with_messages(self, where: str, row: Row) -> Row:
-        """Return a row of instruction, input and output as one of messages, any other row as it is.
+        """Return a row of instruction, input and output as a row of messages; other rows as they are.
 
-        A row without an input asks by its instruction alone.
+        A row without an input has its instruction as the user's message.
         """
         if self.cfg.input_key is not None or any(row.get(name) is not None for name in INPUTS):
             return row
         if any(row.get(name) is None for name in ("instruction", "output")):
             return row
-        asked = [text_of(where, row, "instruction"), *([text_of(where, row, "input")] if row.get("input") else [])]
-        roles = ("system", "user") if len(asked) > 1 else ("user",)
-        messages = [{"role": role, "content": text} for role, text in zip(roles, asked, strict=True)]
+        texts = [text_of(where, row, "instruction"), *([text_of(where, row, "input")] if row.get("input") else [])]
+        roles = ("system", "user") if len(texts) > 1 else ("user",)
+        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
         return {"messages": [*messages, {"role": "assistant", "content": text_of(where, row, "output")}]}
 
     def _input(self, where: str, row: Row) -> tuple[str, Any]:
@@ -148,20 +159,20 @@ def _tools(where: str, row: Row) -> list[Row]:
 def _segments(where: str, prompt: str, row: Row) -> Chain:
     segments = field(where, row, "segments", list, "a list of segments")
     chain = [Piece(prompt, "template")]
-    for i, s in enumerate(segments):
+    for number, segment in enumerate(segments):
         if (
-            not isinstance(s, Mapping)
-            or s.get("source") not in ("model", "env")
-            or not isinstance(s.get("text"), str)
-            or not isinstance(s.get("end", ""), str)
+            not isinstance(segment, Mapping)
+            or segment.get("source") not in ("model", "env")
+            or not isinstance(segment.get("text"), str)
+            or not isinstance(segment.get("end", ""), str)
         ):
             raise DataError(
-                f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source":'
+                f'{where}: segments[{number}] is {kind(segment)}, no segment. Write {{"source":'
                 ' "model" or "env", "text": "...", "end": "..."}.'
             )
-        text = checks.text(s["text"], where, f"segments[{i}].text")
-        if s["source"] == "model":
-            chain.append(Piece(text, "model", s.get("end", "")))
+        text = checks.text(segment["text"], where, f"segments[{number}].text")
+        if segment["source"] == "model":
+            chain.append(Piece(text, "model", segment.get("end", "")))
         else:
-            chain.append(Piece(text, "template" if s.get("rendered") else "env"))
+            chain.append(Piece(text, "template" if segment.get("rendered") else "env"))
     return chain

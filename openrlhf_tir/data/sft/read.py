@@ -1,5 +1,8 @@
-"""Read: the data sets of a fine-tuning -> SftRows, and facts about them. Everything is read and tokenised before a
-model is loaded, so that bad rows are told at once, all of them with file, line, field and value."""
+"""Read the data sets of a fine-tuning run as rows of tokens, with facts about them.
+
+Everything is read and tokenised before a model is loaded, so that all bad rows are reported at once, with file, line,
+field and value.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,24 @@ from .chat import Chain
 from .pieces import Reader
 from .tokens import SftRow, Vocabulary, digest, tokenised
 
-MOST_TOLD = 50
-"""Bad rows that are told one by one where they refuse the data; the others are counted."""
+MAX_LISTED = 50
+"""Bad rows that are listed when they refuse the data; the others are counted."""
 SETTINGS = {
     "train": {"data.prompt_dataset": "sft.dataset", SPLIT_SETTING: "sft.dataset_split"},
     "eval": {"data.prompt_dataset": "sft.eval_dataset", SPLIT_SETTING: "sft.eval_split"},
 }
-"""What the reader of files calls the settings, and what they are here."""
+"""Names of settings in the reader's errors -> their names here."""
 
 
 @dataclass
 class SftSet:
-    """`counts`: of rows that were read, and of chains of tokens that are too long or hold nothing to learn."""
+    """The rows of one data set.
+
+    Attributes:
+        rows: The rows.
+        counts: Rows that were read, and sequences that are too long or have nothing to learn.
+        said: Further lines to print.
+    """
 
     rows: list[SftRow] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -38,11 +47,13 @@ class SftSet:
 
     @property
     def digest(self) -> str:
-        """The digest of all tokens and weights, in order: it tells whether a resumed run learns from the same rows."""
+        """A digest of all tokens and weights, in order. It shows whether a resumed run learns from the same rows."""
         return digest(self.rows)
 
     def facts(self, named: str, max_len: int) -> list[str]:
-        lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
+        """Return lines to print about the data set `named`."""
+        lengths = [len(row.token_ids) for row in self.rows]
+        learned = sum(row.trained for row in self.rows)
         tokens = (
             f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned;"
             f" the longest has {max(lengths)}"
@@ -66,13 +77,22 @@ def load_set(
     held_out: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> SftSet:
-    """The rows of sft.dataset, or `held_out` those of sft.eval_dataset. `tick` is called for each row.
+    """Read the rows of sft.dataset, or with `held_out` those of sft.eval_dataset.
 
-    Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
+    Args:
+        cfg: The configuration.
+        vocabulary: The tokenizer.
+        template: Its chat template, if it has one.
+        held_out: Whether to read sft.eval_dataset.
+        tick: Called for each row.
+
+    Raises:
+        ConfigError: There is no such data.
+        DataError: Rows are bad (data.on_bad_row), or none is left.
     """
     reader = Reader(cfg.sft, template, vocabulary.bos, tuple(vocabulary.specials))
-    found = SftSet()
-    bad = BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
+    rows = SftSet()
+    bad = BadRows("skip", MAX_LISTED if cfg.data.on_bad_row == "error" else MOST_LISTED)
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
         try:
@@ -80,35 +100,41 @@ def load_set(
         except DataError as error:
             bad(DataError(str(error).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
             continue
-        found.counts["read"] += 1
-        _add(found, chains, vocabulary, cfg.sft.max_len)
+        rows.counts["read"] += 1
+        _add(rows, chains, vocabulary, cfg.sft.max_len)
         tick()
     if bad.count and cfg.data.on_bad_row == "error":
         more = (
             f"\n{bad.count} bad rows. Correct them, or leave them out: --data.on_bad_row skip." if bad.count > 1 else ""
         )
         raise DataError("\n".join(bad.listed) + more)
-    bad.check_some_good(found.counts["read"], names)
-    found.said = [*bad.facts(), *(f"{note}: {count}" for note, count in reader.notes.items())]
-    if not found.rows:
-        why = (
-            ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in found.counts.items() if what != "read")
+    bad.check_some_good(rows.counts["read"], names)
+    rows.said = [*bad.facts(), *(f"{note}: {count}" for note, count in reader.notes.items())]
+    if not rows.rows:
+        reasons = (
+            ", ".join(
+                f"{reason.replace('_', ' ')} {count}" for reason, count in rows.counts.items() if reason != "read"
+            )
             or "it has no rows"
         )
         raise DataError(
-            f"{', '.join(names)}: nothing is left to learn from ({why})."
-            f" {f'Raise sft.max_len = {cfg.sft.max_len}, or give' if found.counts['too_long'] else 'Give'} other rows."
+            f"{', '.join(names)}: nothing is left to learn from ({reasons})."
+            f" {f'Raise sft.max_len = {cfg.sft.max_len}, or give' if rows.counts['too_long'] else 'Give'} other rows."
         )
-    return found
+    return rows
 
 
-def _add(found: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> None:
+def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> None:
     for chain in chains:
         row = tokenised(chain, vocabulary)
-        what = "too_long" if len(row.token_ids) > max_len else "" if row.trained else "nothing_learned"
-        found.counts[what or "kept"] += 1
-        if not what:
-            found.rows.append(row)
+        fault = ""
+        if len(row.token_ids) > max_len:
+            fault = "too_long"
+        elif not row.trained:
+            fault = "nothing_learned"
+        rows.counts[fault or "kept"] += 1
+        if not fault:
+            rows.rows.append(row)
 
 
 def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -121,7 +147,7 @@ def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterat
 
 
 def _renamed(error: TirError, names: Mapping[str, str]) -> TirError:
-    said = str(error)
+    message = str(error)
     for theirs, ours in names.items():
-        said = said.replace(theirs, ours)
-    return type(error)(said)
+        message = message.replace(theirs, ours)
+    return type(error)(message)

@@ -1,10 +1,12 @@
-"""Tokens: pieces of text with who wrote them -> SftRow. The one place where the loss mask of fine-tuning is made.
+r"""Turn pieces of text, each with its author, into a row of tokens. This is the one place that makes the loss mask of
+fine-tuning.
 
     Piece("prompt ...", "template")     its special tokens are special                  weight 0
     Piece("Let me see", "model")        what the model is to write                      weight 1, and so is its `end`
     Piece("\\n<interpreter>4", "env")    ordinary tokens only, whatever a tool printed   weight 0
 
-Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where its samples would."""
+Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where its samples would.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,24 @@ Author = Literal["model", "env", "template"]
 
 
 class SftRow(NamedTuple):
-    """token_ids [T] int32; weights [T] float32, of its loss: 0 where the model did not write it."""
+    """One row of tokens.
+
+    Attributes:
+        token_ids: [T] int32.
+        weights: [T] float32, weights of the loss: 0.0 where the model did not write the token.
+    """
 
     token_ids: np.ndarray
     weights: np.ndarray
 
     @property
     def trained(self) -> int:
+        """Number of tokens that are learned. The first has no prediction."""
         return int((self.weights[1:] > 0).sum())
 
 
 def digest(rows: Iterable[SftRow]) -> str:
-    """The digest of all tokens and weights, in order."""
+    """Return a digest of all tokens and weights, in order."""
     hashing = xxhash.xxh3_128()
     for row in rows:
         hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
@@ -41,10 +49,15 @@ def digest(rows: Iterable[SftRow]) -> str:
 
 
 class Piece(NamedTuple):
-    """`author` "template": rendered by a chat template, or a prompt; its special tokens are meant. "model" and
-    `rendered`: so is the model's text.
+    """A piece of text with one author.
 
-    end: the special token with which the model ended; END for the tokenizer's end of text; "" where it was stopped."""
+    Attributes:
+        text: The text.
+        author: "model", "env", or "template" for a prompt or what a chat template rendered, whose special tokens are
+            meant.
+        end: The special token with which the model ended; END for the tokenizer's end of text; "" if it was stopped.
+        rendered: Whether a chat template rendered the model's text, so that its special tokens are meant.
+    """
 
     text: str
     author: Author
@@ -53,13 +66,19 @@ class Piece(NamedTuple):
 
 
 END = "<end of text>"
-"""The tokenizer's own, whatever it is called."""
+"""Stands for the tokenizer's own end of text, whatever its name is."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """specials: text -> id of every special token; eos: the one that ends a text; bos: the text of the one that begins
-    every text of a base model, "" where there is none."""
+    """A tokenizer.
+
+    Attributes:
+        codec: Encodes text.
+        specials: Text of every special token -> its id.
+        eos: Id of the token that ends a text; None if there is none.
+        bos: Text of the token that begins every text of a base model; "" if there is none.
+    """
 
     codec: Codec
     specials: Mapping[str, int]
@@ -67,12 +86,16 @@ class Vocabulary:
     bos: str = ""
 
     def ids(self, piece: Piece, *, first: bool = False) -> list[int]:
-        """Return a piece's tokens. `first`: it begins the sequence. Raises ConfigError for an end that this vocabulary
-        lacks."""
+        """Return the tokens of a piece. `first` says whether it begins the sequence.
+
+        Raises:
+            ConfigError: The piece has an end, and this vocabulary has none.
+        """
         ids = self._text_ids(piece, first) if piece.text else []
         if not piece.end:
             return ids
-        end = self.specials.get(piece.end, self.eos)  # of another model's vocabulary: what ends a text in this one
+        # A token of another model's vocabulary is replaced by the token that ends a text in this one.
+        end = self.specials.get(piece.end, self.eos)
         if end is None:
             raise ConfigError(
                 "The rows end with an end token (sft.append_eos, or a kept trajectory), and the model's tokenizer has"
@@ -85,14 +108,14 @@ class Vocabulary:
         if first and (piece.author == "template" or piece.rendered):
             return self.codec.encode_prompt(piece.text)
         if piece.author == "template" or piece.rendered:
-            behind = getattr(self.codec, "encode_rendered", self.codec.encode_prompt)
-            return list(behind(piece.text))
-        outside = getattr(self.codec, "inert", None) if piece.author == "env" else None
-        return self.codec.encode(outside(piece.text) if outside else piece.text)
+            encode = getattr(self.codec, "encode_rendered", self.codec.encode_prompt)
+            return list(encode(piece.text))
+        make_inert = getattr(self.codec, "inert", None) if piece.author == "env" else None
+        return self.codec.encode(make_inert(piece.text) if make_inert else piece.text)
 
 
 def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
-    """Token ids with their weight each -> one row. Empty parts are nothing."""
+    """Join token ids, with a weight for each part, to one row. Empty parts are skipped."""
     both = [(np.array(ids, np.int32), np.full(len(ids), weight, np.float32)) for ids, weight in parts if len(ids)]
     if not both:
         return SftRow(np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -100,6 +123,7 @@ def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
 
 
 def tokenised(pieces: Iterable[Piece], vocabulary: Vocabulary) -> SftRow:
+    """Return the pieces as one row of tokens, with weight 1 for what the model writes."""
     return row_of(
         (vocabulary.ids(piece, first=i == 0), float(piece.author == "model")) for i, piece in enumerate(pieces)
     )

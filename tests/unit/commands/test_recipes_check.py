@@ -101,7 +101,7 @@ def test_a_recipe_with_rows_of_its_own_schema_passes(recipe, beside_a_cluster, t
 def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text('{"riddle": "1+1?", "key": "2"}\n')
-    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is no column of .* Known: riddle, key"):
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is not a column of .* Known: riddle, key"):
         check(
             load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU
         )

@@ -84,7 +84,7 @@ def test_a_set_of_which_every_row_is_bad_is_refused_all_the_same(tmp_path):
 
 def test_columns_that_no_row_has_are_a_mistake_of_the_settings(tmp_path):
     path = data_set(tmp_path, ['{"problem": "1"}', '{"problem": "2"}'])
-    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is no column"):
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is not a column"):
         load_prompts(Data(prompt_dataset=path, on_bad_row="skip"))
     odd_first = data_set(tmp_path, ['{"problem": "1"}', GOOD])
     assert len(load_prompts(Data(prompt_dataset=odd_first, on_bad_row="skip"))) == 1

@@ -131,7 +131,7 @@ def test_prompts_of_several_data_sets_know_theirs_and_their_environments_templat
     ("env", "said"),
     [
         (None, "line 2 names no environment in column 'env', and the run has a, b"),
-        ("c", r"line 2: env = 'c' is no environment of this run. Known: a, b\. Add \[envs.c\]"),
+        ("c", r"line 2: env = 'c' is not an environment of this run. Known: a, b\. Add \[envs.c\]"),
     ],
 )
 def test_a_row_without_one_of_the_environments_is_refused_by_its_line(tmp_path, env, said):

@@ -65,11 +65,11 @@ def test_an_array_after_blank_lines_is_an_array(file):
         (b'{"prompt": "x", "label": "1", "meta": {"\\ud800": 1}}', "line 1: a key of meta has the lone surrogate"),
         (b'{"prompt": "x", "label": "1", "env": "\\ud800"}', "line 1: env has the lone surrogate"),
         (b'{"prompt": "x", "label": "1", "datasource": "\\ud800"}', "line 1: datasource has the lone surrogate"),
-        (b'{"prompt": "x", "label": NaN}', "line 1 holds NaN, which is no JSON value"),
+        (b'{"prompt": "x", "label": NaN}', "line 1 holds NaN, which is not a JSON value"),
         (b'{"prompt": "x", "label": "1", "meta": {"k": -Infinity}}', "line 1 holds -Infinity"),
         (
             b'{"prompt": "x", "label": "1", "meta": {"k": 1e999}}',
-            "line 1: meta.k = inf is no number that JSON can hold",
+            "line 1: meta.k = inf is not a number that JSON can hold",
         ),
         (b'{"prompt": "x", "label": ' + b"9" * 5000 + b"}", "line 1 has an integer of more than 4,300 digits"),
         (
@@ -81,11 +81,11 @@ def test_an_array_after_blank_lines_is_an_array(file):
         (b'{"prompt": "x", "label": ' + b"[" * 99 + b"]" * 99 + b"}", "is nested more than 64 deep"),
         (b'{"prompt": 5, "label": "1"}', "line 1: prompt = 5 is a int. Write text, or a list of chat messages"),
         (b'{"prompt": {"a": 1}, "label": "1"}', "is a dict. Write text"),
-        (b'{"prompt": [1], "label": "1"}', "line 1: prompt[0] = 1 is no chat message"),
+        (b'{"prompt": [1], "label": "1"}', "line 1: prompt[0] = 1 is not a chat message"),
         (b'{"prompt": [{"role": "user", "content": 3}], "label": "1"}', "line 1: prompt[0] = "),
         (b'{"prompt": " \\n", "label": "1"}', "line 1 has no input in column 'prompt'"),
         (b'{"prompt": "x", "label": "  "}', "line 1 has no label in column 'label'"),
-        (b'{"prompt": "x", "label": "1", "env": 7}', "line 1: env = 7 is a int, no environment's name"),
+        (b'{"prompt": "x", "label": "1", "env": 7}', "line 1: env = 7 is a int, not the name of an environment"),
         (b'{"prompt": "x", "label": "1", "meta": "text"}', "line 1: meta = 'text' is a str. Write an object"),
         (b'["prompt", "x"]\n', "d.jsonl item 1 is str, not an object with columns"),
         (b'"prompt"\n', "d.jsonl line 1 is str, not an object"),
@@ -106,7 +106,7 @@ def test_a_bad_row_is_refused_with_file_line_and_field(file, raw, fact):
 
 def test_a_zerotir_label_is_checked_inside(file):
     row = {"prompt": "x", "label": '{"gold_ans": "1", "k": NaN}'}
-    assert "line 1: label.k = nan is no number" in refused(file(json.dumps(row).encode()))
+    assert "line 1: label.k = nan is not a number" in refused(file(json.dumps(row).encode()))
     row["label"] = '{"gold_ans": "1", "env_func": ["math_tir"]}'
     assert "env_func ['math_tir']" in refused(file(json.dumps(row).encode()))
 
@@ -168,7 +168,7 @@ def test_a_parquet_file_that_is_none_or_was_cut_is_refused(file, tmp_path):
     ("column", "value", "fact"),
     [
         ("label", b"\xff", "row 1: label = b'\\xff' is a bytes, which JSON cannot hold"),
-        ("label", float("nan"), "row 1: label = nan is no number"),
+        ("label", float("nan"), "row 1: label = nan is not a number"),
         ("label", datetime.date(2026, 1, 1), "is a date, which JSON cannot hold"),
         ("meta", {"t": decimal.Decimal("1.5")}, "row 1: meta.t = Decimal('1.5') is a Decimal"),
         ("prompt", b"x", "row 1: prompt = b'x' is a bytes. Write text"),

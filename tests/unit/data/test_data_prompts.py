@@ -162,7 +162,7 @@ def test_an_unknown_env_func_is_refused_not_guessed(tmp_path):
 
 
 def test_an_unknown_column_lists_the_known_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.input_key = 'question' is no column of .* Known: prompt, label"):
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'question' is not a column of .* Known: prompt, label"):
         tasks(jsonl(tmp_path / "d.jsonl", ROWS), input_key="question")
 
 

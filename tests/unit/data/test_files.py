@@ -108,7 +108,7 @@ def test_rows_of_a_parquet_file_keep_its_columns_and_types(tmp_path):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (float("nan"), "score = nan is no number that JSON can hold"),
+        (float("nan"), "score = nan is not a number that JSON can hold"),
         (datetime.date(2020, 1, 1), "is a date, which JSON cannot hold"),
         (b"png", "is a bytes, which JSON cannot hold"),
     ],

@@ -99,7 +99,7 @@ def test_for_a_chat_in_the_models_own_format_the_template_is_told_the_rows_funct
 
 def test_tools_of_a_row_that_are_none_name_the_line(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", {"prompt": "Hm?", "label": "1", "meta": {"chat_tools": "add"}})
-    with pytest.raises(DataError, match=r"line 1: meta.chat_tools = 'add' is no list of tool schemas"):
+    with pytest.raises(DataError, match=r"line 1: meta.chat_tools = 'add' is not a list of tool schemas"):
         load_prompts(Data(prompt_dataset=str(path)))
 
 
@@ -133,7 +133,7 @@ def test_a_missing_directory_of_functions_says_what_to_copy(tmp_path):
     files(tmp_path)
     (tmp_path / DIRECTORY / "math_api.json").unlink()
     with pytest.raises(
-        DataError, match=f"math_api.json is not there.*Copy the directory {DIRECTORY} of the package bfcl-eval"
+        DataError, match=f"math_api.json does not exist.*Copy the directory {DIRECTORY} of the package bfcl-eval"
     ):
         list(rows_of(find(NAME, tmp_path)))
 

@@ -152,11 +152,11 @@ def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
             },
             "has 2 turns",
         ),
-        ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 is no chat message"),
+        ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 is not a chat message"),
         (
             "apibank_l1",
             {"messages": ["Q"], "label": {"name": "f", "parameters": {}}},
-            "prompt[0] = 'Q' is no chat message",
+            "prompt[0] = 'Q' is not a chat message",
         ),
         ("aime24", {"problem": "half an emoji \ud83d", "answer": 1}, "prompt has the lone surrogate \\ud83d"),
     ],

@@ -50,7 +50,7 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ({"actor__model_name_or_path": "/nowhere/model"}, "Model directory '/nowhere/model' does not exist"),
         ({"data__prompt_dataset": ""}, "data.prompt_dataset is not set"),
         ({"data__prompt_dataset": "/nowhere.jsonl"}, "does not exist"),
-        ({"data__label_key": "answer"}, "data.label_key = 'answer' is no column"),
+        ({"data__label_key": "answer"}, "data.label_key = 'answer' is not a column"),
         ({"data__input_template": "none here"}, "has no {} where the problem goes"),
         ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),

@@ -18,8 +18,8 @@ def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
     said = refused(ready, error=DataError)
     assert (
-        "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the"
-        " column." in said
+        "d.jsonl line 1: env = 'echo' is not an environment of this run. Known: python_tir. Add [envs.echo], or correct"
+        " the column." in said
     )
 
 
@@ -130,7 +130,7 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
             {},
             "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in",
         ),
-        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is no environment of this run. Known: sums, echo."),
+        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is not an environment of this run. Known: sums, echo."),
         (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
         (
             ["sums", "echo"],

@@ -127,7 +127,7 @@ def test_a_template_that_writes_no_generation_prompt_of_the_assistants_is_refuse
     template = ChatTemplate(apply, ["<|im_start|>", "<|im_end|>"])
     with pytest.raises(
         DataError,
-        match=r"does not render messages\[1\] behind its own generation prompt.*Set data.chat_template_options",
+        match=r"does not render messages\[1\] after its own generation prompt.*Set data.chat_template_options",
     ):
         Reader(Config().sft, template)("d line 1", {"messages": [ASKED, SAID]})
 
@@ -317,7 +317,7 @@ def test_of_a_kept_trajectory_who_wrote_it_is_the_mask_and_a_tools_special_token
             "line 1 has none of the columns messages, prompt, text. It has: question. Set sft.input_key",
         ),
         ({"messages": [ASKED]}, "line 1: none of its 1 messages is the assistant's, so there is nothing to learn"),
-        ({"messages": [{"role": "user"}]}, r"messages\[0\] = .* is no chat message"),
+        ({"messages": [{"role": "user"}]}, r"messages\[0\] = .* is not a chat message"),
         ({"messages": [ASKED, SAID], "tools": "[{"}, "line 1: tools is no JSON"),
         ({"prompt": "2+2?"}, "line 1 has no field 'response', text"),
         ({"prompt": "2+2?", "response": 4}, r"line 1: response is 4 \(int\), not text"),
