@@ -1,2 +1,2 @@
-"""Simulation: the real loop, budget, replay and depth controller on a virtual clock, with modelled engines,
+"""Simulate a run: the real loop, scheduler and depth controller on a virtual clock, with models in place of engines,
 environments and learner."""

@@ -1,9 +1,10 @@
-"""Emulated engine: an Engine that sleeps like a cluster's, on the wall clock or on a virtual one. It computes nothing.
+"""An engine that answers when a cluster's engine would, and computes nothing. It sleeps by the clock of its event loop.
 
-    request id -> script -> (tokens, text, stop) ; EngineModel says when they are written; `time_scale` wall-clock
-    seconds per emulated one
+    request id ──> script ──> tokens, text, stop string
+    EngineModel ──> when they are written; `time_scale` is the wall-clock seconds of an emulated second
 
-For benchmarks of everything around an engine, and for load that no machine here could decode. Token ids are all TOKEN.
+It is for benchmarks of everything around an engine, and for load that no machine here could decode. Every token id is
+TOKEN.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ TOKEN = 1
 
 
 class Written(NamedTuple):
-    """What the emulated model writes: `tokens` of them, saying `text`, which ends in `stop` unless the model ends by
-    itself.
+    """What the emulated model writes in answer to one request.
 
-    `cached` tokens of the prompt need no prefill: the trajectory's own earlier turns.
+    Attributes:
+        tokens: Number of tokens.
+        text: Their text.
+        stop: The stop string in which the text ends; None if the model ends by itself.
+        cached: Tokens of the prompt that need no prefill, because they are earlier turns of the same trajectory.
     """
 
     tokens: int
@@ -36,21 +40,36 @@ class Written(NamedTuple):
 
 
 class EmulatedEngine:
+    """An Engine (see ports.py) on an EngineModel. It belongs to the event loop that runs when it is created."""
+
     def __init__(
         self, spec: EngineSpec, script: Callable[[str], Written], *, time_scale: float = 1.0, version: int = 0
     ) -> None:
-        """`script(request_id)` tells what the answer will be. Belongs to the running loop, whose clock it sleeps by."""
+        """Create an engine.
+
+        Args:
+            spec: Its speed and size.
+            script: Returns the answer to a request id.
+            time_scale: Seconds of the event loop's clock for each emulated second.
+            version: Version of the weights with which every token is marked.
+        """
         self.model = EngineModel(spec, ScaledClock(asyncio.get_running_loop(), time_scale))
-        self.script, self.version = script, version
+        self.script = script
+        self.version = version
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """See Engine. More than `sampling.max_tokens` are cut, and the stop with them."""
-        w = self.script(request_id)
-        n = min(w.tokens, sampling.max_tokens)
-        if not await self.model.generate(len(token_ids), n, cached_tokens=w.cached):
+        """See Engine. An answer longer than `sampling.max_tokens` is cut and loses its stop string.
+
+        Raises:
+            EngineError: The engine was made to fail meanwhile.
+        """
+        answer = self.script(request_id)
+        count = min(answer.tokens, sampling.max_tokens)
+        if not await self.model.generate(len(token_ids), count, cached_tokens=answer.cached):
             raise EngineError(f"The emulated engine failed while it wrote {request_id}.")
-        versions = np.full(n, self.version, np.int32)
-        ids, logprobs = np.full(n, TOKEN, np.int32), np.zeros(n, np.float32)
-        if n < w.tokens:
-            return Completion(ids, logprobs, versions, w.text.removesuffix(w.stop or ""), "length")
-        return Completion(ids, logprobs, versions, w.text, "stop", w.stop)
+        versions = np.full(count, self.version, np.int32)
+        ids = np.full(count, TOKEN, np.int32)
+        logprobs = np.zeros(count, np.float32)
+        if count < answer.tokens:
+            return Completion(ids, logprobs, versions, answer.text.removesuffix(answer.stop or ""), "length")
+        return Completion(ids, logprobs, versions, answer.text, "stop", answer.stop)

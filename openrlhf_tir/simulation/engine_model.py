@@ -1,18 +1,20 @@
-"""EngineModel: a continuous-batching engine that computes nothing. Token counts in, the moments of completion out, on
-any clock.
+"""Model an engine with continuous batching that computes nothing: from token counts it tells when requests end.
 
-    submit -> waiting (FIFO) -- a place and KV for its context --> running -> on_done
-                 ^                                                    |
-                 +------- preempted: KV full, the youngest goes ------+
+    submit ──> waiting (FIFO) ── a slot and KV for its context ──> running ──> on_done
+                  ^                                                   │
+                  └───── preempted: the KV cache is full, and ────────┘
+                         the youngest sequence has to wait
 
-Processor sharing: n running sequences decode r(n) tokens/s together (EngineSpec.decode_rate), r(n)/n each. So all of
-them advance alike, and one number, the *service* that each has received, stands for all: a sequence that joins at
-service s with k tokens to write ends at s + k, whatever n is meanwhile. A heap on that number makes every event O(log
-n); between events nothing is computed. Prefill comes before decoding, as work of the whole engine. KV in use is the
-running contexts, prompt and tokens so far.
+Sequences share the processor. n running sequences decode r(n) tokens/s together (EngineSpec.decode_rate), r(n)/n each.
+All of them advance alike, so one number, the *service* that each has received in tokens, describes all: a sequence that
+joins at service s with k tokens to write ends at service s + k, whatever n is meanwhile. A heap of these numbers makes
+every event O(log n), and nothing is computed between events. Prefill comes before decoding and is work of the whole
+engine. The KV cache holds the running contexts: prompts and the tokens so far.
 
-The simulator drives it on a virtual clock with callbacks, the emulated engine of the wall-clock benchmark on the real
-one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller knows)."""
+The simulator drives the model on a virtual clock with callbacks. The emulated engine of the wall-clock benchmark drives
+it on the real clock with `generate`. Not modelled: CUDA graphs, fragmentation of blocks, eviction of cached prefixes
+(the caller says what is cached).
+"""
 
 from __future__ import annotations
 
@@ -26,64 +28,107 @@ from typing import Any, Protocol
 from .workload import EngineSpec
 
 EPSILON = 1e-6
-"""Tokens; what rounding of the clock may leave."""
+"""Tokens that rounding of the clock may leave unwritten."""
 WATERMARK = 0.01
-"""Share of the KV cache that stays free when a sequence is admitted, so that what was just preempted does not come
-straight back (as in vLLM)."""
+"""Share of the KV cache that stays free when a sequence is admitted, so that a sequence that was just preempted does
+not come straight back (as in vLLM)."""
 
 
 class Timer(Protocol):
-    def cancel(self) -> object: ...
+    """A callback that is set for some time."""
+
+    def cancel(self) -> object:
+        """Do not call it any more."""
 
 
 class Clock(Protocol):
-    """Seconds of the model. An asyncio event loop is one; ScaledClock makes it slower or faster."""
+    """Time of the model in seconds. An asyncio event loop is a clock; ScaledClock makes it slower or faster."""
 
-    def time(self) -> float: ...
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer: ...
+    def time(self) -> float:
+        """Return the time in seconds."""
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback` with `args` at the time `when`."""
 
 
 class ScaledClock:
-    """Emulated seconds of `scale` wall-clock seconds each."""
+    """A clock whose seconds last `scale` seconds of another clock."""
 
     def __init__(self, loop: Clock, scale: float) -> None:
-        self.loop, self.scale = loop, scale
+        self.loop = loop
+        self.scale = scale
 
     def time(self) -> float:
+        """See Clock."""
         return self.loop.time() / self.scale
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """See Clock."""
         return self.loop.call_at(when * self.scale, callback, *args)
 
 
 class Sequence:
-    """One request. `context` tokens hold KV from admission on, `left` are still to be written, `cached` need no
-    prefill.
+    """One request.
 
-    `order` numbers admissions; 0 while it is not running. A heap entry of another number is of an earlier one, void."""
+    Attributes:
+        context: Tokens that hold KV from its admission on.
+        requested: Tokens to write in all.
+        remaining: Tokens that are still to be written, as of its last admission.
+        cached: Tokens of the context that need no prefill.
+        on_done: Called with True when all tokens are written, with False if the engine fails.
+        joined: The service at which it was admitted.
+        order: Number of its admission; 0 while it is not running. An entry of the heap that has another number belongs
+            to an earlier admission and is void.
+    """
 
-    __slots__ = ("asked", "cached", "context", "joined", "left", "on_done", "order")
+    __slots__ = ("cached", "context", "joined", "on_done", "order", "remaining", "requested")
 
-    def __init__(self, context: int, left: float, cached: int, on_done: Callable[[bool], object]) -> None:
-        self.context, self.asked, self.left, self.cached, self.on_done = context, left, left, cached, on_done
-        self.joined, self.order = 0.0, 0
+    def __init__(self, context: int, requested: float, cached: int, on_done: Callable[[bool], object]) -> None:
+        self.context = context
+        self.requested = requested
+        self.remaining = requested
+        self.cached = cached
+        self.on_done = on_done
+        self.joined = 0.0
+        self.order = 0
 
 
 class EngineModel:
-    """One engine. Totals: `tokens` written, `busy_s` with something running, `preemptions`, `prefill_tokens`."""
+    """One engine.
+
+    Attributes:
+        running: Number of running sequences.
+        paused: True while a weight push stops all sequences.
+        speed: Share of the decode rate that the engine has; less than 1 on a slow node.
+        tokens: Tokens written so far.
+        prefill_tokens: Tokens of context that were computed so far.
+        busy_s: Seconds in which something was running.
+        preemptions: Number of preemptions so far.
+    """
 
     def __init__(self, spec: EngineSpec, clock: Clock) -> None:
-        self.spec, self.clock = spec, clock
-        self._each = [0.0, *(spec.decode_rate(n) / n for n in range(1, spec.max_running + 1))]
-        self.speed = 1.0
-        self.tokens = self.busy_s = self.prefill_tokens = 0.0
-        self.preemptions = self.n = 0
+        """Create an idle engine."""
+        self.spec = spec
+        self.clock = clock
+        self.running = 0
         self.paused = False
+        self.speed = 1.0
+        self.tokens = 0.0
+        self.prefill_tokens = 0.0
+        self.busy_s = 0.0
+        self.preemptions = 0
+        self._rate_of_each = [0.0, *(spec.decode_rate(n) / n for n in range(1, spec.max_running + 1))]
+        """[max_running + 1] tokens/s of each of n running sequences, by n."""
         self._waiting: deque[Sequence] = deque()
         self._heap: list[tuple[float, int, Sequence]] = []
-        self._service = self._prefill_s = self._kv_base = 0.0
-        self._orders = 0
-        self._then = clock.time()
+        """(service at which a sequence ends, number of its admission, sequence)."""
+        self._service = 0.0
+        self._prefill_s = 0.0
+        """Seconds of prefill that are to be done before decoding goes on."""
+        self._kv_base = 0.0
+        """Tokens in the KV cache less `_service` for each running sequence: constant while sequences decode."""
+        self._admissions = 0
+        self._updated_at = clock.time()
         self._timer: Timer | None = None
         self._fires_at = math.inf
 
@@ -92,10 +137,16 @@ class EngineModel:
     def submit(
         self, prompt_tokens: int, new_tokens: int, on_done: Callable[[bool], object], *, cached_tokens: int = 0
     ) -> Sequence:
-        """Write `new_tokens` after `prompt_tokens`. `on_done(True)` when they are written, `on_done(False)` if the
-        engine fails first.
+        """Begin a request.
 
-        Raises ValueError for a sequence that the whole KV cache cannot hold.
+        Args:
+            prompt_tokens: Tokens of the prompt.
+            new_tokens: Tokens to write.
+            on_done: Called with True when they are written, with False if the engine fails before.
+            cached_tokens: Tokens of the prompt that need no prefill.
+
+        Raises:
+            ValueError: The whole KV cache cannot hold the sequence.
         """
         if (prompt_tokens + new_tokens) > self.spec.kv_tokens * (1 - WATERMARK):
             raise ValueError(
@@ -106,14 +157,17 @@ class EngineModel:
         self._advance()
         self._waiting.append(sequence)
         self._admit()
-        # A joiner slows the others down, so the timer set for them is early enough,
-        # unless it ends first or the cache fills before.
+        # A sequence that joins slows the others down, so the timer that is set for them is early enough,
+        # unless the new one ends first or the cache fills before.
         if self._timer is None or not self._heap or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
             self._schedule()
         return sequence
 
     async def generate(self, prompt_tokens: int, new_tokens: int, *, cached_tokens: int = 0) -> bool:
-        """`submit`, awaited; False when the engine failed first. A caller that is cancelled takes its sequence back."""
+        """Submit a request and wait for its end. Return False if the engine failed before.
+
+        A caller that is cancelled takes its sequence back.
+        """
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def ended(ok: bool) -> None:
@@ -128,7 +182,7 @@ class EngineModel:
                 self.cancel(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Forget it; `on_done` is not called. Nothing happens if it has ended."""
+        """Drop a request without calling `on_done`. Do nothing if it has ended."""
         self._advance()
         if sequence.order:
             self._leave(sequence)
@@ -138,13 +192,17 @@ class EngineModel:
         self._schedule()
 
     def pause(self) -> None:
-        """Stop all sequences until `resume`; the timer of a weight push."""
+        """Stop all sequences until `resume`, as a weight push does."""
         self._advance()
         self.paused = True
         self._schedule()
 
     def resume(self, *, recompute: bool = True) -> None:
-        """Go on. `recompute`: the weights are new, so the running prefixes are computed again before decoding."""
+        """End a pause.
+
+        Args:
+            recompute: True if the running prefixes have to be computed again, because the weights are new.
+        """
         self._advance()
         self.paused = False
         if recompute:
@@ -153,55 +211,65 @@ class EngineModel:
         self._schedule()
 
     def set_speed(self, factor: float) -> None:
-        """A slow node decodes at `factor` of its rate."""
+        """Make the engine decode at `factor` of its rate."""
         self._advance()
         self.speed = factor
         self._schedule()
 
     def fail(self) -> None:
-        """The engine dies: everything it holds ends with `on_done(False)`. It can be used again afterwards, empty."""
-        lost = sorted(self.running_sequences(), key=lambda s: s.order) + list(self._waiting)
-        for s in lost:
-            s.order = 0
+        """Let the engine die: every request ends with `on_done(False)`. The engine is empty then and can be used."""
+        lost = sorted(self.running_sequences(), key=lambda sequence: sequence.order) + list(self._waiting)
+        for sequence in lost:
+            sequence.order = 0
         self._heap.clear()
         self._waiting.clear()
-        self.n, self._kv_base, self._prefill_s = 0, 0.0, 0.0
+        self.running = 0
+        self._kv_base = 0.0
+        self._prefill_s = 0.0
         self._schedule()
-        for s in lost:
-            s.on_done(False)
+        for sequence in lost:
+            sequence.on_done(False)
 
-    # --- facts
+    # --- state
 
     @property
     def waiting(self) -> int:
+        """Number of waiting sequences."""
         return len(self._waiting)
 
     @property
     def kv_used(self) -> float:
         """Tokens of all running contexts, as of the last event."""
-        return self._kv_base + self.n * self._service
+        return self._kv_base + self.running * self._service
 
     def running_sequences(self) -> Iterator[Sequence]:
+        """Return the running sequences, in no order."""
         self._advance()
-        return (s for _, order, s in self._heap if s.order == order)
+        return (sequence for _, order, sequence in self._heap if sequence.order == order)
 
     def in_flight(self) -> list[tuple[Sequence, float]]:
-        """Every sequence that is running or waiting, and the tokens it has written: all, where the timer of its end is
-        late on a wall clock."""
-        running = [(s, min(s.asked, s.asked - s.left + self._service - s.joined)) for s in self.running_sequences()]
-        return running + [(s, s.asked - s.left) for s in self._waiting]
+        """Return every running or waiting sequence with the number of tokens that it has written."""
+        running = [(sequence, self._written(sequence)) for sequence in self.running_sequences()]
+        return running + [(sequence, self._written(sequence)) for sequence in self._waiting]
 
     def written(self, sequence: Sequence) -> float:
-        """Tokens of it so far."""
+        """Return the number of tokens that a sequence has written."""
         self._advance()
-        now = self._service - sequence.joined if sequence.order else 0.0
-        return min(sequence.asked, sequence.asked - sequence.left + now)
+        return self._written(sequence)
+
+    def _written(self, sequence: Sequence) -> float:
+        """Return the number of tokens that a sequence had written at the last event.
+
+        On a wall clock the timer of its end may be late, so that it would have more than it was asked for.
+        """
+        since_joined = self._service - sequence.joined if sequence.order else 0.0
+        return min(sequence.requested, sequence.requested - sequence.remaining + since_joined)
 
     def stats(self) -> dict[str, float]:
-        """Load now and totals: running, waiting [sequences], kv_used [0, 1], preemptions, tokens, busy_s."""
+        """Return the load and totals: running and waiting sequences, kv_used in [0, 1], preemptions, tokens, busy_s."""
         self._advance()
         return {
-            "running": float(self.n),
+            "running": float(self.running),
             "waiting": float(self.waiting),
             "kv_used": self.kv_used / self.spec.kv_tokens,
             "preemptions": float(self.preemptions),
@@ -212,83 +280,90 @@ class EngineModel:
     # --- the model
 
     def _advance(self) -> None:
-        """Bring the state to now: prefill first, then every running sequence gets the same service."""
+        """Bring the state to now: prefill comes first, then every running sequence gets the same service."""
         now = self.clock.time()
-        seconds, self._then = now - self._then, now
-        if seconds <= 0 or not self.n or self.paused:
+        seconds = now - self._updated_at
+        self._updated_at = now
+        if seconds <= 0 or not self.running or self.paused:
             return
         self.busy_s += seconds
         if self._prefill_s > 0:
             used = min(self._prefill_s, seconds)
             self._prefill_s -= used
             seconds -= used
-        served = seconds * self._each[self.n] * self.speed
+        served = seconds * self._rate_of_each[self.running] * self.speed
         self._service += served
-        self.tokens += served * self.n
+        self.tokens += served * self.running
 
     def _prefill(self, tokens: float) -> None:
+        """Add the work of computing `tokens` of context."""
         self.prefill_tokens += tokens
         self._prefill_s += tokens / self.spec.prefill_tokens_per_s
 
     def _admit(self) -> None:
-        waiting, spec = self._waiting, self.spec
+        """Let waiting sequences run while there are slots and KV for them."""
+        waiting = self._waiting
+        spec = self.spec
         if not waiting or self.paused:
             return
         room = spec.kv_tokens * (1 - WATERMARK)
-        while waiting and self.n < spec.max_running:
-            s = waiting[0]
-            if self.kv_used + s.context > room:
+        while waiting and self.running < spec.max_running:
+            sequence = waiting[0]
+            if self.kv_used + sequence.context > room:
                 return
             waiting.popleft()
-            if s.context > s.cached:
-                self._prefill(s.context - s.cached)
-            s.cached = 0
-            self._orders += 1
-            s.joined, s.order = self._service, self._orders
-            self.n += 1
-            self._kv_base += s.context - self._service
-            heappush(self._heap, (self._service + s.left, s.order, s))
+            if sequence.context > sequence.cached:
+                self._prefill(sequence.context - sequence.cached)
+            sequence.cached = 0
+            self._admissions += 1
+            sequence.joined = self._service
+            sequence.order = self._admissions
+            self.running += 1
+            self._kv_base += sequence.context - self._service
+            heappush(self._heap, (self._service + sequence.remaining, sequence.order, sequence))
 
-    def _leave(self, s: Sequence) -> None:
-        """Give back place and KV. Its entry stays in the heap until it surfaces."""
-        s.order = 0
-        self.n -= 1
-        self._kv_base -= s.context - s.joined
-        if not self.n:
-            self._kv_base = 0.0
-        if len(self._heap) > 4 * self.n + 64:
-            self._heap = [e for e in self._heap if e[2].order == e[1]]
+    def _leave(self, sequence: Sequence) -> None:
+        """Give back the slot and the KV of a running sequence. Its entry stays in the heap until it is at the top."""
+        sequence.order = 0
+        self.running -= 1
+        self._kv_base -= sequence.context - sequence.joined
+        if not self.running:
+            self._kv_base = 0.0  # rounding errors would add up otherwise
+        if len(self._heap) > 4 * self.running + 64:
+            self._heap = [entry for entry in self._heap if entry[2].order == entry[1]]
             heapify(self._heap)
 
     def _preempt(self) -> None:
-        """The youngest waits again, first in line; what it wrote is computed again as context."""
-        s = max(self.running_sequences(), key=lambda s: s.order)
-        written = self._service - s.joined
-        self._leave(s)
-        s.context += round(written)
-        s.left -= written
-        self._waiting.appendleft(s)
+        """Make the youngest sequence wait again, first in line. What it wrote is computed again as context."""
+        sequence = max(self.running_sequences(), key=lambda candidate: candidate.order)
+        written = self._service - sequence.joined
+        self._leave(sequence)
+        sequence.context += round(written)
+        sequence.remaining -= written
+        self._waiting.appendleft(sequence)
         self.preemptions += 1
 
     @property
     def _full_at(self) -> float:
         """The service at which the running contexts fill the cache."""
-        return (self.spec.kv_tokens - self._kv_base) / self.n
+        return (self.spec.kv_tokens - self._kv_base) / self.running
 
     def _schedule(self) -> None:
-        """Arm the timer for the next completion or KV overflow. One that fires too early is re-armed, which is cheaper
-        than moving it each time."""
-        heap, n = self._heap, self.n
+        """Set the timer for the next end of a sequence or the moment at which the KV cache is full.
+
+        A timer that fires too early is set again, which is cheaper than moving it at each event.
+        """
+        heap = self._heap
         while heap and heap[0][2].order != heap[0][1]:
             heappop(heap)
         if not heap or self.paused:
             return
-        target, service = heap[0][0], self._service
-        if n > 1 and (full_at := self._full_at) < target:
+        target = heap[0][0]
+        if self.running > 1 and (full_at := self._full_at) < target:
             target = full_at
-        when = self._then + self._prefill_s
-        if target > service:
-            when += (target - service) / (self._each[n] * self.speed)
+        when = self._updated_at + self._prefill_s
+        if target > self._service:
+            when += (target - self._service) / (self._rate_of_each[self.running] * self.speed)
         if when < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -296,20 +371,22 @@ class EngineModel:
             self._timer = self.clock.call_at(when, self._fire)
 
     def _fire(self) -> None:
-        self._timer, self._fires_at = None, math.inf
+        """End the sequences that have written everything, and preempt if the KV cache is full."""
+        self._timer = None
+        self._fires_at = math.inf
         self._advance()
         done: list[Sequence] = []
         until = self._service + EPSILON
         while self._heap and self._heap[0][0] <= until and not self.paused:
-            _, order, s = heappop(self._heap)
-            if s.order == order:
-                self._leave(s)
-                done.append(s)
+            _, order, sequence = heappop(self._heap)
+            if sequence.order == order:
+                self._leave(sequence)
+                done.append(sequence)
         full = self.spec.kv_tokens - EPSILON
-        while self.n > 1 and self._kv_base + self.n * self._service > full:
+        while self.running > 1 and self.kv_used > full:
             self._preempt()
         if self._waiting:
             self._admit()
         self._schedule()
-        for s in done:
-            s.on_done(True)
+        for sequence in done:
+            sequence.on_done(True)

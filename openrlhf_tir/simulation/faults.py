@@ -1,9 +1,9 @@
-"""Scripted faults of a simulation, from the workload file's [[faults]] tables.
+"""Scripted faults of a simulation, from the [[faults]] tables of the workload file.
 
-kind          what happens at `at_s`                                                   ends after `for_s`
-actor_death   the engine's groups are lost, nothing is routed to it                     a new one joins, of this version
-env_outage    no call is served; those that wait longer than env.step_timeout_s fail    calls are served again
-slow_node     the engine decodes at `factor` of its rate                                at full rate again
+kind          what happens at `at_s`                                                  what happens `for_s` later
+actor_death   the groups of the engine are lost, and no group is routed to it         it joins with the current version
+env_outage    no call is served; calls that wait env.step_timeout_s fail              calls are served again
+slow_node     the engine decodes at `factor` of its rate                              it decodes at its full rate
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ KINDS = ("actor_death", "env_outage", "slow_node")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """One fault; the table above has the kinds.
+
+    Attributes:
+        kind: One of KINDS.
+        at_s: Virtual time at which it begins, in seconds.
+        for_s: Its duration in seconds.
+        engine: Index of the engine that it is about.
+        factor: Share of the rate that a slow node has.
+    """
+
     kind: str
     at_s: float
     for_s: float
@@ -30,23 +40,33 @@ class Fault:
 
     @classmethod
     def of(cls, table: dict) -> Fault:
+        """Return the fault of one table.
+
+        Raises:
+            ConfigError: Its kind is unknown, a key is missing, or there is one too many.
+        """
         if table.get("kind") not in KINDS:
             raise unknown("fault", table.get("kind"), KINDS, "Set faults.kind to one of them.")
         try:
             return cls(**table)
-        except TypeError as e:
+        except TypeError as error:
             raise ConfigError(
-                f"Fault {table} is not complete or has a key too many: {e}. Keys: kind, at_s, for_s, engine, factor."
+                f"Fault {table} is not complete or has a key too many: {error}."
+                " Keys: kind, at_s, for_s, engine, factor."
             ) from None
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
-    """The [[faults]] of a workload file that Workload.read has accepted."""
+    """Return the faults of a workload file that Workload.read has accepted."""
     return tuple(Fault.of(table) for table in read_toml(path, "Workload").get("faults", []))
 
 
 def script_faults(faults: Iterable[Fault], rollout: SimulatedRollout, clock: Clock) -> None:
-    """Put them on the clock. Raises ConfigError for an engine that the workload does not have."""
+    """Set timers for the begin and the end of each fault.
+
+    Raises:
+        ConfigError: A fault is about an engine that the workload does not have.
+    """
     for fault in faults:
         if not 0 <= fault.engine < len(rollout.actors):
             raise ConfigError(

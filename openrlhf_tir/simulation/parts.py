@@ -1,4 +1,4 @@
-"""The other ports of a simulated run: prompts, learner, publisher, and an observer with figures instead of files."""
+"""The other ports of a simulated run: prompts, learner, publisher, and an observer that keeps metrics in memory."""
 
 from __future__ import annotations
 
@@ -19,124 +19,167 @@ from ..types import GroupMeta, PublishReport, StepReport, Task, TrainBatch
 
 TASK = Task("simulated", "0", "simulated")
 PHASES = ("wait for replay", "wait for gate", "drain", "accumulate", "step", "push")
-"""The trainer's, whose seconds are told of each step."""
+"""The phases of the training loop whose seconds are recorded at each step."""
 
 
 class EndlessPrompts:
-    """Prompts of one epoch that never ends."""
+    """Implements ports.Prompts with a single epoch that never ends."""
 
     def __init__(self) -> None:
         self.at = 0
+        """Index of the next prompt."""
 
     def next(self) -> tuple[int, int]:
+        """See Prompts."""
         self.at += 1
         return 0, self.at - 1
 
     def in_place_of(self, prompt: int) -> None:
+        """See Prompts. There is one environment, so no prompt takes another one's place."""
         return None
 
     def more(self) -> bool:
+        """See Prompts."""
         return True
 
     def learned(self, ended: object) -> None:
-        """The order is fixed: nothing is learned."""
+        """Do nothing: the order is fixed."""
 
     def facts(self) -> dict[str, float]:
+        """See Prompts."""
         return {}
 
     def task(self, prompt: int) -> Task:
+        """See Prompts. All prompts have the same task."""
         return TASK
 
     def state(self) -> dict[str, Any]:
+        """See Prompts."""
         return {"at": self.at}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """See Prompts."""
         self.at = state["at"]
 
 
 class WeightlessLearner:
-    """What a learner does besides `step`, with no weights to write."""
+    """The part of ports.Learner besides `step`, for a learner that has no weights."""
 
     async def save(self, directory: Path) -> None:
-        """Does nothing: there are no weights to write."""
+        """Do nothing: there are no weights to write."""
 
     async def written(self) -> dict[str, tuple[int, str]]:
+        """See Learner. No file was written."""
         return {}
 
     async def load(self, directory: Path) -> int:
+        """Refuse to load.
+
+        Raises:
+            PipelineError: Always.
+        """
         raise PipelineError(
             "A simulated run keeps nothing that it could be resumed from. Start it again: it repeats itself."
         )
 
     async def publish(self, path: Path) -> str:
-        """No weights: the publisher's time is all there is of a push."""
+        """Return a fixed digest. The time of a push is the publisher's."""
         return "simulated"
 
     async def publish_changes(self, path: Path, base_version: int) -> None:
-        """No weights, no changes."""
+        """Write nothing: there are no weights that could have changed."""
 
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
+        """Return log-probs of 0, [T - 1] float32 for each sequence."""
         return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
 
     async def export(self, directory: Path) -> None:
-        """Does nothing: there are no weights to write."""
+        """Do nothing: there are no weights to write."""
 
 
 class SimulatedLearner(WeightlessLearner):
-    """A step takes `seconds`, however many updates it makes; a part of it that is accumulated before, its share of them
-    by groups, and the step the rest. Counts trained tokens by their staleness, which is that of the update they
-    enter."""
+    """A learner whose steps take a fixed time, however many updates they make.
+
+    A part of a batch that is accumulated early takes its share of that time, by groups, and the step takes the
+    remainder. Trained tokens are counted by their staleness, which is that of the update that they enter.
+    """
 
     def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1, batch_groups: int = 0) -> None:
-        """`batch_groups`: B, of which a part is a share; asked for only where parts are accumulated."""
-        self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
+        """Create a learner.
+
+        Args:
+            seconds: Duration of a step.
+            minibatches: Updates of a step in each epoch.
+            epochs: Epochs over each batch.
+            batch_groups: Groups of a whole batch. Needed only if parts are accumulated.
+        """
+        self.version = 0
+        self.seconds = seconds
+        self.minibatches = minibatches
+        self.epochs = epochs
         self.batch_groups = batch_groups
         self.busy_s = 0.0
+        """Virtual seconds of all steps so far."""
         self.staleness: Counter[int] = Counter()
-        self._begun_s, self._begun_tokens = 0.0, 0
+        """Staleness in versions -> number of trained tokens."""
+        self._accumulated_s = 0.0
+        self._accumulated_tokens = 0
 
     async def accumulate(self, part: TrainBatch) -> None:
+        """See Learner."""
         seconds = self.seconds * len(part.items) / self.batch_groups
         await asyncio.sleep(seconds)
         self._count(part)
         self.busy_s += seconds
-        self._begun_s, self._begun_tokens = self._begun_s + seconds, self._begun_tokens + part.num_tokens
+        self._accumulated_s += seconds
+        self._accumulated_tokens += part.num_tokens
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        left, tokens = max(0.0, self.seconds - self._begun_s), self._begun_tokens + batch.num_tokens
-        await asyncio.sleep(left)
-        self._begun_s, self._begun_tokens = 0.0, 0
+        """See Learner."""
+        remaining_s = max(0.0, self.seconds - self._accumulated_s)
+        tokens = self._accumulated_tokens + batch.num_tokens
+        await asyncio.sleep(remaining_s)
+        self._accumulated_s = 0.0
+        self._accumulated_tokens = 0
         self._count(batch)
-        self.busy_s += left
+        self.busy_s += remaining_s
         self.version += self.minibatches * self.epochs
-        return StepReport(self.version, {}, left, tokens)
+        return StepReport(self.version, {}, remaining_s, tokens)
 
     def _count(self, batch: TrainBatch) -> None:
+        """Count the tokens of a batch by their staleness. A payload maps the version of tokens to their number."""
         for epoch in range(self.epochs):
-            for b, item in enumerate(batch.items):
-                update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
+            for place, item in enumerate(batch.items):
+                update = self.version + epoch * self.minibatches + place * self.minibatches // len(batch.items)
                 for version, tokens in item.payload.items():
                     self.staleness[update - version] += tokens
 
 
 class Pausing(Protocol):
-    """A rollout whose engines stop for a push, as SimulatedRollout's do."""
+    """A rollout whose engines stop for a push, as those of SimulatedRollout do."""
 
-    def pause(self) -> None: ...
-    def resume(self, version: int) -> None: ...
+    def pause(self) -> None:
+        """Stop all engines."""
+
+    def resume(self, version: int) -> None:
+        """Let all engines go on with the weights of `version`."""
 
 
 class SimulatedPublisher:
-    """Every engine pauses for the push; running prefixes are computed again by the model."""
+    """A publisher that pauses every engine for the duration of a push."""
 
     def __init__(self, rollout: Pausing, seconds: float) -> None:
-        self.rollout, self.seconds = rollout, seconds
+        """Create a publisher whose pushes take `seconds`."""
+        self.rollout = rollout
+        self.seconds = seconds
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
+        """See Publisher. Nothing has to be locked."""
         yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
+        """See Publisher."""
         self.rollout.pause()
         await asyncio.sleep(self.seconds)
         self.rollout.resume(version)
@@ -144,7 +187,7 @@ class SimulatedPublisher:
 
 
 class _Nowhere:
-    """Metrics, a trace and a progress display that keep and show nothing."""
+    """A metrics log, a trace and a progress display that keep and show nothing."""
 
     def log(self, *args: object) -> None: ...
     def truncate_after(self, *args: object) -> None: ...
@@ -156,20 +199,23 @@ class _Nowhere:
 
 
 class StepRecorder(Observer):
-    """An Observer in virtual seconds. `rows[name]` is one number per step, NaN where a step had none: memory grows by
-    some 100 bytes a step."""
+    """An Observer in virtual seconds that keeps the metrics of every step in memory, about 100 bytes a step."""
 
     def __init__(self) -> None:
         nowhere = _Nowhere()
         super().__init__(nowhere, nowhere, nowhere)
         self.rows: dict[str, array] = {}
+        """Name of a metric -> its value at each step; NaN where a step had none."""
         self.ends: Counter[str] = Counter()
+        """Outcome of a group (see `group_finished`) -> number of groups."""
         self.spent: defaultdict[str, float] = defaultdict(float)
+        """Name of a phase -> virtual seconds in it so far."""
         self.probe: Callable[[], Mapping[str, float]] = dict
-        """Read at every step, e.g. the engines' counters."""
+        """Returns more metrics for every step, such as the engines' counters."""
 
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
+        """See Observer."""
         loop = asyncio.get_running_loop()
         outer = self.current_phase
         self.current_phase = name
@@ -183,11 +229,13 @@ class StepRecorder(Observer):
             self.spent[name] += loop.time() - start
 
     def group_finished(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+        """Count the group by its end, with the reason of a failure behind a slash."""
         self.ends[f"{end}/{failed}" if failed else end] += 1
 
     def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:
+        """Append a row. A metric that is new has NaN for all earlier steps."""
         row = {
             "time": asyncio.get_running_loop().time(),
             "rolling": rolling,

@@ -1,10 +1,12 @@
-"""Planner: how many GPUs should roll out, how many train, and with which staleness bound. Candidates are simulated, not
-estimated.
+"""Find out how many GPUs should roll out, how many should train, and which staleness bound suits them, by simulation.
 
-A GPU more for rollout makes groups faster, one more for training makes steps faster; tails, weight pushes and the
-staleness gate decide where the balance is, and only a run of the loop shows it. The fluid bound max(saturated rollout,
-learner) chooses which splits are worth a run. Assumed: the learner's time is inverse to its GPUs, and an engine is one
-replica of `gpus_per_engine` GPUs whatever their number."""
+One more GPU for rollout makes groups faster, and one more for training makes steps faster. Long responses, weight
+pushes and the staleness gate decide where the balance is, and only a run of the loop shows that. The fluid bound
+max(saturated rollout, learner) selects the splits that are simulated.
+
+Two things are assumed: a step's duration is inversely proportional to the learner's GPUs, and an engine is one replica
+on `gpus_per_engine` GPUs, whatever the number of engines.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,26 @@ from .run import WARM_UP, Result, configure, simulate
 from .workload import Workload
 
 STALENESS = (1, 2, 4, 8)
+"""Staleness bounds that are tried."""
 STEPS = 8
+"""Steps of each simulation after its warm-up."""
 AROUND = (0.75, 1.0, 1.25, 1.6, 2.0)
-"""Engines to try, as multiples of what the fluid bound says; tails keep engines below saturation, so more than it says
-may be better."""
+"""Numbers of engines that are tried, as multiples of the fluid bound's optimum. Long responses keep engines below
+saturation, so more engines than the bound says may be better."""
 CLOSE = 0.97
-"""Share of the best throughput that is as good: then the fresher tokens win."""
+"""Share of the best throughput that counts as equally good. Of such plans the one with the freshest tokens is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`rollout_gpus` + `learner_gpus` make the cluster; `learner_s` is what a step then takes."""
+    """One way to divide the GPUs of a cluster.
+
+    Attributes:
+        engines: Number of engines.
+        rollout_gpus: GPUs of all engines together.
+        learner_gpus: The other GPUs.
+        learner_s: Seconds of a learner step on them.
+    """
 
     engines: int
     rollout_gpus: int
@@ -36,6 +47,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """A split, a staleness bound, and what the simulation of both gave."""
+
     split: Split
     staleness: int
     result: Result
@@ -47,8 +60,18 @@ class Plan:
 
 
 def splits(workload: Workload, *, gpus: int, gpus_per_engine: int, learner_s: float, learner_gpus: int) -> list[Split]:
-    """The splits worth a run; `learner_s` is the time of a step on `learner_gpus`. Raises ConfigError when nothing is
-    left to train on."""
+    """Return the splits that are worth a simulation.
+
+    Args:
+        workload: The work of a step.
+        gpus: GPUs of the cluster.
+        gpus_per_engine: GPUs of each engine.
+        learner_s: Seconds of a learner step on `learner_gpus` GPUs.
+        learner_gpus: See `learner_s`.
+
+    Raises:
+        ConfigError: One engine leaves no GPU to train on.
+    """
     if gpus <= gpus_per_engine:
         raise ConfigError(
             f"{gpus} GPUs cannot hold an engine of {gpus_per_engine} and a learner. Use at least {gpus_per_engine + 1}."
@@ -60,14 +83,21 @@ def splits(workload: Workload, *, gpus: int, gpus_per_engine: int, learner_s: fl
         training = gpus - engines * gpus_per_engine
         return Split(engines, engines * gpus_per_engine, training, learner_s * learner_gpus / training)
 
-    best = min(range(1, most + 1), key=lambda e: max(workload.prompts / (e * per_engine), split(e).learner_s))
-    return [split(e) for e in sorted({min(most, max(1, round(best * factor))) for factor in AROUND})]
+    def fluid_bound_s(engines: int) -> float:
+        """Return the fastest step if nothing ever waited."""
+        return max(workload.prompts / (engines * per_engine), split(engines).learner_s)
+
+    best = min(range(1, most + 1), key=fluid_bound_s)
+    return [split(engines) for engines in sorted({min(most, max(1, round(best * factor))) for factor in AROUND})]
 
 
 def plans(
     workload: Workload, candidates: list[Split], *, tick: Callable[[Plan], None] = lambda plan: None
 ) -> list[Plan]:
-    """Simulate every candidate with every staleness bound, `depth = auto`."""
+    """Simulate every candidate with every staleness bound and pipeline.depth = "auto".
+
+    `tick` is called with each plan as soon as it is known.
+    """
     return list(_plans(workload, candidates, tick))
 
 
@@ -84,10 +114,10 @@ def _plans(workload: Workload, candidates: list[Split], tick: Callable[[Plan], N
             yield plan
 
 
-def recommend(found: list[Plan]) -> Plan:
-    """The plan with the freshest tokens, of those that are as fast as the fastest (CLOSE)."""
-    best = max(p.throughput for p in found)
+def recommend(plans: list[Plan]) -> Plan:
+    """Return the plan with the freshest tokens among those that are about as fast as the fastest (CLOSE)."""
+    best = max(plan.throughput for plan in plans)
     return min(
-        (p for p in found if p.throughput >= CLOSE * best),
-        key=lambda p: (round(p.result.staleness_mean, 2), p.staleness, p.split.engines),
+        (plan for plan in plans if plan.throughput >= CLOSE * best),
+        key=lambda plan: (round(plan.result.staleness_mean, 2), plan.staleness, plan.split.engines),
     )

@@ -1,5 +1,5 @@
-"""One figure of a simulated run: where the time of each step goes, what is in flight, how busy the machines are, how
-old the trained tokens."""
+"""Draw a simulated run: where the time of each step goes, which groups are under way, how busy the machines are, and
+how old the trained tokens are."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from ..report.style import LIGHT, legend_above, new_figure, themed
 from .run import Result
 from .table import ages
 
-SPENT = ("accumulate", "step", "push", "drain", "wait for gate", "wait for replay")
+PHASES_SHOWN = ("accumulate", "step", "push", "drain", "wait for gate", "wait for replay")
 
 
-def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> Figure:
-    """`saturated_tokens_per_s`: of all `engines` together."""
-    rows = {name: np.array(values) for name, values in r.rows.items()}
+def plot(result: Result, title: str, engines: int, saturated_tokens_per_s: float) -> Figure:
+    """Return the figure of a run.
+
+    Args:
+        result: The run.
+        title: Its name.
+        engines: Number of engines.
+        saturated_tokens_per_s: The most that all engines together decode in a second.
+    """
+    rows = {name: np.array(values) for name, values in result.rows.items()}
     steps = np.arange(1, len(rows["time"]) + 1)
     seconds = np.maximum(per_step(rows["time"]), 1e-9)
     with themed(LIGHT):
         figure, (spent, flight, busy, age) = new_figure(5.6, columns=2, rows=2)
         figure.suptitle(f"Simulated: {title}", x=0.01, ha="left", fontsize=11, weight="bold")
         base = np.zeros(len(steps))
-        for name, colour in zip(SPENT, LIGHT.series, strict=False):
+        for name, colour in zip(PHASES_SHOWN, LIGHT.series, strict=False):
             part = per_step(rows[f"{name}_s"])
             spent.bar(steps, part, 1.0, bottom=base, color=colour, label=name)
             base += part
@@ -44,7 +51,7 @@ def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> 
         busy.set(title="busy", xlabel="step", ylim=(0, 1.05))
         busy.yaxis.set_major_formatter(PercentFormatter(1.0))
         legend_above(busy)
-        shares = ages(r)
+        shares = ages(result)
         age.bar(list(shares), list(shares.values()), color=LIGHT.series[0])
         age.set(title="age of trained tokens", xlabel="versions", xticks=list(shares))
         age.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -52,5 +59,5 @@ def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> 
 
 
 def per_step(total: np.ndarray) -> np.ndarray:
-    """Increments of a running total."""
+    """Return the increments of a running total, [steps]."""
     return np.diff(total, prepend=0.0)

@@ -1,11 +1,12 @@
-"""SimulatedRollout: rollout actors without processes. A group is n scripted trajectories on one modelled engine and the
+"""Simulate the rollout actors in one process. A group is n scripted trajectories on one modelled engine and the
 modelled environment.
 
-    run_group -> n x [ engine: segment -> env: call -> engine: segment -> ... ] -> (GroupMeta, tokens by policy version)
+    run_group ──> n x [ engine: segment ──> env: call ──> engine: segment ──> ... ] ──> (GroupMeta, tokens by version)
 
-Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions
-fit into a minute. Routing, faults and metadata are those of cluster/engine_pool.py: the same router; a dead actor's
-groups raise EngineGone; a call that an outage fails costs the whole group, whose sessions share the server.
+Everything between `run_group` and its result is callbacks on the clock. There is no coroutine for each trajectory, so
+that millions of them fit into a minute. Routing, faults and metadata are like those of cluster/engine_pool.py: it is
+the same router, the groups of a dead actor raise EngineGone, and a call that fails in an outage costs the whole group,
+because its sessions share the server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REJECTED = Verdict(False, "simulated")
 
 
 class UnderWay(NamedTuple):
-    """One response, as pipeline/lane/keeper.py looks at it."""
+    """One response that has begun and not ended; see UnderWay in pipeline/lane/keeper.py."""
 
     group: GroupKey
     sample: int
@@ -37,19 +38,22 @@ class UnderWay(NamedTuple):
 
 
 class Actor:
-    """`live`: trajectories that are here, in the engine or at a tool."""
+    """A rollout actor with its engine."""
 
     def __init__(self, index: int, engine: EngineModel) -> None:
-        self.index, self.engine = index, engine
+        self.index = index
+        self.engine = engine
         self.name = f"rollout-{index}"
         self.groups: set[_Group] = set()
+        """The groups that were placed here and have not ended."""
         self.live = 0
+        """Number of its trajectories that have not ended, in the engine or in a call of a tool."""
 
     def load(self) -> dict[str, float]:
-        """What a rollout actor tells with each group."""
+        """Return the load report that a rollout actor sends with each group."""
         engine = self.engine
         return {
-            "running": float(engine.n),
+            "running": float(engine.running),
             "waiting": float(engine.waiting),
             "width": float(engine.spec.max_running),
             "preemptions": float(engine.preemptions),
@@ -57,12 +61,28 @@ class Actor:
 
 
 class _Group:
-    """One group under way. `tokens` counts model tokens by the policy version that wrote them."""
+    """One group under way.
 
-    __slots__ = ("actor", "failures", "future", "key", "left", "lengths", "started", "tokens", "trajectories")
+    Attributes:
+        key: Its key.
+        actor: The actor on which it was placed.
+        unfinished: Number of its trajectories that have not ended.
+        future: Its result.
+        started: Virtual time at which it began, in seconds.
+        tokens: Version of the weights -> number of model tokens that they wrote.
+        lengths: Model tokens of each response that has ended.
+        failures: Number of trajectories of which a call failed.
+        trajectories: All of its trajectories.
+    """
+
+    __slots__ = ("actor", "failures", "future", "key", "lengths", "started", "tokens", "trajectories", "unfinished")
 
     def __init__(self, key: GroupKey, actor: Actor, n: int, future: asyncio.Future, started: float) -> None:
-        self.key, self.actor, self.left, self.future, self.started = key, actor, n, future, started
+        self.key = key
+        self.actor = actor
+        self.unfinished = n
+        self.future = future
+        self.started = started
         self.tokens: Counter[int] = Counter()
         self.lengths: list[int] = []
         self.failures = 0
@@ -70,64 +90,95 @@ class _Group:
 
 
 class _Trajectory:
-    """Callbacks in turn: `write` a segment, `written`, `called`, `write` ... The group is told when it is over.
+    """One response. Its callbacks follow each other: `write` a segment, `written`, `called`, `write`, ...
 
-    A segment may be written on several engines: `begun` tokens of it elsewhere, `marked` of it are counted by version.
+    Attributes:
+        script: The segments, calls and observations that it will have.
+        actor: Where it is now.
+        turn: Number of the current segment, from 0.
+        context: Tokens before the next token that it writes.
+        cached_by: Version of the weights that computed its cached prefix; -1: none of it is cached.
+        sequence: Its request to the engine; None during a call.
+        before: Model tokens of all earlier segments.
+        elsewhere: Tokens of the current segment that were written on other engines.
+        counted: Tokens of the current segment that are in the group's `tokens`.
+        moves: Number of times that it was moved to another engine.
+        over: True when it has ended.
     """
 
     __slots__ = (
-        "actor", "before", "begun", "cached_by", "context", "group", "marked", "moves", "over", "sample", "script",
+        "actor", "before", "cached_by", "context", "counted", "elsewhere", "group", "moves", "over", "sample", "script",
         "sequence", "turn", "world",
     )  # fmt: skip
 
     def __init__(self, world: SimulatedRollout, group: _Group, sample: int, actor: Actor) -> None:
-        self.world, self.group, self.sample, self.actor = world, group, sample, actor
+        self.world = world
+        self.group = group
+        self.sample = sample
+        self.actor = actor
         self.script = world.workload.script(group.key, sample)
-        self.turn = self.marked = self.begun = self.before = self.moves = 0
-        self.context, self.cached_by = PROMPT_TOKENS, -1
+        self.turn = 0
+        self.context = PROMPT_TOKENS
+        self.cached_by = -1
         self.sequence: Any = None
+        self.before = 0
+        self.elsewhere = 0
+        self.counted = 0
+        self.moves = 0
         self.over = False
         actor.live += 1
 
-    def write(self, fresh: int) -> None:
-        """The segment, or the rest of it; of its context only `fresh` tokens are new, unless the weights changed and
-        the cache went with the old ones."""
-        kept = self.cached_by == self.world.version or (self.world.keeps_kv and self.cached_by >= 0)
-        cached = self.context - fresh if kept else 0
-        rest = self.script.segments[self.turn] - self.begun
-        self.sequence = self.actor.engine.submit(self.context, rest, self.written, cached_tokens=cached)
+    def write(self, new_context: int) -> None:
+        """Submit the current segment, or what remains of it, to the engine.
+
+        Args:
+            new_context: Tokens of its context that no engine has computed yet. All others are in the prefix cache,
+                unless the weights have changed since and the cache went with the old ones.
+        """
+        is_cached = self.cached_by == self.world.version or (self.world.keeps_kv and self.cached_by >= 0)
+        cached = self.context - new_context if is_cached else 0
+        remaining = self.script.segments[self.turn] - self.elsewhere
+        self.sequence = self.actor.engine.submit(self.context, remaining, self.written, cached_tokens=cached)
 
     @property
     def tokens(self) -> int:
         """Model tokens so far."""
         if self.sequence is None:
             return self.before
-        return self.before + self.begun + int(self.actor.engine.written(self.sequence))
+        return self.before + self.elsewhere + int(self.actor.engine.written(self.sequence))
 
-    def mark(self, written: float) -> None:
-        """The weights change: what was written so far is of the version before."""
-        new = self.begun + int(written) - self.marked
+    def count(self, written: float) -> None:
+        """Attribute what was written so far to the current version, which is about to change.
+
+        Args:
+            written: Tokens of the current segment that were written on the current engine.
+        """
+        new = self.elsewhere + int(written) - self.counted
         if new > 0:
             self.group.tokens[self.world.version] += new
-            self.marked += new
+            self.counted += new
 
     def move(self, actor: Actor) -> None:
-        """Go on there, at once or after the tool call; what was written stays, the prefix is computed again."""
-        old, self.actor = self.actor, actor
+        """Go on at another actor, at once or after the current call. The prefix is computed again there."""
+        old = self.actor
+        self.actor = actor
         old.live -= 1
         actor.live += 1
         self.moves += 1
         self.cached_by = -1
         if self.sequence is not None:
             written = int(old.engine.written(self.sequence))
-            self.mark(written)
+            self.count(written)
             old.engine.cancel(self.sequence)
-            self.begun += written
+            self.elsewhere += written
             self.context += written
             self.write(0)
 
     def written(self, ok: bool) -> None:
-        group, world, script = self.group, self.world, self.script
+        """Take the end of a segment and make the call that follows it. `ok` is False if the engine died."""
+        group = self.group
+        world = self.world
+        script = self.script
         self.sequence = None
         if group.future.done():
             return
@@ -135,10 +186,12 @@ class _Trajectory:
             group.future.set_exception(EngineGone(f"Simulated death of {self.actor.name}."))
             return
         segment = script.segments[self.turn]
-        group.tokens[world.version] += segment - self.marked
-        self.context += segment - self.begun
+        group.tokens[world.version] += segment - self.counted
+        self.context += segment - self.elsewhere
         self.before += segment
-        self.marked, self.begun, self.cached_by = 0, 0, world.version
+        self.counted = 0
+        self.elsewhere = 0
+        self.cached_by = world.version
         if self.turn < len(script.latencies_s):
             world.env.call(script.latencies_s[self.turn], self.called)
         else:
@@ -146,6 +199,7 @@ class _Trajectory:
             self.end()
 
     def called(self, ok: bool) -> None:
+        """Take the end of a call and write the next segment. `ok` is False if the call was not served."""
         if self.group.future.done():
             return
         if not ok:
@@ -158,13 +212,14 @@ class _Trajectory:
         self.write(observation)
 
     def end(self) -> None:
+        """End the response and report that to its group."""
         self.over = True
         self.actor.live -= 1
-        self.world.over(self.group)
+        self.world.trajectory_ended(self.group)
 
 
 class SimulatedRollout:
-    """Implements pipeline.ports.Rollout. `accepts(key)` is the filters' verdict on a group that is done."""
+    """Implements ports.Rollout on models of engines and environments."""
 
     def __init__(
         self,
@@ -180,9 +235,9 @@ class SimulatedRollout:
         Args:
             workload: What is simulated.
             clock: The virtual clock.
-            accepts: Tells whether the filters keep a group.
+            accepts: Returns True if the filters keep a group.
             patience_s: Deadline of a call in seconds.
-            keeps_kv: Whether a push leaves the KV cache, as pipeline.kv_after_push says.
+            keeps_kv: True if a push leaves the KV cache, as pipeline.kv_after_push says.
         """
         self.workload = workload
         self.clock = clock
@@ -196,27 +251,31 @@ class SimulatedRollout:
         self.env = EnvModel(workload.env_capacity, clock, patience_s=patience_s)
         self.version = 0
 
-    # --- pipeline/lane/keeper.py
+    # --- the fast lane (pipeline/lane/keeper.py)
 
     @property
     def engines(self) -> list[str]:
-        return [a.name for a in self.alive]
+        """The names of the engines that are alive."""
+        return [actor.name for actor in self.alive]
 
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
+        """Keep new groups away from the engines `lanes`; `live` is the number of sequences by engine."""
         self.router.reserve(lanes)
         self.router.record_sampling(live)
 
     async def under_way(self) -> list[UnderWay]:
-        groups = sorted((g for a in self.alive for g in a.groups), key=lambda g: g.key)
+        """Return the responses that have begun and not ended, by group and sample."""
+        groups = sorted((group for actor in self.alive for group in actor.groups), key=lambda group: group.key)
         return [
-            UnderWay(g.key, t.sample, t.actor.name, t.tokens, t.moves, t)
-            for g in groups
-            for t in g.trajectories
-            if not t.over
+            UnderWay(group.key, response.sample, response.actor.name, response.tokens, response.moves, response)
+            for group in groups
+            for response in group.trajectories
+            if not response.over
         ]
 
     async def move(self, response: UnderWay, engine: str) -> bool:
-        target = next((a for a in self.alive if a.name == engine), None)
+        """Move a response to another engine. Return False if it has ended, or the engine is not alive."""
+        target = next((actor for actor in self.alive if actor.name == engine), None)
         if target is None or response.trajectory.over:
             return False
         response.trajectory.move(target)
@@ -225,33 +284,38 @@ class SimulatedRollout:
     # --- groups
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
+        """See Rollout. The payload maps versions to the number of tokens that they wrote.
+
+        Raises:
+            EngineGone: The engine died.
+        """
         n = self.workload.samples_per_prompt
         async with self.router.place(str(key.prompt), n) as actor:
             group = _Group(key, actor, n, asyncio.get_running_loop().create_future(), self.clock.time())
             actor.groups.add(group)
-            for i in range(n):
-                trajectory = _Trajectory(self, group, i, actor)
+            for sample in range(n):
+                trajectory = _Trajectory(self, group, sample, actor)
                 group.trajectories.append(trajectory)
                 # The samples share the prompt: the first computes it, the others find it in the prefix cache.
-                trajectory.cached_by = self.version if i > 0 else -1
+                trajectory.cached_by = self.version if sample > 0 else -1
                 trajectory.write(0)
             try:
-                done = await group.future
+                result = await group.future
                 self.router.record_report(actor.name, actor.load())
-                return done
+                return result
             finally:
                 actor.groups.discard(group)
                 for trajectory in group.trajectories:
                     trajectory.actor.live -= not trajectory.over
-                group.trajectories.clear()  # a cycle less for Python's collector
+                group.trajectories.clear()  # breaks a cycle, which Python's collector would have to find
 
-    def over(self, group: _Group) -> None:
-        """One trajectory of the group has ended."""
-        group.left -= 1
-        if group.left:
+    def trajectory_ended(self, group: _Group) -> None:
+        """Complete the group if this was its last trajectory."""
+        group.unfinished -= 1
+        if group.unfinished:
             return
         valid = len(group.lengths)
-        # an outage is of the server that all of them share: episodes/sample_selection.py
+        # All samples share the server that had the outage, so the group fails: episodes/sample_selection.py.
         failed = "timeout" if group.failures else None
         meta = GroupMeta(
             key=group.key,
@@ -276,15 +340,16 @@ class SimulatedRollout:
     # --- weights
 
     def pause(self) -> None:
-        """A push begins: what is written so far is of the version before."""
+        """Stop all engines for a push. What is written so far belongs to the version before."""
         for actor in self.alive:
             for sequence, written in actor.engine.in_flight():
-                writer = getattr(sequence.on_done, "__self__", None)
-                if isinstance(writer, _Trajectory):
-                    writer.mark(written)
+                trajectory = getattr(sequence.on_done, "__self__", None)
+                if isinstance(trajectory, _Trajectory):
+                    trajectory.count(written)
             actor.engine.pause()
 
     def resume(self, version: int) -> None:
+        """End a push with the weights of `version`."""
         self.version = version
         for actor in self.actors:
             actor.engine.resume(recompute=not self.keeps_kv)
@@ -292,31 +357,36 @@ class SimulatedRollout:
     # --- faults
 
     def die(self, actor: Actor) -> None:
-        """Its groups are lost; it serves again after `join`."""
+        """Let an actor die. Its groups are lost, and it serves again after `join`."""
         self.alive.remove(actor)
         self.router.leave(f"rollout-{actor.index}")
         actor.engine.fail()
-        for group in sorted(actor.groups, key=lambda g: g.key):
+        for group in sorted(actor.groups, key=lambda group: group.key):
             if not group.future.done():
                 group.future.set_exception(EngineGone(f"Simulated death of rollout-{actor.index}."))
 
     def join(self, actor: Actor) -> None:
+        """Let an actor take part in the rollout."""
         self.alive.append(actor)
         self.router.join(f"rollout-{actor.index}", actor)
 
     # --- the rest of the port
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
+        """See Rollout. Payloads are the groups themselves."""
         return list(payloads)
 
     async def store(self, group: Group) -> Any:
+        """See Rollout."""
         return group
 
     def where(self, key: GroupKey) -> str:
-        return next(
-            (f"on rollout-{a.index}" for a in self.alive if any(g.key == key for g in a.groups)), "waiting for an actor"
-        )
+        """See Rollout."""
+        for actor in self.alive:
+            if any(group.key == key for group in actor.groups):
+                return f"on {actor.name}"
+        return "waiting for an actor"
 
     def engine_stats(self) -> dict[str, float]:
-        """The figures of all engines, as the pool knows them."""
+        """Return the metrics of all engines together, as the pool knows them."""
         return self.router.total_stats()

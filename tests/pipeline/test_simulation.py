@@ -15,7 +15,7 @@ from openrlhf_tir.simulation.faults import Fault
 from openrlhf_tir.simulation.parts import StepRecorder
 from openrlhf_tir.simulation.planner import Plan, Split, recommend, splits
 from openrlhf_tir.simulation.run import (
-    YOUNG,
+    COLLECT_AFTER,
     Result,
     batch_rollout_s,
     configure,
@@ -226,7 +226,7 @@ def test_pythons_collector_looks_as_often_after_a_simulation_as_before():
     with seldom_collected():
         during.append(gc.get_threshold()[0])
     simulate(workload, configure(workload))
-    assert gc.get_threshold() == before and during == [YOUNG]
+    assert gc.get_threshold() == before and during == [COLLECT_AFTER]
 
 
 def test_the_engines_tell_the_controller_what_they_hold():
