@@ -3,12 +3,21 @@
     python -m benchmarks.soak --minutes 10                                    the toy model
     python -m benchmarks.soak --minutes 120 -- --recipe smollm2_cpu ...       any run: flags of `openrlhf-tir train`
 
-Every `--every` seconds on average one process of the run is killed or frozen, or the run is stopped by a signal to its
-driver or its group, and resumed. Every `--sample` seconds the memory and descriptors of its processes are
-noted, with what the run holds in shared memory and on disk.
+    cold-start the toy model (unless flags name another run)
+    until the time is over:
+        train; every `--every` seconds on average
+            kill or freeze one process (driver, engine, learner rank, environment server), or
+            stop the run by a signal to its driver or to its process group, and resume it
+    stop it, resume it for FINISH_UPDATES more updates to its end, and audit it: every prompt has exactly one end
 
-Growth is measured within the life of a process, from the middle third of its samples to the last: what it takes at its
-start is no leak. The last line is JSON; the exit code is 0 if `passed`.
+Every `--sample` seconds the memory and the descriptors of the run's processes are noted, with what the run holds in
+shared memory and on disk (soak_watch.py).
+
+The toy model uses its tool, and its learning rate is so small that it stays as it is after its cold start: a solved
+task would have no group with variance left, and nothing to train on.
+
+An end that no resume can mend (exit codes MISTAKE and HOPELESS) and a run that does not get on fail the soak at once.
+The last line is JSON; the exit code is 0 if `passed`.
 """
 
 from __future__ import annotations
@@ -18,12 +27,11 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,153 +39,122 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.crash_trial import MARK, TARGETS, Job, command, controller_of, find, last_line, last_step, start
-from openrlhf_tir.commands.exit_codes import STOPPED
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, start
+from benchmarks.soak_watch import Watch, latest_step, lives, of_run, pushes_of, role_of
+from openrlhf_tir.commands.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
+from openrlhf_tir.pipeline.watchdog import DUMP
+from openrlhf_tir.replay.audit import AuditCode, audit
 
 FOR_EVER = 10**9
 """Updates that no soak comes to."""
+FINISH_UPDATES = 2
+"""Updates of the last resume, which lets the run end by itself."""
 DISTURBANCES = ("kill", "kill", "freeze", "stop", "stop_group", "interrupt_group")
 FREEZE_S = 5.0
 END_S = 600.0
-"""Longest wait for a run to end after a signal, or to come up."""
-MIN_SAMPLES = 9
-"""Shorter lives say nothing of growth."""
+"""Longest wait for a run to end after a signal."""
+FINISH_S = 1800.0
+"""Longest wait for the last resume, which evaluates and exports too."""
 MOST_FAILURES = 3
-SHARED_MEMORY = Path("/dev/shm")
-MIB = 2**20
-
-
-@dataclass
-class Life:
-    """What one process was seen to hold, from its first sample to its last."""
-
-    role: str
-    pss: list[float] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
-
-    @staticmethod
-    def growth(samples: list[float] | list[int]) -> float:
-        """Return the median of the last third less that of the middle third."""
-        third = len(samples) // 3
-        return statistics.median(samples[-third:]) - statistics.median(samples[third : 2 * third])
-
-
-@dataclass
-class Watch:
-    """Samples of everything that a run holds."""
-
-    run_dir: Path
-    lives: dict[tuple[int, float], Life] = field(default_factory=dict)
-    shared_memory: list[int] = field(default_factory=list)
-    checkpoints: list[int] = field(default_factory=list)
-
-    def sample(self) -> None:
-        """Note what every process of the run holds now, and its files."""
-        for process in of_run(self.run_dir):
-            with suppress(psutil.Error):  # it ends as it is looked at
-                life = self.lives.setdefault((process.pid, process.create_time()), Life(role_of(process)))
-                life.pss.append(process.memory_full_info().pss / MIB)
-                life.descriptors.append(process.num_fds())
-        self.shared_memory.append(sum(bytes_below(path) for path in pushes_of(self.run_dir)))
-        self.checkpoints.append(bytes_below(self.run_dir / "ckpt"))
-
-    def growth(self) -> dict[str, dict[str, float]]:
-        """Return the most that a process of each role grew, in MiB and descriptors, over lives that tell."""
-        by_role: dict[str, list[Life]] = defaultdict(list)
-        for life in self.lives.values():
-            if len(life.pss) >= MIN_SAMPLES:
-                by_role[life.role].append(life)
-        return {
-            role: {
-                "lives": len(lives),
-                "pss_mib": round(max(life.growth(life.pss) for life in lives), 1),
-                "peak_mib": round(max(max(life.pss) for life in lives), 1),
-                "descriptors": max(life.growth(life.descriptors) for life in lives),
-            }
-            for role, lives in sorted(by_role.items())
-        }
-
-
-def of_run(run_dir: Path) -> list[psutil.Process]:
-    """Return the living processes that carry the run's mark in their environment."""
-    mark = f"{MARK}={run_dir / 'log'}".encode()
-    found = []
-    for pid in psutil.pids():
-        with suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(psutil.Process(pid))
-    return [process for process in found if lives(process)]
-
-
-def lives(process: psutil.Process) -> bool:
-    """Return False for a process that is gone, and for one that only its parent has yet to notice."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def role_of(process: psutil.Process) -> str:
-    """Return what a process is in the run: a Ray actor's class, a daemon's name, a module of ours."""
-    words = process.cmdline()
-    if words and words[0].startswith("ray::"):
-        return words[0].partition(".")[0]
-    if "-m" in words[:-1]:
-        return words[words.index("-m") + 1]
-    return Path(words[0]).name if words else process.name()
-
-
-def pushes_of(run_dir: Path) -> list[Path]:
-    return [*SHARED_MEMORY.glob(f"tir_weights_{run_dir.name}_*")]
-
-
-def bytes_below(path: Path) -> int:
-    """Return the size of a file, or of all files of a directory; what is removed meanwhile counts nothing."""
-    total = 0
-    for file in [path, *path.rglob("*")]:
-        with suppress(OSError):
-            total += file.stat().st_size if file.is_file() else 0
-    return total
+MOST_IDLE_STARTS = 3
+"""Starts in a row that nobody disturbs and that end without an update."""
+ANSWERS = frozenset({DONE, STOPPED, INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
+"""Exit codes of a run that was told to stop. Before there is a run to stop, the code is the signal's own."""
+DUPLICATES = (AuditCode.TRAINED_AGAIN, AuditCode.ISSUED_AGAIN)
+ROLES = ("ray::LearnerRank", "ray::RolloutActor", "openrlhf_tir.cli", "env_servers.python_tir")
+"""Kinds of process that a soak of the toy model must have judged."""
 
 
 @dataclass
 class Soak:
-    """One run, begun and resumed until the time is over."""
+    """One run, begun and resumed until the time is over.
+
+    Attributes:
+        words: The command line that starts it.
+        run_dir: Its directory.
+        rng: Draws disturbances and their moments.
+        watch: Takes the samples.
+        sample_s: Seconds between two samples.
+        left_s: Seconds that the processes of a run may take to be gone after its end.
+        done: Disturbances by kind.
+        codes: Exit codes.
+        failures: Sentences about what did not hold.
+        over: True if going on cannot help.
+    """
 
     words: list[str]
     run_dir: Path
     rng: random.Random
     watch: Watch
     sample_s: float
+    left_s: float = 20.0
     done: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    left_s: float = 20.0
-    """How long after a run's end its processes may take to be gone."""
+    over: bool = False
+    _idle_starts: int = 0
+    _updates_at_start: int = 0
 
     def run(self, seconds: float, every_s: float) -> None:
-        """Disturb the run for so long, then stop it."""
+        """Disturb the run for so many seconds, and stop it.
+
+        Args:
+            seconds: Duration.
+            every_s: Mean time between two disturbances.
+        """
         give_up = time.monotonic() + seconds
-        process = start(self.words, self.run_dir / "log")
-        while time.monotonic() < give_up and len(self.failures) < MOST_FAILURES:
-            pause = min(self.rng.expovariate(1 / every_s), give_up - time.monotonic())
-            self.wait(process, pause)
-            if process.poll() is None and time.monotonic() < give_up:
-                self.disturb(process, self.rng.choice(DISTURBANCES))
+        process = self._started([])
+        while time.monotonic() < give_up and not self.over:
+            self.wait(process, min(self.rng.expovariate(1 / every_s), give_up - time.monotonic()))
             if process.poll() is not None:
-                process = self.resumed(process)
-        self.signal(process, signal.SIGTERM, group=False)
+                self.ended_alone(process)
+            elif time.monotonic() < give_up:
+                self.disturb(process, self.rng.choice(DISTURBANCES))
+            if process.poll() is not None and not self.over:
+                process = self._started(["--train.resume_or_start"])
+        if process.poll() is None:
+            self.signal(process, signal.SIGTERM, group=False)
+
+    def finish(self) -> None:
+        """Resume the run for FINISH_UPDATES more updates, after which it ends by itself: what is open then is lost."""
+        steps = latest_step(self.run_dir) + FINISH_UPDATES
+        process = self._started(["--train.resume_or_start", "--train.max_steps", str(steps)])
+        try:
+            code = process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            self.fail(f"The last resume did not end within {FINISH_S:.0f} s")
+            self._kill_all(process)
+            return
+        self.codes[code] += 1
+        self.watch.count_alarms()
+        if code != DONE:
+            self.fail(f"The last resume ended with exit code {code}: {last_line(self.run_dir / 'log')}")
+
+    def fail(self, sentence: str, *, hopeless: bool = False) -> None:
+        """Note what did not hold; end the soak if it is hopeless, or if it happened too often."""
+        self.failures.append(sentence)
+        self.over |= hopeless or len(self.failures) >= MOST_FAILURES
 
     def wait(self, process: subprocess.Popen, seconds: float) -> None:
-        """Let the run be for so long, or until it ends."""
+        """Let the run be for so many seconds, or until it ends."""
         until = time.monotonic() + seconds
         while process.poll() is None and (left := until - time.monotonic()) > 0:
             self.watch.sample()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(min(left, self.sample_s))
+
+    def ended_alone(self, process: subprocess.Popen) -> None:
+        """Judge an end that no signal asked for: what a resume cannot mend ends the soak."""
+        code = process.returncode
+        self.codes[code] += 1
+        self.done["resumed by hand"] += 1
+        self.watch.count_alarms()
+        self._idle_starts = self._idle_starts + 1 if self.watch.updates == self._updates_at_start else 0
+        reason = f"The run ended with exit code {code} by itself: {last_line(self.run_dir / 'log')}"
+        if code in (DONE, MISTAKE, HOPELESS):
+            self.fail(reason, hopeless=True)
+        elif self._idle_starts >= MOST_IDLE_STARTS:
+            self.fail(f"No update in {self._idle_starts} starts. {reason}", hopeless=True)
 
     def disturb(self, process: subprocess.Popen, what: str) -> None:
         """Do one thing to the run. A signal that stops it is followed to its end."""
@@ -204,54 +181,80 @@ class Soak:
 
     def signal(self, process: subprocess.Popen, number: int, *, group: bool) -> None:
         """Send a signal to the driver or to its whole process group, and wait for the end of the run."""
+        name = f"{signal.Signals(number).name}{' to the group' * group}"
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
         left = self.left_over()
         if process.poll() is None or left:
-            self.failures.append(f"{signal.Signals(number).name}{' to the group' * group}: left after the end: {left}")
-            for one in of_run(self.run_dir):
-                with suppress(psutil.Error):
-                    one.kill()
-            process.kill()
-        self.codes[process.wait()] += 1
+            self.fail(f"{name}: left after the end: {left}")
+            self._kill_all(process)
+        code = process.wait()
+        self.codes[code] += 1
+        self.watch.count_alarms()
+        if code not in ANSWERS and not left:
+            reason = f"{name}: ended with exit code {code}: {last_line(self.run_dir / 'log')}"
+            self.fail(reason, hopeless=code in (MISTAKE, HOPELESS))
 
     def left_over(self) -> list[str]:
         """Return the processes that are still there a little after the run has ended."""
         _, alive = psutil.wait_procs(of_run(self.run_dir), timeout=self.left_s)
-        return [f"{one.pid} {role_of(one)}" for one in alive if lives(one)]
+        return [f"{process.pid} {role_of(process)}" for process in alive if lives(process)]
 
-    def resumed(self, process: subprocess.Popen) -> subprocess.Popen:
-        """Start the run again, whatever ended it; an end that nobody asked for is noted."""
-        if process.returncode not in (0, STOPPED) and not self.codes[process.returncode]:
-            self.codes[process.returncode] += 1
-            self.done["resumed by hand"] += 1
-        return start([*self.words, "--train.resume_or_start"], self.run_dir / "log")
+    def _kill_all(self, process: subprocess.Popen) -> None:
+        for marked in of_run(self.run_dir):
+            with suppress(psutil.Error):
+                marked.kill()
+        process.kill()
+        process.wait()
 
-
-def toy(directory: Path) -> list[str]:
-    """Return the command line of a run that trains random weights on parity, for ever."""
-    save_model(directory / "init", seed=0)
-    write_data(directory / "data", seed=0, n_train=2000)
-    data = directory / "job"
-    data.mkdir()
-    (data / "init").symlink_to(directory / "init")
-    (data / "train.jsonl").symlink_to(directory / "data/train.jsonl")
-    words = command(directory / "run", Job(data, None, "vllm", "pipeline", FOR_EVER), {})
-    return [*words, "--train.num_episodes", str(FOR_EVER)]
+    def _started(self, more: list[str]) -> subprocess.Popen:
+        self._updates_at_start = self.watch.updates
+        return start([*self.words, *more], self.run_dir / "log")
 
 
-def problems(soak: Soak, most_growth_mib: float, most_descriptors: float) -> Iterator[str]:
-    """Yield a sentence for each thing that did not hold."""
+def toy(directory: Path, base: Path | None) -> list[str]:
+    """Return the command line of a run of the toy model that goes on for ever and stays as good as it is.
+
+    Args:
+        directory: The run goes below it.
+        base: Directory of an earlier quickstart or `toy-model`, with `base` and `data`; None: make one.
+    """
+    if base is None:
+        base = directory / "toy"
+        make = [sys.executable, "-m", "openrlhf_tir.cli", "toy-model", "--run-dir", str(base)]
+        subprocess.run(make, check=True, stdout=sys.stderr)
+    words = command(directory / "run", Job(base / "data", base / "base", "vllm", "pipeline", FOR_EVER), {})
+    return [*words, "--train.num_episodes", str(FOR_EVER), "--actor.learning_rate", "1e-7"]
+
+
+def problems(
+    soak: Soak, *, growth_mib: float, growth_mib_per_update: float, growth_descriptors: float, roles: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield a sentence for each thing that did not hold.
+
+    Args:
+        soak: A soak that is over.
+        growth_mib: The most that one process may grow.
+        growth_mib_per_update: The most that the processes of a kind may grow on average.
+        growth_descriptors: The most descriptors that one process may add.
+        roles: Kinds of process of which at least one must have lived long enough to be judged.
+    """
     yield from soak.failures
     report = audit(soak.run_dir / "ledger.jsonl")
     yield from map(str, report.errors)
-    for role, grew in soak.watch.growth().items():
-        if grew["pss_mib"] > most_growth_mib:
-            yield f"{role} grew by {grew['pss_mib']} MiB"
-        if grew["descriptors"] > most_descriptors:
-            yield f"{role} grew by {grew['descriptors']} descriptors"
+    grown = soak.watch.growth()
+    for role, grew in grown.items():
+        if grew["pss_mib_max"] > growth_mib:
+            yield f"{role} grew by {grew['pss_mib_max']} MiB"
+        if (grew["pss_mib_per_update"] or 0) > growth_mib_per_update:
+            yield f"{role} grew by {grew['pss_mib_per_update']} MiB an update, over {grew['updates']} updates"
+        if grew["descriptors_max"] > growth_descriptors:
+            yield f"{role} grew by {grew['descriptors_max']} descriptors"
+    for role in roles:
+        if role not in grown:
+            yield f"No process {role} lived long enough to be judged: more --minutes, or a larger --every"
     if left := pushes_of(soak.run_dir):
         yield f"left in /dev/shm: {', '.join(map(str, left))}"
     for name in ("shared_memory", "checkpoints"):
@@ -259,42 +262,87 @@ def problems(soak: Soak, most_growth_mib: float, most_descriptors: float) -> Ite
         third = len(sizes) // 3
         if third and max(sizes[-third:]) > 1.5 * max(sizes[third : 2 * third]):
             yield f"{name} grew from {max(sizes[third : 2 * third])} to {max(sizes[-third:])} bytes"
+    for name, count in false_alarms(soak).items():
+        if count:
+            yield f"false alarms: {name} {count}"
+
+
+def false_alarms(soak: Soak) -> dict[str, int]:
+    """Return how often the run took something for wrong that was right: proofs of pushes, and stalls."""
+    alarms = {name: int(count) for name, count in soak.watch.alarms.items()}
+    return alarms | {"stalls": int((soak.run_dir / DUMP).exists())}
+
+
+def summary(soak: Soak, minutes: float, found: list[str]) -> dict:
+    """Return the figures of a soak that is over.
+
+    Args:
+        soak: The soak.
+        minutes: How long it took.
+        found: What did not hold.
+    """
+    report = audit(soak.run_dir / "ledger.jsonl")
+    codes = Counter(error.code for error in report.errors)
+    return {
+        "minutes": round(minutes, 1),
+        "updates": soak.watch.updates,
+        "disturbances": dict(sorted(soak.done.items())),
+        "exit_codes": {str(code): n for code, n in sorted(soak.codes.items())},
+        "growth": soak.watch.growth(),
+        "prompts_trained": len(report.trained),
+        "lost_prompts": len(report.open) if report.finished else None,
+        "duplicate_prompts": sum(codes[code] for code in DUPLICATES),
+        "open_groups": len(report.open),
+        "finished": report.finished,
+        "false_alarms": false_alarms(soak),
+        "shared_memory_bytes_max": max(soak.watch.shared_memory, default=0),
+        "checkpoint_bytes_max": max(soak.watch.checkpoints, default=0),
+        "problems": found,
+        "passed": not found,
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=360.0)
     parser.add_argument("--every", type=float, default=120.0, metavar="S", help="mean time between two disturbances")
     parser.add_argument("--sample", type=float, default=5.0, metavar="S", help="time between two samples")
+    parser.add_argument("--settle", type=int, default=10, metavar="N", help="updates of a process that do not count")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--growth-mib", type=float, default=48.0, help="the most that a process may grow")
+    parser.add_argument("--growth-mib", type=float, default=48.0, help="the most that one process may grow")
+    parser.add_argument(
+        "--growth-mib-per-update",
+        type=float,
+        help="the most that the processes of a kind may grow on average [0.1 for the toy model, else 5]",
+    )
     parser.add_argument("--growth-descriptors", type=float, default=8)
     parser.add_argument("--directory", type=Path, help="where the run goes (default: a temporary directory)")
+    parser.add_argument("--toy", type=Path, metavar="DIR", help="run directory of an earlier quickstart or toy-model")
     parser.add_argument("flags", nargs="*", help="after --: flags of `openrlhf-tir train`, without --run-dir")
     args = parser.parse_args()
     directory = args.directory or Path(tempfile.mkdtemp(prefix="tir_soak_"))
     run_dir = directory / "run"
     run_dir.mkdir(parents=True)
     train = [sys.executable, "-m", "openrlhf_tir.cli", "train", "--run-dir", str(run_dir), "--train.max_restarts", "3"]
-    words = [*train, *args.flags] if args.flags else toy(directory)
-    soak = Soak(words, run_dir, random.Random(args.seed), Watch(run_dir), args.sample)
+    words = [*train, *args.flags] if args.flags else toy(directory, args.toy)
+    soak = Soak(words, run_dir, random.Random(args.seed), Watch(run_dir, args.settle), args.sample)
     began = time.monotonic()
     soak.run(60 * args.minutes, args.every)
-    found = [*problems(soak, args.growth_mib, args.growth_descriptors)]
-    result = {
-        "minutes": round((time.monotonic() - began) / 60, 1),
-        "updates": int(last_step(run_dir)),
-        "disturbances": dict(soak.done),
-        "exit_codes": {str(code): n for code, n in soak.codes.items()},
-        "growth": soak.watch.growth(),
-        "shared_memory_bytes_max": max(soak.watch.shared_memory, default=0),
-        "checkpoint_bytes_max": max(soak.watch.checkpoints, default=0),
-        "problems": found,
-        "passed": not found,
-    }
+    if not soak.over:
+        soak.finish()
+    per_update = args.growth_mib_per_update
+    found = [
+        *problems(
+            soak,
+            growth_mib=args.growth_mib,
+            growth_mib_per_update=(5.0 if args.flags else 0.1) if per_update is None else per_update,
+            growth_descriptors=args.growth_descriptors,
+            roles=() if args.flags else ROLES,
+        )
+    ]
     if found:
-        print(f"the run's last words: {last_line(run_dir / 'log')}", file=sys.stderr)
-    print(json.dumps(result))
+        print(f"The run is in {directory}. Its last words: {last_line(run_dir / 'log')}", file=sys.stderr)
+    print(json.dumps(summary(soak, (time.monotonic() - began) / 60, found)))
     return 0 if not found else 1
 
 

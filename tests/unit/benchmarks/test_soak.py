@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.crash_trial import start
-from benchmarks.soak import MIN_SAMPLES, Life, Soak, Watch, of_run, problems
-from openrlhf_tir.commands.exit_codes import STOPPED
+from benchmarks.soak import MOST_IDLE_STARTS, Soak, problems, summary
+from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run
+from openrlhf_tir.commands.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
 
 RUN = f"""
 import pathlib, signal, subprocess, sys, time
@@ -29,11 +30,14 @@ while True:
     time.sleep(0.02)
     {{again}}
 """
+AUDIT = SimpleNamespace(errors=[], trained=[], open=[], finished=False)
 STAYS = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)'
 
 
 class Stage:
     """A soak, and the run that it watches."""
+
+    roles: tuple[str, ...] = ()
 
     def __init__(self, directory: Path, what: str, again: str) -> None:
         self.run_dir = directory / "run"
@@ -41,7 +45,8 @@ class Stage:
         script = directory / "script.py"
         script.write_text(RUN.format(what=what, again=again, up=self.up))
         words = [sys.executable, str(script)]
-        self.soak = Soak(words, self.run_dir, random.Random(3), Watch(self.run_dir), sample_s=0.05, left_s=1.0)
+        watch = Watch(self.run_dir, settle=0)
+        self.soak = Soak(words, self.run_dir, random.Random(3), watch, sample_s=0.05, left_s=1.0)
 
     def started(self) -> subprocess.Popen:
         """Start the run and wait until it heeds signals."""
@@ -52,13 +57,13 @@ class Stage:
         return process
 
     def faults(self) -> list[str]:
-        return [*problems(self.soak, most_growth_mib=1, most_descriptors=2)]
+        return [*problems(self.soak, growth_mib=1, growth_mib_per_update=0.5, growth_descriptors=2, roles=self.roles)]
 
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """A run that does `what` at its start, and `again` for ever."""
-    monkeypatch.setattr("benchmarks.soak.audit", lambda ledger: SimpleNamespace(errors=[]))
+    monkeypatch.setattr("benchmarks.soak.audit", lambda ledger: AUDIT)
     (tmp_path / "run").mkdir()
     yield lambda what="", again="pass": Stage(tmp_path, what, again)
     for process in of_run(tmp_path / "run"):
@@ -106,6 +111,84 @@ def test_a_soak_whose_time_is_over_stops_its_run(stage):
     assert sum(on.soak.codes.values()) == 1 and of_run(on.run_dir) == []
 
 
+@pytest.mark.parametrize("code", [MISTAKE, HOPELESS])
+def test_an_end_that_no_resume_can_mend_fails_the_soak_at_once_with_the_last_words_of_the_run(stage, code):
+    on = stage(what=f"print('the reason', flush=True); sys.exit({code})")
+    on.soak.run(600.0, every_s=600)
+    assert dict(on.soak.codes) == {code: 1}
+    (fault,) = on.faults()
+    assert str(code) in fault and "the reason" in fault
+
+
+def test_a_run_that_never_comes_to_an_update_is_started_a_few_times_and_no_more(stage):
+    on = stage(what=f"sys.exit({FAULT})")
+    on.soak.run(600.0, every_s=600)
+    assert dict(on.soak.codes) == {FAULT: MOST_IDLE_STARTS} and len(on.faults()) == 1
+
+
+def test_a_stop_that_ends_with_another_code_is_a_fault(stage):
+    on = stage(what=f"signal.signal(signal.SIGTERM, lambda *_: sys.exit({FAULT}))")
+    on.soak.disturb(on.started(), "stop")
+    (fault,) = on.faults()
+    assert "SIGTERM" in fault and str(FAULT) in fault
+
+
+def test_a_kind_of_process_that_no_sample_judges_is_a_fault(stage):
+    on = stage()
+    on.roles = ("ray::LearnerRank",)
+    on.soak.run(0.0, every_s=60)
+    (fault,) = on.faults()
+    assert "ray::LearnerRank" in fault
+
+
+def grown(*rows: tuple[int, float]) -> Life:
+    return Life("a", [Sample(updates, pss, 7) for updates, pss in rows])
+
+
 def test_growth_is_of_the_last_third_over_the_middle_one_and_no_start_up():
-    life = Life("a", pss=[0.0, 50.0, 99.0] + [100.0] * 3 + [101.0, 102.0, 103.0])
-    assert len(life.pss) == MIN_SAMPLES and life.growth(life.pss) == 2.0
+    life = grown(*enumerate([0.0, 50.0, 99.0] + [100.0] * 3 + [101.0, 102.0, 103.0]))
+    assert len(life.samples) == MIN_SAMPLES and life.growth(settle=0) == (3, 2.0, 0)
+
+
+def test_the_first_updates_of_a_process_are_no_growth():
+    """Started at update 100: two updates of start-up, then a MiB an update."""
+    start_up = [(100, 0.0), (101, 500.0)]
+    settled = [(102 + i, 1000.0 + i) for i in range(MIN_SAMPLES)]
+    assert grown(*start_up, *settled).growth(settle=2) == (3, 3.0, 0)
+    assert grown(*start_up, *settled[1:]).growth(settle=2) is None
+
+
+def test_growth_an_update_is_pooled_over_the_lives_of_a_kind(tmp_path):
+    """One life of 9 updates takes 6 MiB between its thirds, three updates apart; another of 90 takes nothing in 30."""
+    watch = Watch(tmp_path, settle=0)
+    watch.lives[1, 0.0] = grown(*((i, 2.0 * i) for i in range(9)))
+    watch.lives[2, 0.0] = grown(*((10 * i, 40.0) for i in range(9)))
+    figures = watch.growth()["a"]
+    assert (figures["lives"], figures["updates"], figures["pss_mib_max"]) == (2, 33, 6.0)
+    assert figures["pss_mib_per_update"] == round(6 / 33, 4)
+
+
+def test_updates_that_a_resume_repeats_count_again(tmp_path):
+    watch = Watch(tmp_path)
+    for step in (3, 5, 2, 4):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "time": 0.0}}\n{{"step": {step}, "time": 0.0}}\n')
+        watch.sample()
+    assert latest_step(tmp_path) == 4 and watch.updates == 7
+
+
+def test_a_row_that_is_half_written_is_not_read_yet(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 6, "time": 0.0}\n{"step": 7, "ti')
+    assert latest_step(tmp_path) == 6
+
+
+def test_proofs_of_pushes_that_failed_are_counted_once_and_also_of_rows_that_a_resume_removes(stage):
+    on = stage()
+    rows = on.run_dir / "metrics.jsonl"
+    for text in (
+        '{"step": 1, "time": 1.0, "canary_repeats": 1.0}\n{"step": 2, "time": 2.0, "canary_repeats": 1.0}\n',
+        '{"step": 1, "time": 1.0, "canary_repeats": 1.0}\n{"step": 2, "time": 3.0, "pushes_repeated": 1.0}\n',
+    ):
+        rows.write_text(text)
+        on.soak.watch.count_alarms()
+    assert summary(on.soak, 1.0, [])["false_alarms"] == {"canary_repeats": 2, "pushes_repeated": 1, "stalls": 0}
+    assert len(on.faults()) == 2

@@ -1,0 +1,222 @@
+"""What a soaked run holds over time: memory and descriptors of every process, shared memory, checkpoints.
+
+Growth is measured within the life of one process and only after its first updates, because what a process takes at its
+start is no leak:
+
+    samples of one process     first ... | `settle` updates | first third | middle third | last third
+    growth of one process                                                   median  -->    median
+    growth per update          the same difference, summed over all processes of a kind, over the updates in between
+
+One process says little about a leak of some kilobytes an update; all processes of a kind together do.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.crash_trial import MARK
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.weights.push_files import push_directory
+
+MIN_SAMPLES = 9
+"""A process with fewer samples after its first updates says nothing about growth."""
+TAIL_BYTES = 2**18
+"""Bytes at the end of metrics.jsonl in which its last row is looked for."""
+MIB = 2**20
+
+
+class Sample(NamedTuple):
+    """What one process holds at one moment.
+
+    Attributes:
+        updates: Updates of the whole soak so far; updates that a resume repeats count again.
+        pss_mib: Proportional set size.
+        descriptors: Number of open file descriptors.
+    """
+
+    updates: int
+    pss_mib: float
+    descriptors: int
+
+
+class Growth(NamedTuple):
+    """What one process took on from the middle third of its settled samples to the last third.
+
+    Attributes:
+        updates: Updates between the two.
+        pss_mib: Difference of the medians of the memory.
+        descriptors: Difference of the medians of the descriptors.
+    """
+
+    updates: float
+    pss_mib: float
+    descriptors: float
+
+
+@dataclass
+class Life:
+    """One process, from its first sample to its last.
+
+    Attributes:
+        role: What the process is in the run.
+        samples: In order of time.
+    """
+
+    role: str
+    samples: list[Sample] = field(default_factory=list)
+
+    def growth(self, settle: int) -> Growth | None:
+        """Return the growth after the first `settle` updates, or None if the process did not live long enough."""
+        first = self.samples[0].updates
+        settled = [sample for sample in self.samples if sample.updates >= first + settle]
+        if len(settled) < MIN_SAMPLES:
+            return None
+        third = len(settled) // 3
+        middle = _medians(settled[third : 2 * third])
+        last = _medians(settled[-third:])
+        return Growth(*(b - a for a, b in zip(middle, last, strict=True)))
+
+
+def _medians(samples: Sequence[Sample]) -> tuple[float, ...]:
+    return tuple(statistics.median(values) for values in zip(*samples, strict=True))
+
+
+@dataclass
+class Watch:
+    """Samples of everything that a run holds.
+
+    Attributes:
+        run_dir: The run's directory.
+        settle: Updates of a process's life that do not count for its growth.
+        lives: Processes by process id and time of creation.
+        shared_memory: Bytes in /dev/shm at every sample.
+        checkpoints: Bytes of the checkpoints at every sample.
+        updates: Updates seen so far; those that a resume repeats count again.
+        alarms: Proofs of pushes that failed, by the metric that counts them. Every push of a soak is right.
+    """
+
+    run_dir: Path
+    settle: int = 10
+    lives: dict[tuple[int, float], Life] = field(default_factory=dict)
+    shared_memory: list[int] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
+    updates: int = 0
+    alarms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("canary_repeats", "pushes_repeated"), 0.0))
+    _step: int = 0
+    _read_until: float = 0.0
+
+    def sample(self) -> None:
+        """Note what every process of the run holds now, and its files."""
+        step = latest_step(self.run_dir)
+        self.updates += max(0, step - self._step)
+        self._step = step
+        for process in of_run(self.run_dir):
+            with suppress(psutil.Error):  # It may end while it is looked at.
+                sample = Sample(self.updates, process.memory_full_info().pss / MIB, process.num_fds())
+                key = process.pid, process.create_time()
+                self.lives.setdefault(key, Life(role_of(process))).samples.append(sample)
+        self.shared_memory.append(sum(bytes_below(path) for path in pushes_of(self.run_dir)))
+        self.checkpoints.append(bytes_below(self.run_dir / "ckpt"))
+
+    def count_alarms(self) -> None:
+        """Count the proofs that failed since the last call. Call it at every end: a resume removes rows."""
+        columns = metrics.read(self.run_dir)
+        times = columns.get("time", [])
+        for name in self.alarms:
+            values = zip(times, columns.get(name, []), strict=False)
+            self.alarms[name] += sum(value or 0.0 for time, value in values if time > self._read_until)
+        self._read_until = max([self._read_until, *times])
+
+    def growth(self) -> dict[str, dict[str, Any]]:
+        """Return the growth of every kind of process, over the lives that are long enough."""
+        by_role: dict[str, list[tuple[Life, Growth]]] = defaultdict(list)
+        for life in self.lives.values():
+            grew = life.growth(self.settle)
+            if grew is not None:
+                by_role[life.role].append((life, grew))
+        return {role: _summary(lives) for role, lives in sorted(by_role.items())}
+
+
+def _summary(lives: list[tuple[Life, Growth]]) -> dict[str, Any]:
+    updates = sum(grew.updates for _, grew in lives)
+    return {
+        "lives": len(lives),
+        "updates": round(updates),
+        "pss_mib_max": round(max(grew.pss_mib for _, grew in lives), 1),
+        "pss_mib_per_update": round(sum(grew.pss_mib for _, grew in lives) / updates, 4) if updates else None,
+        "peak_mib": round(max(sample.pss_mib for life, _ in lives for sample in life.samples), 1),
+        "descriptors_max": max(grew.descriptors for _, grew in lives),
+    }
+
+
+def latest_step(run_dir: Path) -> int:
+    """Return the step of the last whole row of metrics.jsonl, 0 if there is none. Reads the end of the file only."""
+    try:
+        with (run_dir / metrics.FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(line)["step"])
+    return 0
+
+
+def of_run(run_dir: Path) -> list[psutil.Process]:
+    """Return the living processes that carry the run's mark in their environment."""
+    mark = f"{MARK}={run_dir / 'log'}".encode()
+    marked = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                marked.append(psutil.Process(pid))
+    return [process for process in marked if lives(process)]
+
+
+def lives(process: psutil.Process) -> bool:
+    """Return False for a process that is gone, and for one that only its parent has yet to notice."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def role_of(process: psutil.Process) -> str:
+    """Return what a process is in the run: a Ray actor's class, a daemon's name, a module of ours."""
+    words = process.cmdline()
+    if words and words[0].startswith("ray::"):
+        return words[0].partition(".")[0]
+    if "-m" in words[:-1]:
+        return words[words.index("-m") + 1]
+    return Path(words[0]).name if words else process.name()
+
+
+def pushes_of(run_dir: Path) -> list[Path]:
+    """Return what pushes of the run have in shared memory."""
+    directory = push_directory(run_dir, model_bytes=0)
+    return [directory] if directory.exists() else []
+
+
+def bytes_below(path: Path) -> int:
+    """Return the size of a file, or of all files of a directory; what is removed meanwhile counts nothing."""
+    total = 0
+    for file in _files(path):
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _files(path: Path) -> Iterable[Path]:
+    yield path
+    with suppress(OSError):
+        yield from path.rglob("*")
