@@ -40,7 +40,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, start
-from benchmarks.soak_watch import Watch, latest_step, lives, of_run, pushes_of, role_of
+from benchmarks.soak_watch import Watch, latest_step, lives, pushes_of, role_of
 from openrlhf_tir.commands.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
 from openrlhf_tir.pipeline.watchdog import DUMP
 from openrlhf_tir.replay.audit import AuditCode, audit
@@ -199,13 +199,13 @@ class Soak:
 
     def left_over(self) -> list[str]:
         """Return the processes that are still there a little after the run has ended."""
-        _, alive = psutil.wait_procs(of_run(self.run_dir), timeout=self.left_s)
+        _, alive = psutil.wait_procs(self.watch.living(), timeout=self.left_s)
         return [f"{process.pid} {role_of(process)}" for process in alive if lives(process)]
 
     def _kill_all(self, process: subprocess.Popen) -> None:
-        for marked in of_run(self.run_dir):
+        for living in self.watch.living():
             with suppress(psutil.Error):
-                marked.kill()
+                living.kill()
         process.kill()
         process.wait()
 

@@ -97,7 +97,7 @@ class Watch:
     Attributes:
         run_dir: The run's directory.
         settle: Updates of a process's life that do not count for its growth.
-        lives: Processes by process id and time of creation.
+        lives: What each process held. A psutil process is equal to itself only, however often its number is used again.
         shared_memory: Bytes in /dev/shm at every sample.
         checkpoints: Bytes of the checkpoints at every sample.
         updates: Updates seen so far; those that a resume repeats count again.
@@ -106,7 +106,7 @@ class Watch:
 
     run_dir: Path
     settle: int = 10
-    lives: dict[tuple[int, float], Life] = field(default_factory=dict)
+    lives: dict[psutil.Process, Life] = field(default_factory=dict)
     shared_memory: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
     updates: int = 0
@@ -119,13 +119,18 @@ class Watch:
         step = latest_step(self.run_dir)
         self.updates += max(0, step - self._step)
         self._step = step
-        for process in of_run(self.run_dir):
+        for process in self.living():
             with suppress(psutil.Error):  # It may end while it is looked at.
                 sample = Sample(self.updates, process.memory_full_info().pss / MIB, process.num_fds())
-                key = process.pid, process.create_time()
-                self.lives.setdefault(key, Life(role_of(process))).samples.append(sample)
+                life = self.lives.setdefault(process, Life(""))
+                life.role = role_of(process)  # A worker of Ray is idle before it is an actor.
+                life.samples.append(sample)
         self.shared_memory.append(sum(bytes_below(path) for path in pushes_of(self.run_dir)))
         self.checkpoints.append(bytes_below(self.run_dir / "ckpt"))
+
+    def living(self) -> list[psutil.Process]:
+        """Return the run's living processes, those included that have overwritten their environment since a sample."""
+        return list(dict.fromkeys([*of_run(self.run_dir), *filter(lives, self.lives)]))
 
     def count_alarms(self) -> None:
         """Count the proofs that failed since the last call. Call it at every end: a resume removes rows."""

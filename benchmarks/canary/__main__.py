@@ -39,6 +39,9 @@ def main() -> int:
     )
     parser.add_argument("--pushes", type=int, default=200, help="right pushes per learning rate in bf16 [200]")
     parser.add_argument("--out", type=Path, default=Path("runs/canary"), help="directory of the stages [runs/canary]")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the texts and the data: another one makes other pushes [0]"
+    )
     parser.add_argument("--minutes", type=float, default=1e9, help="end each stage after so many minutes")
     parser.add_argument("--stage", choices=[stage.name for stage in stages(1)], help="this stage alone")
     parser.add_argument("--only", choices=["collect", "judge"], help="one half of the work [both]")
@@ -48,7 +51,7 @@ def main() -> int:
     if args.in_process:
         die_with(args.in_process)
         [stage] = [stage for stage in stages(args.pushes) if stage.name == args.stage]
-        collect(Setup(args.model, args.out, faults=not args.no_faults), stage, args.minutes)
+        collect(Setup(args.model, args.out, args.seed, faults=not args.no_faults), stage, args.minutes)
         return 0
     if args.only != "judge":
         for stage in stages(args.pushes):

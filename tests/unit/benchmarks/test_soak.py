@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from benchmarks.crash_trial import start
@@ -161,8 +162,8 @@ def test_the_first_updates_of_a_process_are_no_growth():
 def test_growth_an_update_is_pooled_over_the_lives_of_a_kind(tmp_path):
     """One life of 9 updates takes 6 MiB between its thirds, three updates apart; another of 90 takes nothing in 30."""
     watch = Watch(tmp_path, settle=0)
-    watch.lives[1, 0.0] = grown(*((i, 2.0 * i) for i in range(9)))
-    watch.lives[2, 0.0] = grown(*((10 * i, 40.0) for i in range(9)))
+    watch.lives[psutil.Process()] = grown(*((i, 2.0 * i) for i in range(9)))
+    watch.lives[psutil.Process().parent()] = grown(*((10 * i, 40.0) for i in range(9)))
     figures = watch.growth()["a"]
     assert (figures["lives"], figures["updates"], figures["pss_mib_max"]) == (2, 33, 6.0)
     assert figures["pss_mib_per_update"] == round(6 / 33, 4)
