@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import KEEP, Verdict
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, fate_of, pipeline, seconds_of
 
@@ -145,3 +148,41 @@ def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash
     assert report.errors == [] and report.open == []
     assert sorted(report.trained) == [(0, i) for i in range(prompts)]
     assert max(ages(second.learner)) <= 2
+
+
+class SometimesSilent(FakeRollout):
+    """Every third prompt's group has no token of the model, so it has no version; `verdict` is that of such a group."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__()
+        self.verdict = verdict
+
+    async def run_group(self, key, task):
+        meta, group = await super().run_group(key, task)
+        if key.prompt % 3:
+            return meta, group
+        return replace(meta, oldest_version=None, model_tokens=[0, 0], verdict=self.verdict), group
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ends"),
+    [
+        (Verdict(False, "no_model_tokens"), {"trained": 14, "filtered(no_model_tokens)": 7}),
+        (KEEP, {"trained": 21}),  # a group of the user's own that its filter keeps
+    ],
+    ids=["dropped", "kept"],
+)
+def test_groups_without_a_model_token_end_neither_the_run_nor_its_resume(tmp_path, verdict, ends):
+    flags = {"B": 2, "S": 1, "save_steps": 1, "max_steps": 100}
+    first = pipeline(
+        tmp_path,
+        prompts=FakePrompts(21),
+        rollout=SometimesSilent(verdict),
+        learner=FakeLearner(crash_at=3),
+        **flags,
+    )
+    with pytest.raises(ExceptionGroup):
+        run(first.run())
+    second = pipeline(tmp_path, prompts=FakePrompts(21), rollout=SometimesSilent(verdict), **flags)
+    run(second.run(resume=True))
+    assert ends_of(audit(second.scheduler.ledger.path), 21) == ends
