@@ -50,6 +50,8 @@ FOR_EVER = 10**9
 FINISH_UPDATES = 2
 """Updates of the last resume, which lets the run end by itself."""
 DISTURBANCES = ("kill", "kill", "freeze", "stop", "stop_group", "interrupt_group")
+HELD_OUT = 8
+"""Problems of the evaluations before and after training: more would be most of a short life."""
 FREEZE_S = 5.0
 END_S = 600.0
 """Longest wait for a run to end after a signal."""
@@ -225,7 +227,12 @@ def toy(directory: Path, base: Path | None) -> list[str]:
         base = directory / "toy"
         make = [sys.executable, "-m", "openrlhf_tir.cli", "toy-model", "--run-dir", str(base)]
         subprocess.run(make, check=True, stdout=sys.stderr)
-    words = command(directory / "run", Job(base / "data", base / "base", "vllm", "pipeline", FOR_EVER), {})
+    data = directory / "data"
+    data.mkdir()
+    (data / "train.jsonl").write_text((base / "data/train.jsonl").read_text())
+    held_out = (base / "data/test.jsonl").read_text().splitlines(keepends=True)
+    (data / "test.jsonl").write_text("".join(held_out[:HELD_OUT]))
+    words = command(directory / "run", Job(data, base / "base", "vllm", "pipeline", FOR_EVER), {})
     return [*words, "--train.num_episodes", str(FOR_EVER), "--actor.learning_rate", "1e-7"]
 
 

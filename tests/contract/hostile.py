@@ -23,6 +23,8 @@ class Attack:
     name: str
     code: str
     contained: Callable[[Reply], bool]
+    until_stopped: bool = False
+    """It may go on until its time is up, whatever that is: a server with little time proves the same at less cost."""
 
 
 def refused(name: str, body: str) -> Attack:
@@ -38,7 +40,10 @@ def c_call(name: str, call: str, setup: str = "") -> Attack:
 
 def ends(name: str, code: str, *error_types: str | None) -> Attack:
     return Attack(
-        name, code, lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types
+        name,
+        code,
+        lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types,
+        until_stopped="time_limit" in error_types,
     )
 
 

@@ -73,14 +73,14 @@ def test_the_suite_is_large_and_its_names_are_unique():
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
 
 
-async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server):
-    url, pid = server
+async def contained_and_as_before(url: str, pid: int, attacks: list[Attack]) -> None:
+    """Run attacks on a server: none escapes, well-behaved calls are answered between them, nothing of them is left."""
     async with Http(url) as http:
         await say_well(http)
         names, memory, descriptors = footprint(pid)
         escaped = []
-        for start in range(0, len(ATTACKS), SIDE_BY_SIDE):
-            batch = ATTACKS[start : start + SIDE_BY_SIDE]
+        for start in range(0, len(attacks), SIDE_BY_SIDE):
+            batch = attacks[start : start + SIDE_BY_SIDE]
             for attack, reply in zip(batch, await run_side_by_side(http, batch), strict=True):
                 if not attack.contained(reply):
                     escaped.append((attack.name, reply["outcome"], reply["signals"], reply["observation"][-300:]))
@@ -90,6 +90,18 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server)
     assert names_after == names
     assert descriptors_after <= descriptors + 2
     assert memory_after <= memory + 40, f"{memory} MiB before, {memory_after} MiB after"
+
+
+async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server):
+    await contained_and_as_before(*server, [attack for attack in ATTACKS if not attack.until_stopped])
+
+
+async def test_every_attack_that_never_ends_is_stopped_and_leaves_the_server_as_it_was(tmp_path):
+    """On a server of their own: six seconds of two cores for each of them would prove no more than one."""
+    with env_server("env_servers.python_tir", tmp_path, "--code-timeout", "2", "--memory-mib", "512") as (url, process):
+        attacks = [attack for attack in ATTACKS if attack.until_stopped]
+        assert len(attacks) >= 8
+        await contained_and_as_before(url, process.pid, attacks)
 
 
 SCAN = """

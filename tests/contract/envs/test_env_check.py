@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestServer
 
+from openrlhf_tir.cli import main
 from openrlhf_tir.envs.check import Options, actions_for, check_server
 from openrlhf_tir.envs.check.run import CHECKS
 
@@ -92,9 +93,12 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
         ("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked"),
     ],
 )
-async def test_our_servers_keep_every_promise(module, flags, counts, tmp_path):
-    with env_server(module, tmp_path, "--max-queue", "16", *flags, env={"TIR_ENV_TOKEN": TOKEN}) as (url, _):
-        code, text = await command(url, "--steps", "200", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN})
+def test_our_servers_keep_every_promise(module, flags, counts, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
+    monkeypatch.setenv("COLUMNS", "160")
+    with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):
+        code = main(["check-env", url, "--steps", "200", "--flood", "40"])
+    text = capsys.readouterr().out
     assert code == 0, text
     assert counts in text
     assert ("sessions are held by" in text) == ("--processes" in flags)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Reply = dict[str, Any]
+SHORT_S = 1
+"""Time of a program that may be stopped: more of it would only cost more."""
 TOOLS = {"bash": "bash", "cpp": "g++", "nodejs": "node"}
 TIME, MEMORY, FLOOD = "TimeLimitExceeded", "MemoryLimitExceeded", "OutputLimitExceeded"
 
@@ -63,12 +65,18 @@ def fails(language: str, name: str, code: str, **fields: Any) -> Attack:
 
 
 def stopped(language: str, name: str, code: str, *by: str, **fields: Any) -> Attack:
+    if by == (TIME,):
+        fields = {"run_timeout": SHORT_S, **fields}
     return Attack(language, name, code, lambda r: r["status"] == "Failed" and bool(words(r) & set(by)), fields)
 
 
 def survives(language: str, name: str, code: str, **fields: Any) -> Attack:
     return Attack(
-        language, name, code, lambda r: r["status"] in ("Success", "Failed") and "ESCAPED" not in str(r), fields
+        language,
+        name,
+        code,
+        lambda r: r["status"] in ("Success", "Failed") and "ESCAPED" not in str(r),
+        {"run_timeout": SHORT_S, **fields},
     )
 
 
