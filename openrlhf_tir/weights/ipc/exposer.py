@@ -15,7 +15,7 @@ import torch
 from ...types import Exposed, ExposedBucket
 from ..broadcast.stream import Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
-from .sharing import device_name, export, synchronise
+from .sharing import device_name, shared_buffer, synchronise
 
 SLOTS = 2
 """Buffers. A push of at most this many buckets is exposed as a whole before any engine pauses."""
@@ -36,8 +36,9 @@ class Exposer:
         """Expose random bytes, with which an engine finds out whether it can map this device's memory."""
         name = f"trial {uuid.uuid4().hex}"
         try:
-            self._trial = torch.randint(256, (TRIAL_BYTES,), dtype=torch.uint8, device=self.device)
-            bucket = self._bucket([Item("trial", "U8", (TRIAL_BYTES,))], self._trial, export(self._trial))
+            self._trial, handle = shared_buffer(TRIAL_BYTES, self.device)
+            self._trial.random_(0, 256)
+            bucket = self._bucket([Item("trial", "U8", (TRIAL_BYTES,))], self._trial, handle)
         except (RuntimeError, OSError, ValueError, TypeError) as error:
             return Exposed(name, [], fault=reason_of(error))
         return Exposed(name, [bucket])
@@ -54,9 +55,9 @@ class Exposer:
             return
         self.release()
         for _ in range(count):
-            slot = torch.empty(size, dtype=torch.uint8, device=self.device)
-            self._handles.append(export(slot))
+            slot, handle = shared_buffer(size, self.device)
             self._slots.append(slot)
+            self._handles.append(handle)
 
     def fill(self, number: int, bucket: Sequence[Item], tensors: Tensors) -> ExposedBucket:
         """Copy the tensors of bucket `number` into its buffer and return what a worker needs to read it.

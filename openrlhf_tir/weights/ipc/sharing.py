@@ -1,30 +1,29 @@
 """Share a buffer of one process with others on the same device: torch's CUDA IPC, and a stand-in for it on CPUs.
 
-    exporter    handle = export(buffer)      the buffer stays where it is and must be kept alive
-    importer    mappings.map(handle)         the same memory, mapped into this process
+    exporter    buffer, handle = shared_buffer(size, device)    the buffer must be kept alive
+    importer    mappings.map(handle)                            the same memory, mapped into this process
 
 A CUDA handle names one physical device. Processes number the devices that they see from 0 (CUDA_VISIBLE_DEVICES), so a
 device is compared by its UUID, and the importer puts its own number into the handle. The exporter must have finished
 writing (`synchronise`) before it hands the handle over. The event inside the handle orders only the first mapping.
 
-On CPUs the buffer lies in shared memory, by torch.multiprocessing as well. This is a stand-in, with which everything
-around the mapping runs in real processes where there is no GPU.
+On CPUs the buffer is anonymous memory of the host, which others map by way of /proc. This is a stand-in, with which
+everything around the mapping runs in real processes where there is no GPU.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-import torch.multiprocessing as torch_mp
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 CPU_STAND_IN = "CPU (stand-in for a GPU)"
-"""Name of the device of buffers in shared memory of the host."""
+"""Name of the device of buffers in the host's memory."""
 DEVICE_ARGUMENT = 6
 """Position of the device's number in the arguments of torch's rebuild_cuda_tensor, as vLLM's ipc_engine uses it."""
 
@@ -36,17 +35,18 @@ def device_name(device: torch.device) -> str:
     return f"GPU {torch.cuda.get_device_properties(device).uuid}"
 
 
-def export(buffer: torch.Tensor) -> bytes:
-    """Return the handle by which another process maps a buffer.
+def shared_buffer(size: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
+    """Return a new buffer, [size] uint8 on the device, and the handle by which another process maps it.
 
-    Args:
-        buffer: [bytes] uint8. Keep it: the memory of a buffer that is freed is used for something else.
+    Keep the buffer: memory that is freed is used for something else.
 
     Raises:
-        RuntimeError: Its memory cannot be shared (another allocator, no rights in a container).
+        RuntimeError: There is no memory, or it cannot be shared (another allocator, no rights in a container).
     """
-    with _named_shared_memory():
-        return bytes(ForkingPickler.dumps(reduce_tensor(buffer)))
+    if device.type == "cuda":
+        buffer = torch.empty(size, dtype=torch.uint8, device=device)
+        return buffer, bytes(ForkingPickler.dumps(reduce_tensor(buffer)))
+    return _cpu_stand_in(size)
 
 
 def synchronise(device: torch.device) -> None:
@@ -90,15 +90,15 @@ class Mappings:
         return rebuild(*arguments)
 
 
-@contextmanager
-def _named_shared_memory() -> Iterator[None]:
-    """Share CPU tensors by the name of their memory inside the block, not by a file descriptor.
+def _cpu_stand_in(size: int) -> tuple[torch.Tensor, bytes]:
+    """Return a buffer in anonymous memory and its handle. It ends with its last process, however that ends."""
+    descriptor = os.memfd_create("weights", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size)
+    arguments = (f"/proc/{os.getpid()}/fd/{descriptor}", size)
+    buffer = _map_cpu_stand_in(*arguments)
+    weakref.finalize(buffer, os.close, descriptor)
+    return buffer, pickle.dumps((_map_cpu_stand_in, arguments))
 
-    A descriptor can be handed to a process of the same family only. CUDA tensors are not concerned.
-    """
-    strategy = torch_mp.get_sharing_strategy()
-    torch_mp.set_sharing_strategy("file_system")
-    try:
-        yield
-    finally:
-        torch_mp.set_sharing_strategy(strategy)
+
+def _map_cpu_stand_in(path: str, size: int) -> torch.Tensor:
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
