@@ -167,6 +167,8 @@ class Sampling:
         min_p: Keep tokens with p >= min_p * p_max.
         since: Version that sampled the first token of the trajectory that this segment continues; None if the
             trajectory begins with it.
+        experts_known: Number of leading prompt tokens whose experts the caller has already, so that the engine need not
+            return them (`Completion.experts`). At most the prompt without its last token.
     """
 
     max_tokens: int
@@ -177,6 +179,7 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     since: int | None = None
+    experts_known: int = 0
 
 
 class EngineBounds(NamedTuple):
@@ -207,6 +210,9 @@ class Completion:
         finish_reason: Why the completion ended.
         stop_reason: The stop string or token id that ended it, if one did.
         prompt_logprobs: [P - 1] float32, log-probabilities of the prompt's tokens but the first, if requested.
+        experts: [P + T - 1 - experts_known, layers, k] uint8 or uint16: the experts that the engine's mixture gave each
+            token of prompt and completion, from `Sampling.experts_known` on. The last sampled token has none, because
+            no forward pass has seen it. None if rollout.routing_replay is off or the engine cannot say.
     """
 
     token_ids: np.ndarray
@@ -216,6 +222,7 @@ class Completion:
     finish_reason: Finish
     stop_reason: str | int | None = None
     prompt_logprobs: np.ndarray | None = None
+    experts: np.ndarray | None = None
 
     @property
     def began(self) -> int | None:
@@ -325,8 +332,8 @@ class ReadBackReport(NamedTuple):
     Attributes:
         tensors: Number of tensors sent.
         differing: Tensors that the model does not hold as they were sent.
-        unread: Tensors that could not be read back (quantised layers, fused experts, what a loader transforms); only
-            log-probs prove these.
+        unread: Tensors that could not be read back (quantised layers, what a loader transforms); only log-probs prove
+            these.
         missing: Linear layers, embeddings and norms that should have been sent a tensor and were not.
         nbytes: Bytes compared.
         seconds: Duration of the comparison.
@@ -493,6 +500,9 @@ class Trajectory:
         changes: Updates of the method's counters that its reward asked for.
         branches: Other chains of tokens of the same session (engines/session_trace.py), with prompt and segments only.
             They are trained with this trajectory and share its reward.
+        experts: [at most P + T, layers, k] uint8 or uint16: the experts that each token of prompt and response got when
+            the engine first computed it, for the learner to use the same ones (rollout.routing_replay). Tokens at the
+            end may be missing. None: nothing is replayed.
     """
 
     index: int
@@ -509,6 +519,22 @@ class Trajectory:
     masked: str = ""
     changes: list[CounterUpdate] = field(default_factory=list)
     branches: list[Trajectory] = field(default_factory=list)
+    experts: np.ndarray | None = None
+
+    def add_experts(self, rows: np.ndarray | None, first: int) -> None:
+        """Append the experts of tokens whose experts are not known yet.
+
+        Args:
+            rows: [n, layers, k], as an engine returned them. None: the engine returned none.
+            first: Position of the first row's token in prompt and response. Rows of tokens that have experts already
+                are ignored: a token keeps the experts with which it was first computed.
+        """
+        known = 0 if self.experts is None else len(self.experts)
+        if rows is None or first > known:
+            return
+        new = rows[known - first :]
+        if len(new):
+            self.experts = new.copy() if self.experts is None else np.concatenate([self.experts, new])
 
     @property
     def sequences(self) -> list[Trajectory]:

@@ -21,6 +21,7 @@ OWN = {
     "max_num_seqs": "vllm.max_num_seqs",
     "max_model_len": "vllm.max_model_len",
     "seed": "train.seed",
+    "enable_return_routed_experts": "rollout.routing_replay",
 }
 """Argument -> the setting that it has here."""
 NEEDED = {
@@ -44,7 +45,6 @@ BREAKING = {
     "speculative_config": "a push does not reach the draft model. Leave it out",
     "enable_lora": "the adapter is merged into the weights that are pushed (actor.lora). Leave it out",
     "load_format": "the canary is calibrated on the weights that both sides load from the model's files. Leave it out",
-    "enable_return_routed_experts": "nothing reads them. Leave it out",
     "max_logprobs": "the log-prob of the sampled token is asked for with every request. Leave it out",
     "skip_tokenizer_init": "stop strings and the text of answers need the tokenizer. Leave it out",
     "nnodes": "Ray places the workers of an engine that one node cannot hold. Leave it out",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import environments
+from .engine_args import pipeline_stages
 from .sections import colocation, early_accumulation, sequence_parallel
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from wrong or _methods(c)
     yield from _method(c)
     yield from _policy(c)
+    yield from _routing(c)
     yield from _roles(c)
     yield from sequence_parallel.violations(c)
     yield from colocation.violations(c)
@@ -218,6 +220,28 @@ def _policy(c: Config) -> Iterator[str]:
             f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' does nothing with"
             " actor.policy_loss_type = 'gspo': OpenRLHF gates PPO's loss only, and gspo's ratio is to the rollout"
             " policy already. Set it to 'off', or the loss to 'ppo'."
+        )
+
+
+def _routing(c: Config) -> Iterator[str]:
+    """Whoever writes the responses brings the experts of their tokens along."""
+    if not c.rollout.routing_replay:
+        return
+    if c.rollout.engine != "vllm":
+        yield (
+            f"rollout.routing_replay needs rollout.engine = 'vllm'; '{c.rollout.engine}' does not say which experts a"
+            " token got. Set one of them otherwise."
+        )
+    if c.by_agent:
+        yield (
+            "rollout.routing_replay does not work with agents (rollout.agent = 'external', train.agent_func_path):"
+            " their requests come back without the experts of the tokens. Set rollout.routing_replay to false."
+        )
+    if pipeline_stages(c.vllm.engine_args) > 1:
+        yield (
+            "rollout.routing_replay does not work with vllm.engine_args.pipeline_parallel_size ="
+            f" {pipeline_stages(c.vllm.engine_args)}: vLLM reports the experts of one stage only. Use"
+            " vllm.tensor_parallel_size."
         )
 
 

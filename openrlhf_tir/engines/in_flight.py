@@ -29,6 +29,8 @@ class Live:
     text: str = ""
     void: bool = False
     """True if some of its tokens were sampled with weights whose proof failed and that were replaced since."""
+    experts: np.ndarray | None = None
+    """See Completion.experts."""
     count: Callable[[], int] | None = None
     """Returns the number of sampled tokens if vLLM keeps them until the end; None: they are in `token_ids`."""
 
@@ -66,6 +68,7 @@ class Live:
         self.token_ids = output.token_ids
         self.logprobs = sampled_logprobs(output.logprobs) if packed is None else packed
         self.text = output.text
+        self.experts = getattr(output, "routed_experts", None)
 
     def extend(self, delta: Any) -> None:
         """Add what vLLM sampled since the last call (a CompletionOutput of kind DELTA, with log-probs)."""
@@ -87,6 +90,7 @@ class Live:
             text=self.text,
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
+            experts=self.experts,
         )
 
 

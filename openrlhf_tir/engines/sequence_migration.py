@@ -181,12 +181,13 @@ class SequenceMigration:
             np.concatenate([getattr(first, name), getattr(second, name)])
             for name in ("token_ids", "logprobs", "versions")
         )
+        experts = _joined_experts(first.experts, second.experts)
         text = self.text_of(prompt, ids.tolist())
         stop = _stop_after(text, len(first.text), sampling.stop)
         if stop is not None:
             stop_string, end = stop
-            return Completion(ids, logprobs, versions, text[:end], "stop", stop_string)
-        return Completion(ids, logprobs, versions, text, second.finish_reason, second.stop_reason)
+            return Completion(ids, logprobs, versions, text[:end], "stop", stop_string, experts=experts)
+        return Completion(ids, logprobs, versions, text, second.finish_reason, second.stop_reason, experts=experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,15 @@ def _rest(sampling: Sampling, joined: Completion | None, request_id: str) -> Sam
         max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written,
         seed=seed,
         since=since,
+        experts_known=sampling.experts_known + (0 if joined is None or joined.experts is None else len(joined.experts)),
     )
+
+
+def _joined_experts(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    """Return the experts of two parts of a completion. The second part was asked for those that the first lacks."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.concatenate([first, second])
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:

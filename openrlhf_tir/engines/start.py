@@ -162,6 +162,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enforce_eager=v.enforce_eager or not gpu,
         enable_prefix_caching=v.enable_prefix_caching,
         enable_sleep_mode=cfg.train.colocate_all,
+        enable_return_routed_experts=cfg.rollout.routing_replay,
         # If a push keeps the KV cache, running requests keep their slots: the additional ones are for the canary.
         max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.keeps_kv else 0),
         max_model_len=v.max_model_len or cfg.data.max_len,

@@ -212,6 +212,7 @@ class VllmEngine:
 
         self.check()
         params = _params(sampling, packed=self.inbox is not None)
+        params.routed_experts_prompt_start = sampling.experts_known
         if score_prompt:
             params.prompt_logprobs = 0  # of the prompt's own tokens only
             params.skip_reading_prefix_cache = True  # tokens that are read from the cache get no log-probs

@@ -132,7 +132,11 @@ async def run_episode(
             )
             window = getattr(protocol, "max_context_tokens", None)
             visible = context[-window:] if window else context
+            hidden = len(context) - len(visible)
+            known = 0 if trajectory.experts is None else len(trajectory.experts)
+            sampling = replace(sampling, experts_known=max(0, known - hidden))
             completion = await engine.generate(visible, sampling, request_id=f"{request_id}/{turn}")
+            trajectory.add_experts(completion.experts, hidden + sampling.experts_known)
             if completion.finish_reason == "length" and max_tokens < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))

@@ -47,9 +47,10 @@ from .host_memory import limit_buffers
 from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
 from .optim import muon
-from .packing import MicroBatch
+from .packing import OWN_EXPERTS, MicroBatch
 from .recomputation import layers_to_recompute, recompute_first_layers
 from .roles.value_head import has_scalar_head
+from .routing_replay import RoutingReplay
 from .truncation import Truncation
 
 with flash_attn_importable():
@@ -172,6 +173,7 @@ class PolicyModel(Actor):
         self.shares_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
         """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
+        self.routing = RoutingReplay(self.model) if cfg.rollout.routing_replay and not frozen else None
         self.head = ScoringHead(_output_layer(self.model), cfg.ds.keep_logits_mib << 20)
         join_layers(self.model)
         if frozen:
@@ -217,6 +219,7 @@ class PolicyModel(Actor):
         else:
             mask = micro.attention_mask
             positions = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 1)
+            self._replay(micro.experts)
             log_probs, entropy = self._scores(sequences, positions, targets, wanted, options, mask)
         return log_probs[:, :-1], entropy[:, :-1]
 
@@ -245,11 +248,22 @@ class PolicyModel(Actor):
             continues = list(micro.packed.continues) + [-1] * bool(padding)
             set_layout(sliced_positions, SequenceLayout.of_segments(lengths, continues, sliced_positions.device))
         packed_wanted = None if wanted is None else packed(wanted)
+        if micro.experts is not None and self.routing is not None:
+            experts = micro.experts.flatten(0, 1)[source]
+            experts = torch.nn.functional.pad(experts, (0, 0, 0, 0, 0, padding), value=OWN_EXPERTS)
+            self._replay(parallel.slice_tokens(experts, OWN_EXPERTS))
+        else:
+            self._replay(None)
         scores = self._scores(inputs, sliced_positions, packed(targets), packed_wanted, options, None)
         shape = micro.sequences.shape
         rows = (parallel.gather(values, padded_positions.shape[1])[0, : len(source)] for values in scores)
         log_probs, entropy = (row.new_zeros(shape.numel()).index_copy(0, source, row).view(shape) for row in rows)
         return log_probs, entropy
+
+    def _replay(self, experts: torch.Tensor | None) -> None:
+        """Make the routers use these experts, [..., layers, k], in the next forward pass and its recomputation."""
+        if self.routing is not None:
+            self.routing.use(None if experts is None else experts.flatten(0, -3))
 
     def _scores(
         self,

@@ -19,6 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+OWN_EXPERTS = -1
+"""In place of experts: the model's own router chooses."""
 DUMMY_TOKENS = 2
 """Length of the row that stands in for an empty micro batch: the shortest that predicts a token."""
 
@@ -34,6 +36,9 @@ class Row:
     prompt_tokens: int = 0
     """Number of leading tokens that are the prompt. Their log-probs are not needed, so that rows with the same prompt
     can share its computation. 0 if the log-probs of every token are needed."""
+    experts: np.ndarray | None = None
+    """[at most L, layers, k] uint8 or uint16: the experts that compute each token. The router of the model chooses
+    those of the tokens that are missing at the end. None: of all tokens."""
 
     @property
     def sharable_tokens(self) -> int:
@@ -75,6 +80,9 @@ class MicroBatch:
     """[b, L-1] each, by name."""
     packed: PackedTokens | None = None
     """How the rows share their prompts; None where nothing is shared."""
+    experts: torch.Tensor | None = None
+    """[b, L, layers, k] int16: the experts that compute each token, `OWN_EXPERTS` where the router of the model chooses
+    them. None: it chooses all."""
 
 
 def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
@@ -214,4 +222,19 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
         torch.from_numpy(attention).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in fields.items()},
         _packed_tokens(rows, width, device) if share_prompts and rows else None,
+        _experts(rows, width, device),
     )
+
+
+def _experts(rows: Sequence[Row], width: int, device: str) -> torch.Tensor | None:
+    """Return the experts of a micro batch whose sequences are padded to `width` tokens; None if no row has any."""
+    import torch
+
+    shape = next((row.experts.shape[1:] for row in rows if row.experts is not None), None)
+    if shape is None:
+        return None
+    experts = np.full((len(rows), width, *shape), OWN_EXPERTS, np.int16)
+    for place, row in enumerate(rows):
+        if row.experts is not None:
+            experts[place, : len(row.experts)] = row.experts[: len(row.token_ids)]
+    return torch.from_numpy(experts).to(device)

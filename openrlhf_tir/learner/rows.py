@@ -204,7 +204,7 @@ def _row(
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
     typed = {name: values.astype(FIELDS[name]) for name, values in per_token.items()}
-    row = build_row(trajectory, typed | as_float32(sample.model_fields))
+    row = replace(build_row(trajectory, typed | as_float32(sample.model_fields)), experts=trajectory.experts)
     return row if old is None else replace(row, fields={**row.fields, OLD_LOGPROBS: old[sample.key]})
 
 

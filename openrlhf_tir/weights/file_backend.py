@@ -34,6 +34,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from ..engines import experts_on_cpu
 from ..types import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from .broadcast.receiver import Receiver
 from .in_place import loads_in_place
@@ -326,3 +327,4 @@ def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 WeightTransferEngineFactory.register_engine("file", FileWeightTransferEngine)
+experts_on_cpu.install()

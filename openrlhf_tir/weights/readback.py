@@ -11,6 +11,7 @@ sizes and ranks. It undoes what loading does to a tensor:
     tensor parallel   rows or columns of this rank; key/value heads that several ranks share
     padded            the rows of the vocabulary's padding are left out
     tied              a head that has no tensor of its own must hold the embedding
+    experts           those of a mixture are matrices of two tensors (fused_experts.py)
     packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. The layer is then applied
                       to rows of the identity matrix: each output is one weight times 1 plus zeros, which is exact in
                       every precision. So the packed copy that computes is what is compared, not an intermediate.
@@ -20,11 +21,11 @@ sizes and ranks. It undoes what loading does to a tensor:
 Where both sides are on a GPU, each tensor is compared there, and the host reads all answers at once at the end: a host
 that waits for each tensor would hold the engine up. What differs so is compared once more in the exact way above.
 
-What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
-shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
-change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back itself is checked once, on the weights that
-the engine loaded from disk when it started: what it does not find there stays unread. Without such a load it is used
-only for model types whose loaders are known to change nothing.
+What it cannot place (quantised layers, experts spread over ranks, what the checkpoint has fused where ranks share it,
+another shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may
+also change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back itself is checked once, on the weights
+that the engine loaded from disk when it started: what it does not find there stays unread. Without such a load it is
+used only for model types whose loaders are known to change nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from ..types import ReadBackReport
+from . import fused_experts
+from .fused_experts import ExpertPart
 
 log = logging.getLogger(__name__)
 Cut = Callable[[torch.Tensor], torch.Tensor]
@@ -134,8 +137,8 @@ class ReadBack:
         self._trusted = None
         self._covered_for = None
         if loaded is not None:
-            held, unread, names = self._held(loaded)
-            if len(held) > (len(names) - len(unread)) / 2:
+            held, found, unread, names = self._held(loaded)
+            if len(held) > found / 2:
                 self._trusted = held
                 self._never_sent = frozenset(self._not_covered(names, set()))
                 self._log_once(unread)
@@ -146,8 +149,13 @@ class ReadBack:
             log.info("The read-back is unchecked and %s is not a plain model type: only log-probs prove a push", kind)
         return ()
 
-    def _held(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[set[Key], list[str], list[str]]:
-        """Return the places that hold what was loaded, the names that were not found so, and all names."""
+    def _held(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[set[Key], int, list[str], list[str]]:
+        """Find the places that hold what was loaded.
+
+        Returns:
+            The places that hold all of their tensors, the number of places that hold some of them (an expert's place
+            has many), the names that were not found, and all names.
+        """
         held: set[Key] = set()
         unread: list[str] = []
         names: list[str] = []
@@ -163,7 +171,7 @@ class ReadBack:
                 unread.append(name)
                 if key is not None:
                     wrong.add(key)
-        return held - wrong, unread, names
+        return held - wrong, len(held), unread, names
 
     def compare(self, sent: Iterable[tuple[str, torch.Tensor]]) -> ReadBackReport:
         """Compare what the model holds with the tensors `sent`, under their names in the checkpoint."""
@@ -311,14 +319,27 @@ class ReadBack:
             return None
         return module, parameter, position
 
+    def _experts(self, name: str) -> ExpertPart | None:
+        """Return what a checkpoint tensor is of a layer's experts; None if it is something else."""
+        return fused_experts.part_of(self._modules, self._unstacked(name))
+
     def _key(self, name: str) -> Key | None:
+        experts = self._experts(name)
+        if experts is not None:
+            # One key for all experts of a layer: checkpoint and learner cut them into different tensors.
+            return id(experts.module), experts.parameter, None
         found = self._found(name)
         return None if found is None else (id(found[0]), found[1], found[2])
 
     def _places(self, name: str) -> list[Place]:
         """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find or trust it."""
+        if self._trusted is not None and self._key(name) not in self._trusted:
+            return []
+        experts = self._experts(name)
+        if experts is not None:
+            return [_place_of_experts(experts)] if fused_experts.is_readable(experts.module) else []
         found = self._found(name)
-        if found is None or (self._trusted is not None and self._key(name) not in self._trusted):
+        if found is None:
             return []
         module, parameter, position = found
         try:
@@ -352,7 +373,12 @@ class ReadBack:
         paths: set[str] = set()
         parts: dict[str, set[int]] = {}
         unplaced: set[str] = set()
+        pieces: dict[str, set[tuple[int, str, int]]] = {}
         for name in sent:
+            experts = self._experts(name)
+            if experts is not None:
+                pieces.setdefault(experts.path, set()).update(experts.pieces)
+                continue
             path = self._unstacked(name).rpartition(".")[0]
             parent, _, leaf = path.rpartition(".")
             if path in self._modules:
@@ -370,6 +396,11 @@ class ReadBack:
             fused = path.rpartition(".")[2]
             if path in self._modules and positions >= {at for of, at in self._fused.values() if of == fused}:
                 covered.add(id(self._modules[path]))
+            paths.add(path)
+        for path, filled in pieces.items():
+            module = self._modules[path]
+            if filled >= fused_experts.expected_pieces(module):
+                covered.add(id(module))
             paths.add(path)
         kinds = {_kind(path) for path in paths}
         beside = {ancestor for path in paths for ancestor in _ancestors(path)}
@@ -409,6 +440,8 @@ def _is_known(module: torch.nn.Module) -> bool:
     if isinstance(module, LinearBase):
         return isinstance(module.quant_method, UnquantizedLinearMethod)
     if isinstance(module, VocabParallelEmbedding | torch.nn.Linear | torch.nn.Embedding):
+        return True
+    if fused_experts.is_readable(module):
         return True
     return type(module).__name__.endswith("Norm")
 
@@ -465,6 +498,17 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None, co
         columns = _columns(_width(module), compared)
         read = _part(lambda: _unpacked(module, columns), rows)
         yield Place((id(module), True), read, _cut_columns(cut, columns, dtype), dtype)
+
+
+def _place_of_experts(part: ExpertPart) -> Place:
+    """Return where a model holds some of a layer's experts."""
+    held: torch.Tensor = getattr(part.module, part.parameter)
+    return Place(
+        (id(part.module), False),
+        lambda: fused_experts.read(part),
+        lambda sent: fused_experts.cut(part, sent),
+        held.dtype,
+    )
 
 
 def _columns(width: int, compared: int) -> torch.Tensor:

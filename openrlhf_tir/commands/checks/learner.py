@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from ...config import Config
 from ...config.sections.learner import ALL_LINEAR, target_fault
 from ...errors import ConfigError
+from ...memory.model_size import EXPERTS as NAMES_OF_EXPERTS
 
 EXPERTS = "experts"
 """Part of a layer's name in a mixture of experts. transformers joins experts into other layers than the file's."""
@@ -67,6 +68,26 @@ def check_positions(cfg: Config, model: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{name} = {longest} tokens of prompt and response, and the model has {positions} positions"
             f" (max_position_embeddings). Lower it to {positions}, or take a model for longer texts."
+        )
+
+
+def check_routing(cfg: Config, model: Mapping[str, Any]) -> None:
+    """Check that a run with `rollout.routing_replay` trains a mixture of experts.
+
+    Args:
+        cfg: The configuration.
+        model: The model's config.json.
+
+    Raises:
+        ConfigError: The model has no experts.
+    """
+    if not cfg.rollout.routing_replay or not model:
+        return
+    text = model.get("text_config") or model
+    if not any(text.get(name) for name in NAMES_OF_EXPERTS):
+        raise ConfigError(
+            f"rollout.routing_replay = true, but {cfg.actor.model_name_or_path!r} (model_type"
+            f" {text.get('model_type')!r}) is no mixture of experts. Set rollout.routing_replay to false."
         )
 
 

@@ -234,7 +234,9 @@ SENTENCES = {
     r"trainer\.(rollout_data_dir|validation_data_dir)": "logger.trajectories = 1 keeps every response in run_dir",
     r"data\.gen_batch_size": "batches are filled continuously: no number of prompts is sampled at a time",
     r"actor_rollout_ref\.rollout\.over_sample_rate": "what faults leave of a group is trained (rollout.min_valid)",
-    r".*\.router_replay\..*|.*enable_rollout_routing_replay": "routes of experts are not replayed",
+    r".*\.router_replay\..*|.*enable_rollout_routing_replay": (
+        "see rollout.routing_replay: the learner uses the experts that the engine returns"
+    ),
     r"actor_rollout_ref\.rollout\.(data_parallel_size|expert_parallel_size|pipeline_model_parallel_size)": (
         "give it in vllm.engine_args if vLLM shall do it"
     ),

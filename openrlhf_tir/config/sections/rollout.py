@@ -150,6 +150,15 @@ class Rollout(Section):
         ),
     )
 
+    routing_replay: bool = Field(
+        False,
+        description=(
+            "mixtures of experts: the engine returns the experts of each token, and the learner computes the token with"
+            " the same ones; the gate's weights are still the learner's own. Without it rounding sends some tokens to"
+            " other experts than those that sampled them"
+        ),
+    )
+
     @property
     def plain(self) -> bool:
         """Whether what samples is the model's softmax itself."""

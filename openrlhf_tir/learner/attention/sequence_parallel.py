@@ -65,6 +65,15 @@ class SequenceParallel:
         fill = row.new_zeros(missing) if padding is None else padding[:missing].to(row.dtype)
         return torch.cat([row, fill[None]], dim=1).chunk(self.size, dim=1)[self.rank]
 
+    def slice_tokens(self, tokens: torch.Tensor, filling: int) -> torch.Tensor:
+        """Return this rank's part [S, ...] of what belongs to the tokens of a row, [T, ...].
+
+        `filling` fills up the last part.
+        """
+        missing = -len(tokens) % self.size
+        fill = tokens.new_full((missing, *tokens.shape[1:]), filling)
+        return torch.cat([tokens, fill]).chunk(self.size)[self.rank]
+
     def positions(self, row: torch.Tensor) -> torch.Tensor:
         """`slice` of position ids: what fills the last slice is a sequence of its own."""
         return self.slice(row, torch.arange(self.size, device=row.device))
