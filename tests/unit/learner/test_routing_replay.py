@@ -124,9 +124,106 @@ def test_a_router_with_groups_of_experts_keeps_its_own_arithmetic():
     assert torch.allclose(weights, 2.5 * scores / scores.sum(-1, keepdim=True), atol=1e-5)
 
 
+def test_an_expert_of_a_group_that_the_learner_would_not_choose_keeps_its_weight():
+    """DeepSeek-V2 masks the scores of all other groups with 0 before it takes the weights from them."""
+    from transformers import DeepseekV2Config
+    from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+
+    config = DeepseekV2Config(
+        hidden_size=4,
+        num_attention_heads=2,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=4,
+        topk_group=2,
+        topk_method="group_limited_greedy",
+        routed_scaling_factor=1.0,
+    )
+    router = DeepseekV2TopkRouter(config)
+    # The logits are the first hidden value times 8, 7, ..., 1, so the router itself chooses experts 0 and 1.
+    router.weight.data = torch.zeros(8, 4).index_copy(1, torch.tensor([0]), torch.arange(8.0, 0.0, -1.0)[:, None])
+    hidden = torch.tensor([[0.5, 0.0, 0.0, 0.0]] * 2)
+    replay = RoutingReplay(in_layer(router))
+    replay.use(torch.tensor([[[6, 5]], [[OWN_EXPERTS, OWN_EXPERTS]]], dtype=torch.int16))
+    _, weights, experts = router(hidden)
+    scores = (torch.arange(8.0, 0.0, -1.0) * 0.5).softmax(0)
+    assert experts.tolist() == [[6, 5], [0, 1]]
+    assert torch.allclose(weights, torch.stack([scores[[6, 5]], scores[[0, 1]]]))
+
+
+def in_layer(router: torch.nn.Module) -> torch.nn.Module:
+    """A model whose layer 0 has this router and nothing else."""
+    return torch.nn.ModuleDict({"layers": torch.nn.ModuleList([router])})
+
+
+def gpt_oss() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
+
+    config = GptOssConfig(hidden_size=4, num_local_experts=6, num_experts_per_tok=2)
+    return GptOssTopKRouter(config), (torch.randn(3, 4),)
+
+
+def afmoe() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Its linear layer is a module within the router, and a bias of the choice comes from outside."""
+    from transformers import AfmoeConfig
+    from transformers.models.afmoe.modeling_afmoe import AfmoeTokenChoiceRouter
+
+    config = AfmoeConfig(hidden_size=4, num_experts=6, num_experts_per_tok=2)
+    return AfmoeTokenChoiceRouter(config), (torch.randn(1, 3, 4), torch.zeros(6))
+
+
+def gemma4() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """It reads all of its sizes from the configuration."""
+    from transformers import Gemma4TextConfig
+    from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRouter
+
+    config = Gemma4TextConfig(hidden_size=4, num_experts=6, top_k_experts=2)
+    return Gemma4TextRouter(config), (torch.randn(3, 4),)
+
+
+@pytest.mark.parametrize("build", [gpt_oss, afmoe, gemma4])
+def test_routers_of_other_forms_choose_the_given_experts_too(build):
+    router, arguments = build()
+    RoutingReplay(in_layer(router)).use(torch.tensor([[[5, 1]], [[0, 2]], [[3, 4]]], dtype=torch.int16))
+    _, weights, experts = router(*arguments)
+    assert experts.tolist() == [[5, 1], [0, 2], [3, 4]]
+    assert weights.shape == (3, 2) and weights.isfinite().all()
+
+
 def test_a_model_without_routers_is_refused():
     with pytest.raises(ConfigError, match=r"rollout\.routing_replay"):
         RoutingReplay(build_model(0))
+
+
+def test_a_layer_whose_experts_are_chosen_without_topk_is_refused_when_the_model_is_loaded():
+    """Phi-3.5-MoE chooses by a function of its own; DeepSeek-V4 has layers that choose by the token's id."""
+
+    class HashRouter(torch.nn.Module):
+        num_experts = 8
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden.argmax(-1)
+
+    class HashExperts(torch.nn.Module):
+        pass
+
+    model = build_mixture(0)
+    model.model.layers[1].mlp.gate = HashRouter()
+    with pytest.raises(ConfigError, match=r"\[1\].*rollout\.routing_replay"):
+        RoutingReplay(model)
+    alone = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Sequential(HashRouter(), HashExperts())])})
+    with pytest.raises(ConfigError, match=r"rollout\.routing_replay"):
+        RoutingReplay(alone)
+
+
+@pytest.mark.parametrize("shape", [(TOKENS, 3, 3), (TOKENS - 1, 3, 2)])
+def test_a_replay_that_would_do_nothing_is_an_error(ids, shape):
+    """Another number of experts for a token, or of tokens: the router never makes such a choice."""
+    model = build_mixture(0)
+    RoutingReplay(model).use(torch.zeros(shape, dtype=torch.int16))
+    with pytest.raises(ConfigError, match="layer 0"):
+        model(ids)
 
 
 def test_a_micro_batch_has_the_experts_of_its_rows_and_the_routers_own_where_they_are_missing():
