@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     )
     Console().print(table)
     faults = plan.faults(int(args.gpu_gib * GIB))
-    host = host_plan(config, gpus=True)
+    host = host_plan(config, gpus=True, kv_tokens=plan.kv_tokens)
     if host is not None:
         print(f"host: a node needs {host.needs}")
         faults += host.faults(int(args.host_gib * GIB)) if args.host_gib else []

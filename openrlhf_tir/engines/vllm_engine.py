@@ -212,6 +212,11 @@ class VllmEngine:
 
         self.check()
         params = _params(sampling, packed=self.inbox is not None)
+        if sampling.experts_known >= len(token_ids) > 0:
+            raise ValueError(  # vLLM's own check of this is an assertion in its engine's process, which would end
+                f"request {request_id}: the experts of {sampling.experts_known} tokens are said to be known, and the"
+                f" prompt has {len(token_ids)}, of which the last is always computed"
+            )
         params.routed_experts_prompt_start = sampling.experts_known
         if score_prompt:
             params.prompt_logprobs = 0  # of the prompt's own tokens only

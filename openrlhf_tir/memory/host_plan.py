@@ -21,7 +21,7 @@ PASS_SLACK = 0.9
 """Memory of a forward and backward pass on CPU besides the tensors that are counted, as a share of these: gradients in
 flight, oneDNN's buffers, and fragments of glibc's heap between tensors of many sizes. Measured with SmolLM2 and rows of
 1,280 tokens: 5.23 GB at the peak, 2.91 GB between updates (`python -m benchmarks.learner --only memory`)."""
-PARTS_OF_A_PASS = ("activations", "logits", "head's gradient", "kept logits")
+PARTS_OF_A_PASS = ("activations", "logits", "head's gradient", "experts' gradient", "kept logits")
 """The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
@@ -100,12 +100,14 @@ REMEDY = (
 )
 
 
-def host_plan(cfg: Config, *, gpus: bool) -> HostPlan | None:
+def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostPlan | None:
     """Return the plan; None if the model's size cannot be read here.
 
     Args:
         cfg: The run's configuration.
         gpus: True if learner and engines have GPUs.
+        kv_tokens: Tokens that an engine's KV cache holds, if that is known. For each of them vLLM keeps the experts in
+            host memory (rollout.routing_replay).
     """
     model = cfg.actor.model_name_or_path
     n, shape = parameters(model), Shape.of(config_json(model))
@@ -130,6 +132,9 @@ def host_plan(cfg: Config, *, gpus: bool) -> HostPlan | None:
             "weights": n * w,
             "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
         }
+        kv_tokens = engine["KV cache"] // (shape.kv_values * w)
+    if cfg.rollout.routing_replay and kv_tokens and shape.routing_bytes:
+        engine["experts of cached tokens"] = kv_tokens * shape.routing_bytes
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
     return HostPlan(
         learner={name: part for name, part in learner.items() if part},

@@ -2,13 +2,15 @@
 
 P: parameters, N: learner ranks, w: bytes of a weight (ds.param_dtype), G: GPUs of an engine (tp of tensor parallelism
 times pp pipeline stages), T: tokens of a micro batch (`micro_batch_tokens`), h: hidden size, L: layers, V: vocabulary,
-k: heads of keys of size d:
+k: heads of keys of size d, E: parameters of one layer's experts (0 without experts):
 
     learner rank   P w / N               weights
                    4 P / N               gradients, accumulated in ds.grad_accum_dtype (fp32 unless set)
                    12 P / N              Adam's moments and master weights; in host memory with ds.adam_offload
-                   w min(P, 1e9)         weights of other ranks that are gathered at one time (DeepSpeed's
-                                         stage3_max_live_parameters)
+                   w max(min(P, 1e9), E) weights of other ranks that are gathered at one time (DeepSpeed's
+                                         stage3_max_live_parameters; a layer's experts are two tensors, each of which is
+                                         gathered as a whole)
+                   w E                   the gradient of these two tensors, before it is cut up
                    w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer
                                          computed again; all of a layer's where it is not computed again
                                          (actor.gradient_checkpointing_layers)
@@ -43,7 +45,15 @@ from typing import Any
 
 from ..config import Config
 from ..machine.sizes import size
-from .model_size import AVERAGE_BYTES, OPTIMISER_BYTES, WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
+from .model_size import (
+    AVERAGE_BYTES,
+    OPTIMISER_BYTES,
+    WEIGHT_BYTES,
+    Experts,
+    checkpoint_bytes,
+    config_json,
+    parameters,
+)
 
 LIVE_PARAMETERS = 10**9
 """DeepSpeed's default of stage3_max_live_parameters."""
@@ -91,8 +101,11 @@ class Shape:
         heads: Attention heads.
         keys: Heads of keys and values.
         head_dim: Size of a head.
-        inner: Inner size of the MLP; with experts, of all experts that a token is sent to.
+        inner: Inner size of the MLP; with experts, of all experts that a token is sent to, shared ones included.
         vocabulary: Size of the vocabulary; 0 if config.json does not tell.
+        copies: Experts of a layer that get a copy of a token each; 0 without experts.
+        experts: Parameters of one layer's experts among which a router chooses; 0 without experts.
+        expert_id_bytes: Bytes of an expert's number (rollout.routing_replay).
     """
 
     hidden: int
@@ -102,6 +115,9 @@ class Shape:
     head_dim: int
     inner: int
     vocabulary: int
+    copies: int = 0
+    experts: int = 0
+    expert_id_bytes: int = 0
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Shape | None:
@@ -111,12 +127,11 @@ class Shape:
             hidden, layers, heads = (
                 int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
             )
-            experts = int(text.get("num_experts_per_tok") or 0)
-            inner = (
-                int(text["moe_intermediate_size"]) * experts
-                if experts and text.get("moe_intermediate_size")
-                else int(text["intermediate_size"])
-            )
+            mixture = Experts.of(config)
+            if mixture is None or not mixture.chosen:
+                inner = int(text["intermediate_size"])
+            else:
+                inner = mixture.inner * mixture.chosen + mixture.shared
             return cls(
                 hidden,
                 layers,
@@ -125,6 +140,9 @@ class Shape:
                 int(text.get("head_dim") or hidden // heads),
                 inner,
                 int(text.get("vocab_size") or 0),
+                copies=mixture.chosen if mixture else 0,
+                experts=3 * hidden * mixture.inner * mixture.count if mixture else 0,
+                expert_id_bytes=(1 if mixture.count <= 256 else 2) if mixture else 0,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
@@ -141,15 +159,21 @@ class Shape:
             fused: True with fused kernels (learner/liger.py), which keep less: each norm's input and output in the
                 weights' type; q, k, v and the attention's output once; gate, up and their product.
         """
+        copies = 2 * self.copies * self.hidden
         if fused:
-            return w * (4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
+            return w * (copies + 4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
         attention = (3 * self.heads + 2 * self.keys) * self.head_dim
-        return 2 * (4 + w) * self.hidden + w * (attention + 4 * self.inner)
+        return 2 * (4 + w) * self.hidden + w * (copies + attention + 4 * self.inner)
 
     @property
     def kv_values(self) -> int:
         """Values in the KV cache per token."""
         return 2 * self.layers * self.keys * self.head_dim
+
+    @property
+    def routing_bytes(self) -> int:
+        """Bytes of the experts of one token in all layers, as rollout.routing_replay keeps them."""
+        return self.layers * self.copies * self.expert_id_bytes
 
 
 @dataclass(frozen=True)
@@ -354,10 +378,11 @@ def learner_parts(
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
         "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,
         "optimiser": 0 if cfg.ds.adam_offload else states,
-        "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
+        "gathered weights": w * max(min(n, LIVE_PARAMETERS), shape.experts) if cfg.ds.zero_stage == 3 else 0,
         "activations": activations,
         "logits": 2 * max(CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary),
         "head's gradient": head * (cfg.ds.lora.rank == 0),
+        "experts' gradient": w * shape.experts * (cfg.ds.lora.rank == 0),
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,16 @@ AVERAGE_BYTES = 4
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes per parameter of the weights, by ds.param_dtype: in a push, in a checkpoint with ZeRO-2 (ZeRO-3 restores them
 from the master weights), and of the weights that LoRA does not train."""
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in configurations."""
+_CHOSEN_COUNTS = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
+"""Names of the number of experts that a token is sent to."""
+_SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+"""Names of the number of experts that every token is sent to, beside the chosen ones."""
+_SHARED_SIZES = ("shared_expert_intermediate_size", "shared_intermediate_size")
+"""Names of the inner size of all shared experts together."""
+_DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+"""Names of the number of layers at the beginning that have no experts."""
 HUB_S = 5.0
 """Deadline of the hub's answer for a file of a kilobyte, in seconds. If it passes, the size is unknown, and the run
 pushes its weights as on a small /dev/shm."""
@@ -64,6 +74,95 @@ def parameters(model: str) -> int | None:
     return from_files or of_config(config_json(model))
 
 
+@dataclass(frozen=True)
+class Experts:
+    """A decoder's experts, as its config.json has them.
+
+    Attributes:
+        count: Experts of a layer among which its router chooses.
+        chosen: Experts that a token is sent to; 0 if the configuration does not tell.
+        inner: Inner size of one expert.
+        shared: Inner size of all experts together that every token is sent to.
+        layers: Layers that have experts.
+        dense_inner: Inner size of the MLP of the other layers.
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    shared: int
+    layers: int
+    dense_inner: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Experts | None:
+        """Return the experts of a model; None if it has none.
+
+        Raises:
+            KeyError, TypeError, ValueError: The configuration is incomplete or damaged.
+        """
+        text = config.get("text_config") or config
+        count = _first(text, _EXPERT_COUNTS)
+        if not count:
+            return None
+        # Llama 4's `intermediate_size` is an expert's; its dense layers have a size of their own.
+        dense_inner = int(text.get("intermediate_size_mlp") or text.get("intermediate_size") or 0)
+        inner = _first(text, ("moe_intermediate_size",)) or int(text["intermediate_size"])
+        shared = _first(text, _SHARED_SIZES) or inner * _first(text, _SHARED_COUNTS)
+        if "intermediate_size_mlp" in text:
+            shared = inner
+        return cls(count, _first(text, _CHOSEN_COUNTS), inner, shared, _layers_with_experts(text), dense_inner)
+
+
+def _first(text: Mapping[str, Any], names: Sequence[str]) -> int:
+    """Return the first number that the configuration has under one of these names; 0 if there is none.
+
+    Some models have a number for each layer. The largest counts.
+    """
+    value = next((text[name] for name in names if text.get(name)), 0)
+    return max(map(int, value)) if isinstance(value, list) else int(value)
+
+
+def _layers_with_experts(text: Mapping[str, Any]) -> int:
+    """Return how many layers of a mixture have experts. The names are those of several families."""
+    layers = range(int(text["num_hidden_layers"]))
+    kinds = text.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        return sum(kind != "dense" for kind in kinds)
+    frequency = text.get("moe_layer_freq")
+    if isinstance(frequency, list):
+        return sum(map(bool, frequency))
+    chosen = text.get("moe_layers")
+    if isinstance(chosen, list):
+        return len(chosen)
+    step = _first(text, ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")) or 1
+    dense = set(text.get("mlp_only_layers") or ()) | set(range(_first(text, _DENSE_LAYERS)))
+    return sum(layer not in dense and (layer + 1) % step == 0 for layer in layers)
+
+
+def active_parameters(config: Mapping[str, Any]) -> int | None:
+    """Return the parameters with which a token is computed; None if config.json is incomplete.
+
+    Experts that the token is not sent to are left out, and so is the embedding of the input where it is not the head
+    as well: it is a table that is looked up.
+    """
+    try:
+        experts = Experts.of(config)
+        count = of_config(config, experts=experts.chosen if experts and experts.chosen else None)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        return None
+    if count is None:
+        return None
+    text = config.get("text_config") or config
+    return count - (0 if _is_tied(config) else int(text["vocab_size"]) * int(text["hidden_size"]))
+
+
+def _is_tied(config: Mapping[str, Any]) -> bool:
+    """Return True if the head has no matrix of its own."""
+    text = config.get("text_config") or config
+    return text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
+
+
 @functools.cache
 def attention_parity(model: str) -> float:
     """Return the sequence length at which attention takes as many operations as the model's matrices.
@@ -72,21 +171,15 @@ def attention_parity(model: str) -> float:
 
         matrices 2 P L, causal attention 2 layers (a d) L^2 operations;  parity = P / (layers a d)
 
-    P: parameters that a token meets, without the embeddings of the input and the experts that it is not sent to.
+    P: parameters with which a token is computed (`active_parameters`).
     """
     config = config_json(model)
-    text = config.get("text_config") or config
-    chosen = {
-        name: text["num_experts_per_tok"] for name in EXPERTS if text.get(name) and text.get("num_experts_per_tok")
-    }
-    n = of_config({**config, **text, "text_config": None, **chosen})
-    if n is None:
+    active = active_parameters(config)
+    if active is None:
         return math.inf
-    h, layers, heads, vocabulary = (
-        int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    )
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
-    return (n - (0 if tied else vocabulary * h)) / (layers * heads * int(text.get("head_dim") or h // heads))
+    text = config.get("text_config") or config
+    h, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+    return active / (layers * heads * int(text.get("head_dim") or h // heads))
 
 
 def config_json(model: str) -> dict[str, Any]:
@@ -153,14 +246,21 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def of_config(config: dict[str, Any]) -> int | None:
+def of_config(config: Mapping[str, Any], *, experts: int | None = None) -> int | None:
     """Return the parameters of a decoder with gated MLPs, dense or with experts; None if config.json is incomplete.
 
-        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e
-        model = layers * layer + V h (twice, unless tied)
+        attention     h (a d) + 2 h (k d) + (a d) h
+        dense layer   attention + 3 h i
+        expert layer  attention + 3 h (i e + s) + h e
+        model         layers + V h (twice, unless tied)
 
-    h: hidden size, a: heads of size d, k: heads of keys, i: inner size of the MLP, e: experts, V: vocabulary. Biases
-    and norms, less than a thousandth, are left out.
+    h: hidden size, a: heads of size d, k: heads of keys, i: inner size of the MLP or of an expert, e: experts, s: inner
+    size of the shared experts, V: vocabulary. Biases and norms, less than a thousandth, are left out. `_latent` has the
+    attention of models with `kv_lora_rank` (DeepSeek).
+
+    Args:
+        config: The content of config.json.
+        experts: Count this many experts in place of all.
     """
     text = config.get("text_config") or config
     try:
@@ -168,15 +268,28 @@ def of_config(config: dict[str, Any]) -> int | None:
             int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
         )
         keys, d = int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or h // heads)
-        experts = next((int(text[key]) for key in EXPERTS if text.get(key)), 0)
-        if experts:
-            inner = int(text.get("moe_intermediate_size") or text["intermediate_size"])
-            shared = int(text.get("shared_expert_intermediate_size") or inner * int(text.get("n_shared_experts") or 0))
-            mlp = 3 * h * (inner * experts + shared) + h * experts
+        attention = _latent(text, h, heads) if text.get("kv_lora_rank") else 2 * h * heads * d + 2 * h * keys * d
+        mixture = Experts.of(config)
+        if mixture is None:
+            mlps = layers * 3 * h * int(text["intermediate_size"])
         else:
-            mlp = 3 * h * int(text["intermediate_size"])
+            count = mixture.count if experts is None else experts
+            with_experts = 3 * h * (mixture.inner * count + mixture.shared) + h * count
+            mlps = mixture.layers * with_experts + (layers - mixture.layers) * 3 * h * mixture.dense_inner
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # the last: infinity, or no heads
         return None
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
-    total = layers * (2 * h * heads * d + 2 * h * keys * d + mlp) + vocabulary * h * (1 if tied is True else 2)
+    total = layers * attention + mlps + vocabulary * h * (1 if _is_tied(config) else 2)
     return total if total > 0 else None
+
+
+def _latent(text: Mapping[str, Any], h: int, heads: int) -> int:
+    """Return the parameters of one layer's latent attention (MLA).
+
+    Queries come from `q_lora_rank` values if there is such a rank, keys and values from `kv_lora_rank` values and the
+    part of a key that has the position.
+    """
+    rope, plain, value = (int(text[name]) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+    rank = int(text["kv_lora_rank"])
+    q_rank = int(text.get("q_lora_rank") or 0)
+    queries = q_rank * (h + heads * (plain + rope)) if q_rank else h * heads * (plain + rope)
+    return queries + h * (rank + rope) + rank * heads * (plain + value) + heads * value * h

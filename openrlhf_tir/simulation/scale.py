@@ -21,7 +21,7 @@ from typing import Any
 
 from ..config import Config
 from ..memory.memory_plan import MemoryPlan, Shape, memory_plan
-from ..memory.model_size import EXPERTS, of_config
+from ..memory.model_size import Experts, active_parameters, of_config
 from .run import WARM_UP, configure, simulate
 from .workload import PROMPT_TOKENS, SEED_WORKLOAD, EngineSpec, Workload
 
@@ -256,23 +256,13 @@ def _if_it_fits(cfg: Config, gpu_gib: int, shared: str, least: float = LEAST_SEQ
     )
 
 
-def parameters_of_a_token(config: dict[str, Any]) -> int:
-    """Return the parameters with which a token is computed: with the experts that it is sent to, without the embedding
-    of the input."""
-    chosen = {name: config["num_experts_per_tok"] for name in EXPERTS if config.get(name)}
-    count = of_config({**config, **chosen})
-    assert count is not None, "the shape is complete"
-    tied = config.get("tie_word_embeddings") is True
-    return count - (0 if tied else int(config["vocab_size"]) * int(config["hidden_size"]))
-
-
 def _plan_of(
     model: str, config: dict[str, Any], cards: int, layout: Layout, gpu_gib: int, push: str, workload: Workload
 ) -> ScalePlan:
     shape = Shape.of(config)
     count = of_config(config)
-    assert shape is not None and count is not None, "a layout exists, so the shape is complete"
-    active = parameters_of_a_token(config)
+    active = active_parameters(config)
+    assert shape is not None and count is not None and active is not None, "a layout exists, so the shape is complete"
     samples = workload.prompts * workload.samples_per_prompt
     written = workload.response_tokens.mean
     length = mean_length(workload)
@@ -326,16 +316,17 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
     shape = Shape.of(config)
     count = of_config(config)
     assert shape is not None and count is not None, "a layout exists, so the shape is complete"
-    experts = next((int(config[name]) for name in EXPERTS if config.get(name)), 0)
-    dense = of_config({**config, **{name: 1 for name in EXPERTS if config.get(name)}}) if experts else count
-    assert dense is not None, "the shape is complete"
+    active = active_parameters(config)
+    experts = Experts.of(config)
+    dense = of_config(config, experts=0)
+    assert dense is not None and active is not None, "the shape is complete"
     bandwidth = BANDWIDTH.get(gpu_gib, min(BANDWIDTH.values())) * BANDWIDTH_SHARE * layout.tensor_parallel
     most = max(1, min(512, int(layout.kv_tokens / length)))
 
     def rate(running: int) -> float:
         weights = count
-        if experts:
-            reached = 1 - (1 - int(config["num_experts_per_tok"]) / experts) ** running
+        if experts is not None:
+            reached = 1 - (1 - experts.chosen / experts.count) ** running
             weights = dense + int((count - dense) * reached)
         cache = running * length / 2 * shape.kv_values
         step_s = max((2 * weights + 2 * cache) / bandwidth, running * HOST_S_PER_TOKEN)
@@ -347,7 +338,7 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
         max_running=most,
         kv_tokens=layout.kv_tokens,
         decode_tokens_per_s=tuple((float(n), rate(n)) for n in points),
-        prefill_tokens_per_s=PREFILL_SHARE * PEAK_FLOPS * layout.tensor_parallel / (2 * parameters_of_a_token(config)),
+        prefill_tokens_per_s=PREFILL_SHARE * PEAK_FLOPS * layout.tensor_parallel / (2 * active),
         weight_push_s=0.0,
     )
 

@@ -7,6 +7,7 @@ Headers are read, nothing is loaded.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,8 +18,9 @@ from safetensors import SafetensorError, safe_open
 from ...config import Config
 from ...config.sections.learner import ALL_LINEAR, target_fault
 from ...errors import ConfigError
-from ...memory.model_size import EXPERTS as NAMES_OF_EXPERTS
+from ...memory.model_size import Experts
 
+log = logging.getLogger(__name__)
 EXPERTS = "experts"
 """Part of a layer's name in a mixture of experts. transformers joins experts into other layers than the file's."""
 NOT_TRAINED = ("embed_tokens", "wte", "lm_head")
@@ -72,23 +74,48 @@ def check_positions(cfg: Config, model: Mapping[str, Any]) -> None:
 
 
 def check_routing(cfg: Config, model: Mapping[str, Any]) -> None:
-    """Check that a run with `rollout.routing_replay` trains a mixture of experts.
+    """Check that a run with `rollout.routing_replay` trains a mixture of experts whose routers can be replayed.
 
     Args:
         cfg: The configuration.
         model: The model's config.json.
 
     Raises:
-        ConfigError: The model has no experts.
+        ConfigError: The model has no experts, or chooses them in a way that cannot be replaced.
     """
     if not cfg.rollout.routing_replay or not model:
         return
+    try:
+        experts = Experts.of(model)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return  # a damaged configuration, which the loading of the model reports
     text = model.get("text_config") or model
-    if not any(text.get(name) for name in NAMES_OF_EXPERTS):
+    if experts is None:
         raise ConfigError(
             f"rollout.routing_replay = true, but {cfg.actor.model_name_or_path!r} (model_type"
             f" {text.get('model_type')!r}) is no mixture of experts. Set rollout.routing_replay to false."
         )
+    if fault := _routers_fault(model):
+        raise ConfigError(fault)
+
+
+def _routers_fault(model: Mapping[str, Any]) -> str | None:
+    """Build the model without memory for its weights; return why its routers cannot be replayed, or None.
+
+    None is also the answer for a model that cannot be built from its config.json alone. The learner then decides.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from ...learner.routing_replay import unsupported
+
+    try:
+        with torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model))
+    except Exception as error:  # code of many models, some of them outside of transformers
+        log.debug("the model cannot be built from its config.json: %s", error)
+        return None
+    return unsupported(built)
 
 
 def check_lora(cfg: Config, model: Path) -> None:

@@ -30,7 +30,7 @@ def test_vllms_own_argument_is_set_by_the_setting():
         Config(vllm={"engine_args": {"enable_return_routed_experts": True}})
 
 
-@pytest.mark.parametrize("experts", ["num_experts", "num_local_experts", "n_routed_experts"])
+@pytest.mark.parametrize("experts", ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"])
 def test_a_dense_model_is_refused_and_a_mixture_is_not(experts):
     cfg = Config(rollout={"routing_replay": True}, actor={"model_name_or_path": "some"})
     check_routing(cfg, {"model_type": "qwen3_moe", experts: 8})
@@ -39,3 +39,25 @@ def test_a_dense_model_is_refused_and_a_mixture_is_not(experts):
     with pytest.raises(ConfigError, match=r"rollout\.routing_replay"):
         check_routing(cfg, {"model_type": "qwen2", "hidden_size": 64})
     check_routing(Config(), {"model_type": "qwen2"})
+
+
+def small_mixture(model_type: str) -> dict[str, object]:
+    return {
+        "model_type": model_type,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32,
+    }
+
+
+def test_a_mixture_whose_routers_choose_otherwise_than_by_topk_is_refused_before_it_is_loaded():
+    """Phi-3.5-MoE draws its two experts one after the other."""
+    cfg = Config(rollout={"routing_replay": True}, actor={"model_name_or_path": "some"})
+    check_routing(cfg, small_mixture("mixtral"))
+    with pytest.raises(ConfigError, match=r"\[0, 1\]|PhimoeForCausalLM"):
+        check_routing(cfg, small_mixture("phimoe"))

@@ -22,7 +22,7 @@ from openrlhf_tir.memory.host_plan import (
     host_plan,
 )
 from openrlhf_tir.memory.memory_plan import CHUNK_BYTES
-from tests.unit.memory.test_memory_plan import SMALL, N, model
+from tests.unit.memory.test_memory_plan import MIXTURE, SMALL, N, model
 
 GIB = 2**30
 
@@ -66,6 +66,18 @@ def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_pa
     cfg = cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(tmp_path)})})
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     assert host_plan(cfg, gpus=False).rank_bytes == pytest.approx(5.23e9, rel=0.1)
+
+
+def test_an_engine_keeps_the_experts_of_every_token_of_its_cache_if_they_are_replayed(tmp_path):
+    """24 values of keys and values a token in bf16, 3 layers x 2 experts of a byte each."""
+    cfg = small(tmp_path, rollout={"routing_replay": True}, vllm={"kv_cache_mib": 48})
+    assert "experts of cached tokens" not in host_plan(cfg, gpus=False).engine  # a dense model, which is refused
+    (tmp_path / "config.json").write_text(json.dumps(MIXTURE))
+    assert host_plan(cfg, gpus=False).engine["experts of cached tokens"] == 2**20 * 6
+    assert host_plan(cfg, gpus=True, kv_tokens=1000).engine["experts of cached tokens"] == 6000
+    without = small(tmp_path, vllm={"kv_cache_mib": 48})
+    (tmp_path / "config.json").write_text(json.dumps(MIXTURE))
+    assert "experts of cached tokens" not in host_plan(without, gpus=False).engine
 
 
 def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_activations(tmp_path):

@@ -15,6 +15,7 @@ from openrlhf_tir.memory.memory_plan import (
     CHUNK_TOKENS,
     ENGINE_RESERVE,
     RESERVE,
+    Shape,
     memory_plan,
     micro_batch_tokens,
 )
@@ -231,6 +232,51 @@ def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path)
     assert (
         plans[0].parameters == plans[1].parameters and plans[0].learner["activations"] < plans[1].learner["activations"]
     )
+
+
+MIXTURE = SMALL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 4, "n_shared_experts": 1}
+"""SMALL with experts of 4 inner values, of which a token meets two and a shared one."""
+
+
+def test_the_experts_of_a_layer_are_gathered_whole_and_so_is_their_gradient(tmp_path):
+    """A layer of 235 billion parameters has 2.4 billion in its experts: more than DeepSpeed's limit of live ones."""
+
+    def learner(**sections):
+        cfg = Config(actor={"model_name_or_path": model(tmp_path, LARGE), "num_gpus_per_node": 8}, **sections)
+        return memory_plan(cfg, 80 * GIB).learner
+
+    of_layer = 3 * 4096 * 1536 * 128
+    assert learner()["gathered weights"] == learner()["experts' gradient"] == 2 * of_layer
+    assert "experts' gradient" not in learner(ds={"lora": {"rank": 8}})
+
+
+LARGE = SMALL | {
+    "hidden_size": 4096,
+    "num_hidden_layers": 1,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1536,
+}
+
+
+def test_each_expert_of_a_token_keeps_a_copy_of_it_and_an_output(tmp_path):
+    """Two experts of 4 inner values and a shared one: gate, activation, up and product of 12, twice two copies of 8."""
+    cfg = Config(
+        actor={"model_name_or_path": model(tmp_path, MIXTURE), "gradient_checkpointing_enable": False},
+        train={"max_tokens_per_gpu": 1000, "micro_batch_size": 10},
+        data={"max_len": 100},
+        rollout={"max_new_tokens": 50},
+    )
+    layer = 2 * (4 + 2) * 8 + 2 * ((3 * 4 + 2 * 2) * 2 + 4 * 12 + 2 * 2 * 8)
+    assert memory_plan(cfg, 80 * GIB).learner["activations"] == 1000 * 3 * layer
+
+
+def test_mixtures_whose_experts_have_the_size_of_an_mlp_are_counted_by_their_experts(tmp_path):
+    """Mixtral and gpt-oss have no moe_intermediate_size."""
+    named = {name: value for name, value in MIXTURE.items() if name != "moe_intermediate_size"} | {
+        "intermediate_size": 4
+    }
+    assert Shape.of(named).inner == Shape.of(MIXTURE).inner == 3 * 4
 
 
 def test_size_says_what_does_not_fit_and_which_setting_changes_it(tmp_path, capsys):

@@ -10,7 +10,14 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.memory import model_size
-from openrlhf_tir.memory.model_size import attention_parity, checkpoint_bytes, of_config, parameters, push_bytes
+from openrlhf_tir.memory.model_size import (
+    active_parameters,
+    attention_parity,
+    checkpoint_bytes,
+    of_config,
+    parameters,
+    push_bytes,
+)
 
 QWEN_7B = {
     "hidden_size": 3584,
@@ -50,6 +57,80 @@ QWEN3_30B_A3B = {
 def test_a_config_gives_what_was_published_of_the_model_within_a_thousandth(config, published):
     """The model cards' safetensors totals of Qwen2.5-7B, Qwen2.5-0.5B and Qwen3-30B-A3B."""
     assert of_config(config) == pytest.approx(published, rel=1e-3)
+
+
+def decoder(hidden: int, layers: int, heads: int, keys: int, vocabulary: int, **more: object) -> dict:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": vocabulary}
+    return sizes | {"num_key_value_heads": keys} | more
+
+
+DEEPSEEK_V3 = decoder(
+    7168, 61, 128, 128, 129_280, intermediate_size=18_432, moe_intermediate_size=2048, n_routed_experts=256,
+    num_experts_per_tok=8, n_shared_experts=1, first_k_dense_replace=3, moe_layer_freq=1, q_lora_rank=1536,
+    kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+)  # fmt: skip
+DEEPSEEK_V2_LITE = decoder(
+    2048, 27, 16, 16, 102_400, intermediate_size=10_944, moe_intermediate_size=1408, n_routed_experts=64,
+    num_experts_per_tok=6, n_shared_experts=2, first_k_dense_replace=1, q_lora_rank=None,
+    kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+)  # fmt: skip
+MIXTRAL = decoder(4096, 32, 32, 8, 32_000, intermediate_size=14_336, num_local_experts=8, num_experts_per_tok=2)
+QWEN15_MOE = decoder(
+    2048, 24, 16, 16, 151_936, intermediate_size=5632, moe_intermediate_size=1408, num_experts=60,
+    num_experts_per_tok=4, shared_expert_intermediate_size=5632, decoder_sparse_step=1, mlp_only_layers=[],
+)  # fmt: skip
+GPT_OSS = decoder(
+    2880, 24, 64, 8, 201_088, head_dim=64, intermediate_size=2880, num_local_experts=32, num_experts_per_tok=4
+)
+MAVERICK = decoder(
+    5120, 48, 40, 8, 202_048, head_dim=128, intermediate_size=8192, intermediate_size_mlp=16_384,
+    num_local_experts=128, num_experts_per_tok=1, interleave_moe_layer_step=2,
+)  # fmt: skip
+ERNIE = decoder(
+    2560, 28, 20, 4, 103_424, tie_word_embeddings=True, intermediate_size=12_288, moe_intermediate_size=1536,
+    moe_num_experts=64, moe_k=6, moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_interval=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active"),
+    [
+        (DEEPSEEK_V3, 671.0, 37 - 0.93),
+        (DEEPSEEK_V2_LITE, 15.7, 2.66 - 0.21),
+        (MIXTRAL, 46.7, 12.9 - 0.13),
+        (QWEN15_MOE, 14.3, 2.7 - 0.31),
+        (GPT_OSS, 20.9, 3.61),
+        (MAVERICK, 400.0, 17 - 1.03),
+        (ERNIE, 21.8, 3.35),
+        ({**QWEN3_30B_A3B, "num_experts_per_tok": 8}, 30.5, 3.3 - 0.31),
+    ],
+)
+def test_a_mixture_has_the_parameters_that_were_published(config, billions, active):
+    """Layers without experts, shared experts and latent attention differ by family, and so do the names.
+
+    Of the published active parameters the table of the input's embeddings is taken off, where the head has its own and
+    the publisher counts it. ERNIE's are by hand: 28 x 14.4 M of attention, 27 x 94.5 M of experts, 94.4 M of the first
+    layer, 264.8 M of the head.
+    """
+    assert of_config(config) / 1e9 == pytest.approx(billions, rel=5e-3)
+    assert active_parameters(config) / 1e9 == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("names", "layers"),
+    [
+        ({"mlp_only_layers": [0, 5]}, 46),
+        ({"decoder_sparse_step": 2}, 24),
+        ({"moe_layer_freq": [0] * 8 + [1] * 40}, 40),
+        ({"mlp_layer_types": ["dense"] + ["sparse"] * 47}, 47),
+        ({"moe_layers": [1, 3]}, 2),
+    ],
+)
+def test_layers_without_experts_have_an_mlp(names, layers):
+    whole = of_config(QWEN3_30B_A3B)
+    expert_layer = 3 * 2048 * 768 * 128 + 2048 * 128
+    dense_layer = 3 * 2048 * 6144
+    assert of_config({**QWEN3_30B_A3B, **names}) == whole - (48 - layers) * (expert_layer - dense_layer)
 
 
 def test_a_config_that_does_not_say_enough_gives_nothing():

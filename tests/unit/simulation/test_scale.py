@@ -7,14 +7,13 @@ import json
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.memory.model_size import of_config
+from openrlhf_tir.memory.model_size import active_parameters, of_config
 from openrlhf_tir.memory.shapes import SHAPES
 from openrlhf_tir.simulation.scale import (
     HOST_S_PER_TOKEN,
     Layout,
     engine_spec,
     layouts,
-    parameters_of_a_token,
     plan_scale,
 )
 
@@ -28,7 +27,7 @@ ONE = Layout(1, 1, 1, False, "", 10.0, 100.0, 900_000)
 def test_the_shapes_have_the_parameters_that_their_makers_say(name, billions, of_a_token):
     """The embedding of the input is left out of those of a token where it is not the head as well."""
     assert of_config(SHAPES[name]) / 1e9 == pytest.approx(billions, rel=2e-3)
-    assert parameters_of_a_token(SHAPES[name]) / 1e9 == pytest.approx(of_a_token, rel=5e-3)
+    assert active_parameters(SHAPES[name]) / 1e9 == pytest.approx(of_a_token, rel=5e-3)
 
 
 def test_a_small_model_is_decoded_no_faster_than_the_engines_process_takes_tokens():
