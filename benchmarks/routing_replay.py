@@ -2,7 +2,9 @@
 learner's own experts and with those that the engine returned (rollout.routing_replay).
 
 The engine is vLLM on a CPU, the learner's side transformers with the same weights in the same process. The last line is
-JSON: tokens, the share of (token, layer) whose experts differ, and the differences in nats.
+JSON: tokens, the share of (token, layer) whose experts differ, and the differences in nats. `level` is the canary's
+statistic (docs/weights.md), the mean of |difference| / (1 - p) over tokens with p up to 95 %, and `spread` the standard
+deviation of that quotient over its mean, of which the canary's thresholds assume .9.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from openrlhf_tir.toy.model import build_mixture, save_model
 from openrlhf_tir.types import Completion, Sampling
 
 PROMPT = "User: What is 17*23?\nAssistant:"
+CERTAIN = 0.95
+"""Probability of tokens that the canary leaves out, because they do not differ whatever the weights."""
 
 
 async def sample(directory: Path, prompt: list[int], responses: int, tokens: int) -> list[Completion]:
@@ -52,6 +56,7 @@ def measure(prompt: list[int], completions: list[Completion], seed: int) -> dict
     for layer, router in find_routers(model).items():
         router.register_forward_hook(lambda module, args, output, layer=layer: chosen.update({layer: output[2]}))
     differences: dict[str, list[np.ndarray]] = {"own": [], "replayed": []}
+    quotients: dict[str, list[np.ndarray]] = {"own": [], "replayed": []}
     other_experts: list[np.ndarray] = []
     for completion in completions:
         ids = torch.tensor([[*prompt, *completion.token_ids.tolist()]])
@@ -65,6 +70,8 @@ def measure(prompt: list[int], completions: list[Completion], seed: int) -> dict
                 logits = model(ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
             scored = logits.gather(-1, ids[0, len(prompt) :, None])[:, 0].numpy()
             differences[name].append(np.abs(scored - completion.logprobs))
+            uncertain = np.exp(scored) <= CERTAIN
+            quotients[name].append((differences[name][-1] / -np.expm1(scored))[uncertain])
             if use is None:
                 own = np.stack([chosen[layer].numpy() for layer in sorted(chosen)], axis=1)[:-1]
                 other_experts.append((np.sort(own, -1) != np.sort(experts, -1)).any(-1).ravel())
@@ -73,6 +80,9 @@ def measure(prompt: list[int], completions: list[Completion], seed: int) -> dict
         joined = np.concatenate(values)
         result |= {f"{name}_mean": float(joined.mean()), f"{name}_max": float(joined.max())}
         result[f"{name}_p99"] = float(np.quantile(joined, 0.99))
+        quotient = np.concatenate(quotients[name])
+        result[f"{name}_level"] = float(quotient.mean())
+        result[f"{name}_spread"] = float(quotient.std() / quotient.mean())
     return result
 
 

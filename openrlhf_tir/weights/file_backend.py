@@ -28,6 +28,7 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
@@ -37,6 +38,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from ..engines import experts_on_cpu
 from ..types import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from .broadcast.receiver import Receiver
+from .checkpoint_names import CheckpointNames
 from .in_place import loads_in_place
 from .ipc.exposer import reason_of
 from .ipc.importer import CannotMap, Importer, buckets_of
@@ -222,6 +224,12 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
                 readback.check_itself(None)
         return readback
 
+    @cached_property
+    def names(self) -> CheckpointNames:
+        """Gives pushed tensors the names that this worker's model loads."""
+        has_experts = any(isinstance(module, RoutedExperts) for module in self.model.modules())
+        return CheckpointNames.of(self.model_config.model) if has_experts else CheckpointNames()
+
     def _loaded_from_disk(self) -> Iterator[tuple[str, torch.Tensor]] | None:
         """Return what vLLM read when the engine started; None if it loaded otherwise (random weights)."""
         loader = get_model_loader(self.vllm_config.load_config)
@@ -237,7 +245,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
                 return self.readback.compare(exposed.items())
             if self.path is None:
                 return self.readback.compare_noted()
-            return self.readback.compare(_tensors(self.path))
+            return self.readback.compare(self.names(_tensors(self.path)))
 
     def start_weight_update(self) -> None:
         _ = self.readback  # created before the first push, if `init_transfer_engine` was not called
@@ -247,7 +255,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def receive_weights(self, update_info: FileUpdate) -> None:
         self.path = update_info.path
         self._exposed = None
-        self.model.load_weights(_tensors(update_info.path))
+        self.model.load_weights(self.names(_tensors(update_info.path)))
 
     def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
         """Take part in a broadcast. It may be repeated between start_weight_update and finish_weight_update."""
@@ -265,7 +273,8 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         """
         self.exposed_push = push
         if whole:
-            tensors = [pair for bucket in exposed for pair in self.importer.tensors(bucket)]
+            mapped = (pair for bucket in exposed for pair in self.importer.tensors(bucket))
+            tensors = list(self.names(mapped))
             self.path = None
             self._exposed = dict(tensors)
             with disable_mtp_completeness_check():
@@ -279,6 +288,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
         self.path = None
         self._exposed = None
+        tensors = list(self.names(tensors))
         self.readback.note(tensors)
         # A bucket has only a part of the tensors, so a model with a multi-token prediction head would be incomplete.
         with disable_mtp_completeness_check():
