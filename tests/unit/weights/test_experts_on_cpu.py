@@ -12,7 +12,7 @@ pytest.importorskip("vllm")
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 from vllm.platforms import current_platform
 
-from openrlhf_tir.engines import experts_on_cpu
+from openrlhf_tir.weights import experts_on_cpu
 
 pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="vLLM runs on another platform")
 
