@@ -279,6 +279,11 @@ class BroadcastResult(NamedTuple):
     unusable: bool = False
 
 
+EXPOSED_BUCKETS = 2
+"""Buffers of a learner rank that engines map. A push of at most this many buckets is exposed as a whole before any
+engine pauses."""
+
+
 class ExposedBucket(NamedTuple):
     """Tensors of a push in one buffer of a learner rank, which engine workers on the same device can map.
 

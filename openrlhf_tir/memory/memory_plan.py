@@ -45,6 +45,7 @@ from typing import Any
 
 from ..config import Config
 from ..machine.sizes import size
+from ..types import EXPOSED_BUCKETS
 from .model_size import (
     AVERAGE_BYTES,
     OPTIMISER_BYTES,
@@ -386,6 +387,8 @@ def learner_parts(
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,
     }
+    if cfg.push_backend == "ipc":  # the learner keeps the buffers that engines map
+        parts["push buffers"] = min(n * w, EXPOSED_BUCKETS * (cfg.vllm.sync_bucket_mib << 20))
     host = states if cfg.ds.adam_offload else 0
     if not cfg.ckpt.disable_ds:
         host += math.ceil(checkpoint_bytes(cfg) / ranks)

@@ -197,6 +197,13 @@ def test_a_broadcast_of_zero_3_shards_brings_the_published_weights_bucket_by_buc
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_every_rank_of_zero_3_exposes_the_published_weights_to_the_engine_beside_it(results, world):
+    for rank in results[world]:
+        digest, buckets, fault = rank["exposed"]
+        assert (digest, fault) == (results[world][0]["published"], None) and buckets > 6
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_a_delta_of_zero_3_shards_makes_the_pushed_file_the_weights_after_the_step(results, workdir, tmp_path, world):
     from openrlhf_tir.weights.digest import digest_file
     from openrlhf_tir.weights.node_copy import NodeCopy

@@ -24,7 +24,7 @@ CANARY = ([[5, 6, 7, 8]], 4, 0)
 SMALL_BUCKET = 1 << 20
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 2048, "max_position_embeddings": 1024,
-         "tie_word_embeddings": True}  # fmt: skip
+         "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}  # fmt: skip
 
 
 def weights(seed: int):
@@ -38,9 +38,9 @@ def weights(seed: int):
 
 def learner_process(pipe: Connection) -> None:
     """Expose weights on request: (seed, bucket bytes, first bucket, whether a byte is changed afterwards)."""
-    from openrlhf_tir.types import Exposed
+    from openrlhf_tir.types import EXPOSED_BUCKETS, Exposed
     from openrlhf_tir.weights.broadcast.stream import Item
-    from openrlhf_tir.weights.ipc.exposer import SLOTS, Exposer
+    from openrlhf_tir.weights.ipc.exposer import Exposer
 
     exposer = Exposer(torch.device("cuda", 0))
     while (asked := pipe.recv()) is not None:
@@ -55,7 +55,7 @@ def learner_process(pipe: Connection) -> None:
             parts[-1].append((name, tensor.cuda()))
         items = [[Item(name, "BF16", tuple(t.shape)) for name, t in part] for part in parts]
         exposer.reserve(items)
-        end = min(first + (1 if first else SLOTS), len(parts))
+        end = min(first + (1 if first else EXPOSED_BUCKETS), len(parts))
         buckets = [exposer.fill(n, items[n], parts[n]) for n in range(first, end)]
         if mutated:
             exposer._slots[0][12] += 1

@@ -12,9 +12,9 @@ from __future__ import annotations
 import deepspeed
 from torch import nn
 
-from ...types import Exposed, ExposedBucket
+from ...types import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ...weights.broadcast.stream import Item
-from ...weights.ipc.exposer import SLOTS, Exposer, reason_of
+from ...weights.ipc.exposer import Exposer, reason_of
 from ..lora import hf_weights
 from ..weights_file import DTYPES, buckets, full_shape
 
@@ -27,7 +27,7 @@ def expose_weights(
     Args:
         module: The model.
         push: The identity of the push.
-        first: Number of the first bucket. 0 exposes SLOTS buckets, later calls one.
+        first: Number of the first bucket. 0 exposes EXPOSED_BUCKETS buckets, later calls one.
         exposer: This rank's buffers.
         sharded: True with ZeRO-3: weights have to be gathered.
         bucket_bytes: Most bytes of a bucket, unless a single tensor is larger.
@@ -37,7 +37,7 @@ def expose_weights(
     """
     parts = list(buckets(hf_weights(module), bucket_bytes))
     items = [[Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in part] for part in parts]
-    end = min(first + (1 if first else SLOTS), len(parts))
+    end = min(first + (1 if first else EXPOSED_BUCKETS), len(parts))
     exposed: list[ExposedBucket] = []
     fault = None
     try:

@@ -1,8 +1,8 @@
 """The exporter's side: copy buckets of weights into buffers on the device, which workers of engines map.
 
-There are SLOTS buffers; bucket i goes into buffer i modulo SLOTS. So a bucket may be overwritten only when every worker
-has acknowledged the one that is SLOTS before it, for which the transport waits. The buffers are kept for the next push:
-their handles stay valid, a worker maps them once, and no push allocates anything.
+There are EXPOSED_BUCKETS buffers, two; bucket i goes into buffer i modulo two. So a bucket is copied only when every
+worker has acknowledged the one that is two before it, for which the transport waits. The buffers are kept for the next
+push: their handles stay valid, a worker maps them once, and no push allocates anything.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ...types import Exposed, ExposedBucket
+from ...types import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ..broadcast.stream import Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
 from .sharing import device_name, shared_buffer, synchronise
 
-SLOTS = 2
-"""Buffers. A push of at most this many buckets is exposed as a whole before any engine pauses."""
 TRIAL_BYTES = 1 << 16
 
 
@@ -50,7 +48,7 @@ class Exposer:
             RuntimeError: There is no memory, or it cannot be shared.
         """
         size = max(place_bucket(bucket)[1] for bucket in buckets)
-        count = min(SLOTS, len(buckets))
+        count = min(EXPOSED_BUCKETS, len(buckets))
         if len(self._slots) >= count and self._slots[0].numel() >= size:
             return
         self.release()
@@ -65,7 +63,7 @@ class Exposer:
         The copy is complete on return.
         """
         placements, size = place_bucket(bucket)
-        buffer = self._slots[number % SLOTS][:size]
+        buffer = self._slots[number % EXPOSED_BUCKETS][:size]
         for (item, part), (_, tensor) in zip(placements, tensors, strict=True):
             aligned_end = part.start + -(-item.nbytes // 16) * 16
             if aligned_end > part.stop:
@@ -73,7 +71,7 @@ class Exposer:
             if item.nbytes:
                 target = buffer[part].view(tensor.dtype).view(tensor.shape)
                 target.copy_(tensor.detach())
-        return self._bucket(bucket, buffer, self._handles[number % SLOTS])
+        return self._bucket(bucket, buffer, self._handles[number % EXPOSED_BUCKETS])
 
     def release(self) -> None:
         """Give the buffers back. Workers that still map them keep their memory until they map others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from openrlhf_tir.types import Exposed
+from openrlhf_tir.types import EXPOSED_BUCKETS, Exposed
 
 from .tiny_model import HfLearner
 
@@ -33,7 +33,6 @@ class ExposingLearner(HfLearner):
 
     def _expose(self, push: str, first: int) -> Exposed:
         from openrlhf_tir.weights.broadcast.stream import TORCH, Item
-        from openrlhf_tir.weights.ipc.exposer import SLOTS
 
         names = {dtype: name for name, dtype in TORCH.items()}
         parts: list[list] = [[]]
@@ -46,6 +45,6 @@ class ExposingLearner(HfLearner):
             size += tensor.nbytes
         items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
         self.exposer.reserve(items)
-        end = min(first + (1 if first else SLOTS), len(parts))
+        end = min(first + (1 if first else EXPOSED_BUCKETS), len(parts))
         buckets = [self.exposer.fill(n, items[n], parts[n]) for n in range(first, end)]
         return Exposed(push, buckets, len(parts) - end)

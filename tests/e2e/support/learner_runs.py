@@ -93,6 +93,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["scores"] = learner.score(SEQUENCES)
     results["published"] = learner.publish(out / f"published-{world}.safetensors")
     results["broadcast"] = _broadcast(learner, rank)
+    results["exposed"] = _expose(learner)
     results["grads"] = _record_gradients(learner)
     results["metrics"] = learner.step(*batch(world, seed=0))
     results["weights"] = _weight_hash(learner)
@@ -182,6 +183,30 @@ def _broadcast(learner, rank: int):
             learner.engine.module, "push", learner.sender, rank=rank, sharded=True, bucket_bytes=100_000
         )
         return sent, received and received.result(), (sum(map(len, got)), len(got)) if got else None
+
+
+def _expose(learner):
+    """Return the digest of what this rank exposes in small buckets, as an engine beside it reads it; their number; and
+    the fault."""
+    import torch
+
+    from openrlhf_tir.learner.pushes.expose import expose_weights
+    from openrlhf_tir.weights.digest import tensors_digest
+    from openrlhf_tir.weights.ipc.importer import Importer
+
+    importer, weights, buckets = Importer(torch.device("cpu")), {}, 0
+    while True:
+        exposed = expose_weights(
+            learner.engine.module, "push", buckets, learner.exposer, sharded=True, bucket_bytes=100_000
+        )
+        if not buckets:
+            importer.begin("push", exposed.buckets)
+        for bucket in exposed.buckets:
+            weights |= {name: tensor.clone() for name, tensor in importer.tensors(bucket)}
+        importer.check(exposed.buckets)
+        buckets += len(exposed.buckets)
+        if not exposed.remaining:
+            return tensors_digest(weights.items()), buckets, exposed.fault
 
 
 def _lora(rank: int, world: int, start, out: Path) -> dict[str, object]:

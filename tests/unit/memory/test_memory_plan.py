@@ -374,6 +374,13 @@ def test_a_rank_and_an_engine_that_share_a_gpu_must_fit_on_it_together(tmp_path)
     }
     plan = memory_plan(Config(**settings), 80 * GIB)
     assert plan.engine["KV cache"] == 2 * GIB
+    weight_bytes = plan.parameters * 2
+    assert plan.learner["push buffers"] == weight_bytes < GIB, "what the engine maps of the learner"
+    (tmp_path / "large").mkdir()
+    large = settings["actor"] | {"model_name_or_path": model(tmp_path / "large", QWEN_7B)}
+    assert memory_plan(Config(**settings | {"actor": large}), 80 * GIB).learner["push buffers"] == 2 * 512 * 2**20
+    by_file = memory_plan(Config(**settings | {"vllm": settings["vllm"] | {"sync_backend": "file"}}), 80 * GIB)
+    assert plan.learner_gpu - by_file.learner_gpu == weight_bytes
     needed = plan.learner_gpu + plan.engine_gpu
     assert plan.faults(needed) == []
     (fault,) = plan.faults(needed - 1)

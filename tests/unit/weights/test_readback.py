@@ -202,6 +202,51 @@ def test_both_sides_of_a_checksum_are_told_by_the_models_device(monkeypatch):
     assert set(asked) == {torch.device("cuda", 0)} and len(asked) == 12
 
 
+def test_on_a_gpu_all_tensors_are_compared_where_they_are_and_only_what_differs_is_compared_again(monkeypatch):
+    """The host does not wait for each tensor. Other bits may be equal values, which the exact comparison knows."""
+    model = Model()
+    readback = ReadBack(model)
+    readback._device = torch.device("cuda", 0)  # the tensors themselves are on the CPU, both sides of them
+    exactly: list[str] = []
+    real = ReadBack._verdict
+
+    def verdict(self, name, *arguments):
+        exactly.append(name)
+        return real(self, name, *arguments)
+
+    monkeypatch.setattr(ReadBack, "_verdict", verdict)
+    sent = {name: tensor.clone() for name, tensor in sent_to(model).items()}
+    report = readback.compare(sent.items())
+    assert (report.fault, report.unread, exactly) == (None, (), []) and report.tensors == len(sent)
+    assert report.nbytes == sum(tensor.nbytes for tensor in sent.values())
+    with torch.no_grad():
+        model.layers[0].up.weight[0, 1] = 0.0
+        model.layers[1].up.weight[2, 2] += 1
+    sent["layers.0.up.weight"][0, 1] = -0.0
+    assert readback.compare(sent.items()).differing == ("layers.1.up.weight",)
+    assert exactly == ["layers.0.up.weight", "layers.1.up.weight"]
+    sent["layers.0.up.weight"] = torch.ones(9)  # another shape
+    assert readback.compare(sent.items()).unread == ("layers.0.up.weight",)
+
+
+def test_checksums_on_a_gpu_are_compared_there_and_read_once(monkeypatch):
+    model = Model()
+    readback = ReadBack(model)
+
+    def sums_on_the_device(tensor, _, dtype):
+        return tuple(tensor.shape), readback_module._sums(readback_module._blocks(tensor, CPU, dtype), CPU)
+
+    monkeypatch.setattr(readback_module, "checksum", sums_on_the_device)
+    readback._device = torch.device("cuda", 0)
+    sent = sent_to(model)
+    readback.note(sent.items())
+    assert readback.compare_noted().fault is None
+    readback.note(sent.items())
+    with torch.no_grad():
+        model.layers[1].up.weight[[0, 1]] = model.layers[1].up.weight[[1, 0]]
+    assert readback.compare_noted().differing == ("layers.1.up.weight",)
+
+
 class Packs(UnquantizedLinearMethod):
     """A linear method that computes with a copy of its own, `layer.packed`, and counts the rows it is given."""
 

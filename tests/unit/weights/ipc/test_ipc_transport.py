@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, EngineGone, LearnerDied, WeightsUnverified
-from openrlhf_tir.types import Completion, Exposed, ExposedBucket
+from openrlhf_tir.types import EXPOSED_BUCKETS, Completion, Exposed, ExposedBucket
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport
 from openrlhf_tir.weights.file_transport import FileTransport
@@ -24,7 +24,6 @@ from ....contract.called_in_process import CalledInProcess
 
 LATE = Deadline(60.0, "timeouts.push_s")
 SOON = Deadline(0.05, "timeouts.push_s")
-SLOTS = 2
 
 
 class Learner:
@@ -51,8 +50,8 @@ class Learner:
             raise LearnerDied("rank 0 is gone")
         if first == self.fault_at:
             return Exposed(push, [], 0, "no memory")
-        end = min(first + (1 if first else SLOTS), self.buckets)
-        before = f"v{self.version}b{first - SLOTS}"
+        end = min(first + (1 if first else EXPOSED_BUCKETS), self.buckets)
+        before = f"v{self.version}b{first - EXPOSED_BUCKETS}"
         if first and any(before not in engine.loaded for engine in self.engines):
             self.overwritten.append(first)
         return Exposed(push, [self._bucket(n) for n in range(first, end)], self.buckets - end)
