@@ -34,7 +34,7 @@ WITH_FLOOR = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
 """The schedules of transformers that end at min_lr_ratio; the others end at 0."""
 SCHEDULES = (*WITH_FLOOR, "cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial")
 NOT_BY_DEFAULT = (
-    "vllm.sync_backend",  # file works everywhere
+    "vllm.sync_backend",  # auto works everywhere
     "ckpt.path",  # both are directories of the run here
     "ckpt.output_dir",
     "logger.wandb.project",
@@ -276,9 +276,10 @@ def _leave_out(flags: CommandFlags, draft: Draft) -> None:
     backend = flags.values.pop("vllm.sync_backend", None)
     if backend and backend != ["gloo"]:
         draft.differs(
-            f"--vllm.sync_backend {backend[0]}: vllm.sync_backend = file. Weights go to the engines through shared"
-            " memory or the run's directory, which works wherever the engines are; NCCL and CUDA IPC cannot where"
-            " learner and engine share a GPU, and set nccl yourself to try it where they do not."
+            f"--vllm.sync_backend {backend[0]}: vllm.sync_backend = auto. Weights go to the engines through shared"
+            " memory or the run's directory, which works wherever the engines are, and by CUDA IPC with"
+            " train.share_gpus. NCCL cannot where learner and engine share a GPU; set nccl yourself to try it where"
+            " they do not."
         )
     elif backend:
         draft.set("vllm.sync_backend", "gloo")

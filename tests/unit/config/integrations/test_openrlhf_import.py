@@ -107,13 +107,14 @@ def test_ppo_with_a_reward_model_stays_ppo_and_shares_the_gpus_that_the_script_h
         "vllm.num_engines": 4,
         "vllm.tensor_parallel_size": 1,
         "reward.replicas": 4,
-        "vllm.sync_backend": "file",
+        "vllm.sync_backend": "auto",
+        "push_backend": "file",
         "data.input_key": "context_messages",
         "train.max_steps": 160,  # 20480 prompts, 1 response each, 128 an update
         "logger.wandb.key": None,
     }
     assert values(recipe, *expected) == expected
-    assert said(recipe, "nccl", "file") and said(recipe, "tensor_parallel_size 2", "colocate_all")
+    assert said(recipe, "nccl", "auto") and said(recipe, "tensor_parallel_size 2", "colocate_all")
     assert said(recipe, "ds.tensor_parallel_size") and said(recipe, "wandb.key", "placeholder")
 
 
