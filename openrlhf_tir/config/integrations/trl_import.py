@@ -153,6 +153,9 @@ def import_trl(
         draft.unset("algo.advantage.no_std_norm")
     elif script.trainer != "GRPOTrainer":
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
+    assert script.reader is not None
+    for note in dict.fromkeys(script.reader.notes):
+        draft.differs(note)
     for key, value in trl.unread():
         if NEEDS_NOTHING.fullmatch(key):
             recipe.nothing.append(key)
@@ -255,6 +258,9 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         if reader.is_defined(name) or reader.is_made(name):
             wanted.append(name)
             rewards.append(f"{code_file}:{name}")
+        elif name.isidentifier() and reader.held_by(name):
+            made[f"reward_{len(made) + 1}"] = reader.with_values(reader.held_by(name))
+            rewards.append(f"{code_file}:reward_{len(made)}")
         elif reader.called_with_own(name):
             made[f"reward_{len(made) + 1}"] = reader.with_values(name)
             rewards.append(f"{code_file}:reward_{len(made)}")
@@ -271,13 +277,11 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
             else:
                 rewards.append(f"{module}:{function}")
                 draft.differs(f"reward_funcs={name} is not of the script: {module} has to be installed.")
-        elif name.isidentifier():
+        elif name.isidentifier() and name not in reader.assigned:
             rewards.append(f"trl.rewards:{name}")
             draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
         else:
             draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
-    for note in reader.notes:
-        draft.differs(f"reward_funcs: {note}")
     weights = trl("reward_weights")
     environment = script.names("environment_factory")
     if not rewards and environment:

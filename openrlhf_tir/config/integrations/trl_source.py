@@ -24,6 +24,8 @@ MODEL_KEYWORDS = ("model_name", "pretrained_model_name_or_path", "model_name_or_
 LEFT_OUT = ("trl", "accelerate")
 """Packages whose names no reward function or tool needs; an import of them is not copied."""
 CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
+READERS = ("safe_load", "full_load", "load")
+"""Functions of yaml and json that read an open file."""
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -71,6 +73,14 @@ def _is_environ(node: ast.expr) -> bool:
         "getenv",
         "environ.get",
     )
+
+
+def _number(value: Any) -> Any:
+    """Return a value of a YAML file, which takes 1e-6 for a text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 class _Named(ast.NodeTransformer):
@@ -185,21 +195,28 @@ class SourceReader:
                 self._assign(node.targets[0], node.value, node)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 self._assign(node.target, node.value, node)
+            elif isinstance(node, ast.With):  # with open(path) as file
+                for item in node.items:
+                    if isinstance(item.optional_vars, ast.Name):
+                        self.assigned[item.optional_vars.id] = item.context_expr
+                        held = self._values.setdefault(item.optional_vars.id, [])
+                        held.append((node.lineno, item.context_expr))
 
     def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt) -> None:
         """Remember what a name is given; of `a, b = f()` the first is what a loader of models returns."""
-        if isinstance(target, ast.Name):
-            self.assigned[target.id] = value
-            self._values.setdefault(target.id, []).append((statement.end_lineno or statement.lineno, value))
+        if isinstance(target, ast.Name | ast.Attribute):  # an attribute goes by its source, self.rewards
+            name = ast.unparse(target)
+            self.assigned[name] = value
+            self._values.setdefault(name, []).append((statement.end_lineno or statement.lineno, value))
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             for one, its in zip(target.elts, value.elts, strict=True):
                 self._assign(one, its, statement)
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Call) and called(value) in LOADERS:
             self._assign(target.elts[0], value, statement)
 
-    def given(self, name: ast.Name) -> ast.expr | None:
-        """Return what a name holds where it is used: the last value above it, or else the last one."""
-        values = self._values.get(name.id, [])
+    def given(self, name: ast.Name | ast.Attribute) -> ast.expr | None:
+        """Return what a name or an attribute holds where it is used: the last value above it, or else the last one."""
+        values = self._values.get(ast.unparse(name), [])
         above = [value for line, value in values if line < name.lineno]
         return above[-1] if above else values[-1][1] if values else None
 
@@ -295,7 +312,32 @@ class SourceReader:
                 values[keyword.arg] = value
             elif isinstance(value, dict):
                 values |= value
+            elif called(call) in (*self.kinds(CONFIGS), "LoraConfig"):
+                self.notes.append(
+                    f"line {call.lineno}: {called(call)}(**{ast.unparse(keyword.value)}): only a run can tell what it"
+                    " holds. Its arguments are left at TRL's defaults: correct the recipe."
+                )
         return values
+
+    def _file_table(self, file: ast.expr, depth: int) -> Any:
+        """Return the table in the YAML or JSON file that is opened; UNKNOWN where there is none."""
+        import yaml
+
+        opened = self.given(file) if isinstance(file, ast.Name) else file
+        while isinstance(opened, ast.Call) and isinstance(opened.func, ast.Attribute):
+            if called(opened) not in ("read", "read_text", "open"):
+                return UNKNOWN
+            opened = opened.func.value
+        words = opened.args[:1] if isinstance(opened, ast.Call) and called(opened) in ("open", "Path") else []
+        name = self.value(words[0], depth + 1) if words else UNKNOWN
+        if not isinstance(name, str):
+            return UNKNOWN
+        here = next((path for path in (Path(name), self.directory / name) if path.is_file()), Path(name))
+        try:
+            table = yaml.safe_load(here.read_text(encoding="utf-8-sig"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            return UNKNOWN
+        return {str(key): _number(value) for key, value in table.items()} if isinstance(table, dict) else UNKNOWN
 
     def source(self, node: ast.expr | None) -> str:
         """Return the source of an expression, that of the last assignment where it is a name."""
@@ -311,6 +353,10 @@ class SourceReader:
             return self.value(held, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self.flags:
             return self.flags[node.attr]  # model_args.model_name_or_path
+        if isinstance(node, ast.Attribute) and (held := self.given(node)) is not None:
+            return self.value(held, depth + 1)
+        if isinstance(node, ast.Call) and called(node) in READERS and len(node.args) == 1:
+            return self._file_table(node.args[0], depth)
         if isinstance(node, ast.IfExp):
             test = self.value(node.test, depth + 1)
             return UNKNOWN if test is UNKNOWN else self.value(node.body if test else node.orelse, depth + 1)
@@ -430,6 +476,10 @@ class SourceReader:
             return [node.id]
         if isinstance(node, ast.Call) and (made := self._list_made_by(node)) is not None:
             return made
+        if isinstance(node, ast.Attribute) and (held := self.given(node)) is not None:  # self.rewards
+            return self.names(held)
+        if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
+            return self.names(node.body if test else node.orelse)
         if isinstance(node, ast.List | ast.Tuple):
             return [name for part in node.elts for name in self.names(part)]
         if isinstance(node, ast.Attribute) and isinstance(self.value(node), list):  # script_args.reward_funcs
@@ -550,10 +600,20 @@ class SourceReader:
         """Return True if a name of the script's top level holds what such a call made, or a lambda."""
         made = [
             n.value
-            for n in self.tree.body
+            for n, _ in _statements(self.tree.body)
             if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and n.targets[0].id == name
         ]
         return bool(made) and (isinstance(made[-1], ast.Lambda) or self.called_with_own(ast.unparse(made[-1])))
+
+    def held_by(self, name: str) -> str:
+        """Return the source of a lambda, or of a call of the script's own, that a name inside of a function holds.
+
+        Empty where it holds nothing of the kind.
+        """
+        held = self.assigned.get(name)
+        if held is None or not (isinstance(held, ast.Lambda) or self.called_with_own(ast.unparse(held))):
+            return ""
+        return ast.unparse(held)
 
     def code_of(self, names: Sequence[str], made: Mapping[str, str] | None = None) -> str:
         """Return the source of some functions and of what they need: imports, constants, other functions and classes.
@@ -578,7 +638,7 @@ class SourceReader:
         }
         at_top = {
             target.id: n
-            for n in self.tree.body
+            for n, _ in _statements(self.tree.body)
             if isinstance(n, ast.Assign)
             for target in n.targets
             if isinstance(target, ast.Name)

@@ -457,6 +457,54 @@ def test_rewards_that_a_function_puts_together_are_taken_over_with_the_values_of
     assert "weighted" not in path.with_name("r_functions.py").read_text().partition("def make")[0]
 
 
+OF_A_CLASS = """
+import os
+import yaml
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for c in completions]
+
+
+class Job:
+    def __init__(self):
+        with open("args.yaml") as file:
+            self.table = yaml.safe_load(file)
+        self.rewards = [right, lambda completions, **kwargs: [3.0 for c in completions]] if {test} else [right]
+
+    def train(self):
+        GRPOTrainer("m", reward_funcs=self.rewards, args=GRPOConfig(**{table}), train_dataset=load_dataset("x")).train()
+
+
+if __name__ == "__main__":
+    doubled = lambda completions, **kwargs: [2.0 for c in completions]
+    Job().train()
+"""
+
+
+def test_attributes_conditions_and_files_of_arguments_are_read(imported, tmp_path):
+    (tmp_path / "args.yaml").write_text("learning_rate: 3e-6\nnum_generations: 4\noutput_dir: o\n")
+    code, path, told = imported(OF_A_CLASS.format(test="2 < 1", table="self.table"))
+    cfg = load(str(path), {})
+    assert code == 0 and (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 4)
+    assert load_plugin(REWARD, cfg.reward.name)([0]) == [1.0]
+    assert "only a run" not in told
+
+
+def test_a_table_of_arguments_that_only_a_run_knows_is_said(imported):
+    _, path, told = imported(OF_A_CLASS.format(test="False", table="self.ask_somebody()"))
+    assert load(str(path), {}).actor.learning_rate == 1e-6
+    assert "GRPOConfig(**self.ask_somebody())" in told
+
+
+def test_a_lambda_anywhere_in_the_script_is_a_reward(imported):
+    text = OF_A_CLASS.replace("reward_funcs=self.rewards", "reward_funcs=[doubled]")
+    _, path, _ = imported(text.format(test="False", table="{{}}").replace("{{}}", "{}"))
+    assert load_plugin(REWARD, load(str(path), {}).reward.name)([0, 0]) == [2.0, 2.0]
+
+
 def test_no_row_is_lost_from_columns_of_unequal_length(imported):
     """Dataset.from_dict refuses them: then the rows are not known, and none is written."""
     text = (
