@@ -155,6 +155,31 @@ def server_flags(e: Environment) -> list[str]:
     return flags
 
 
+def log_file(cfg: Config, e: Environment) -> Path:
+    """Return the log of an environment's server."""
+    return Path(cfg.run_dir) / f"{f'env_server_{e.name}' if cfg.envs else 'env_server'}.log"
+
+
+CRASH = "Fatal Python error:"
+"""What faulthandler writes before the stacks of a process that crashes in a library."""
+
+
+def crash_place(log_text: str, file: str | None) -> str | None:
+    """Return "file:line" of the user's innermost line in the last crash that a server's log tells of.
+
+    Args:
+        log_text: The log.
+        file: env.file, "path/file.py:Class"; None for a server of this package.
+
+    Returns:
+        None if there was no crash, or none with a line of that file.
+    """
+    path = (file or "").partition(".py")[0] + ".py"
+    stack = log_text.rpartition(CRASH)[2] if file and CRASH in log_text else ""
+    found = re.search(rf'File "{re.escape(path)}", line (\d+)', stack)
+    return f"{path}:{found[1]}" if found else None
+
+
 class EnvServer:
     """One server process, started again when it dies."""
 
@@ -165,10 +190,9 @@ class EnvServer:
         self.process: asyncio.subprocess.Process | None = None
         self._begun = False
         """True if `begin` has started the process and `start` has not waited for it yet."""
-        file_name = f"env_server_{e.name}" if cfg.envs else "env_server"
-        self._name = file_name.replace("_", "-", 2)
-        self.port_file = Path(cfg.run_dir) / f"{file_name}.port"
-        self.log = Path(cfg.run_dir) / f"{file_name}.log"
+        self.log = log_file(cfg, e)
+        self._name = self.log.stem.replace("_", "-", 2)
+        self.port_file = self.log.with_suffix(".port")
 
     async def begin(self) -> None:
         """Start the process on a free port, for `first_start` to wait for.
@@ -269,6 +293,8 @@ class EnvServer:
         while True:
             code = await self._running().wait()
             why = f"the {self.env.name} environment server ended with code {code}"
+            if (place := crash_place(self.log.read_text(errors="replace"), self.env.env.file)) is not None:
+                why += f", in {place}"
             log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             try:
                 await self.start(self.port)

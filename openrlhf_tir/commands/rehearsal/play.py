@@ -232,12 +232,24 @@ class _Rehearsal:
             if trajectory.failed:
                 during = scripts[trajectory.index].title + row_note
                 in_user_code = trajectory.failed in METHOD_REASONS or self._has_own_server(task)
-                why = trajectory.why
+                why = self._crash(task) or trajectory.why
                 if not why:  # It was given up with its group, for no reason that is known of this episode.
                     why = f"not all episodes were over within {GROUP_S:g} s ({trajectory.failed})"
                     in_user_code = False
                 self.result.failed(why, trajectory.traceback, during, in_user_code=in_user_code)
         return group
+
+    def _crash(self, task: Task) -> str | None:
+        """Return what is said of a crash of the user's environment; None if its server did not crash."""
+        from ...cluster.env_process import crash_place, log_file
+
+        environment = one(self.cfg.environments, task.env)
+        log = log_file(self.cfg, environment)
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        place = crash_place(text, environment.env.file)
+        if place is None:
+            return None
+        return f"Environment {environment.name}: {place}: the process of the server crashed in that line."
 
     def _has_own_server(self, task: Task) -> bool:
         """Return True for a user's environment class or agent file: a step that does not end is then the user's
