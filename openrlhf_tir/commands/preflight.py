@@ -362,8 +362,9 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
             return None, [f"model {name} is not a directory here; it is in the hub's cache"]
         if runs_here(cfg) and (variable := offline_by()):
             raise ConfigError(
-                f"actor.model_name_or_path = {name!r} is not a directory (looked beside the recipe, if it names it, and at"
-                f" {shorten(str(path.absolute()))}), and not in the hub's cache, which is the only source while {variable} is set. {RULE} Correct it,"
+                f"actor.model_name_or_path = {name!r} is not a directory (looked beside the recipe, if it names it, and"
+                f" at {shorten(str(path.absolute()))}), and not in the hub's cache, which is the only source while"
+                f" {variable} is set. {RULE} Correct it,"
                 f" or download the model first, or unset {variable}.",
                 code="no_model",
             )

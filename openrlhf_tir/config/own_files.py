@@ -99,7 +99,7 @@ def absolute(directory: Path) -> Callable[[str], str]:
     def change(name: str) -> str:
         if m := _FILE.fullmatch(name):
             path = directory / os.path.expanduser(m["path"])
-            return f"{os.path.normpath(path) if path.is_absolute() else path.absolute()}{m['attribute'] or ''}"
+            return f"{os.path.normpath(path.absolute())}{m['attribute'] or ''}"
         if _TABLE.fullmatch(name):  # verl's tool configuration: read where it is, beside the modules that it names
             return str(Path(os.path.normpath((directory / os.path.expanduser(name)).absolute())))
         if m := _MODULE.fullmatch(name):
