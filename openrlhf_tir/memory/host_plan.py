@@ -132,7 +132,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
             "weights": n * w,
             "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
         }
-        kv_tokens = engine["KV cache"] // (shape.kv_values * w)
+        kv_tokens = engine["KV cache"] // max(1, shape.kv_values * w)  # 0: config.json does not say
     if cfg.rollout.routing_replay and kv_tokens and shape.routing_bytes:
         engine["experts of cached tokens"] = kv_tokens * shape.routing_bytes
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
