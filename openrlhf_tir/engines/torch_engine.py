@@ -230,7 +230,7 @@ class TorchEngine:
 
         self.importer = self.importer or self._new_importer()
         try:
-            await asyncio.to_thread(self.importer.begin, exposed.push, exposed.buckets)
+            await asyncio.to_thread(self.importer.begin, exposed.buckets)
         except CannotMap as error:
             return str(error)
         return None

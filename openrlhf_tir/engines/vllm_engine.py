@@ -476,7 +476,7 @@ class VllmEngine:
 
         self.check()
         start = time.monotonic()
-        call = self._llm.collective_rpc("map_exposed", args=(exposed.push, plain_buckets(exposed.buckets)))
+        call = self._llm.collective_rpc("map_exposed", args=(plain_buckets(exposed.buckets),))
         reasons = await within(self._push_deadline, self._answer(call), "The mapping of the learner's memory")
         self._push_map_s = time.monotonic() - start
         return next((reason for reason in reasons if reason), None)

@@ -39,6 +39,7 @@ from ..types import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBac
 from . import experts_on_cpu
 from .broadcast.receiver import Receiver
 from .checkpoint_names import CheckpointNames
+from .copy_plan import CopyPlan, CopyRecorder
 from .in_place import loads_in_place
 from .ipc.exposer import reason_of
 from .ipc.importer import CannotMap, Importer, buckets_of
@@ -63,18 +64,17 @@ class WorkerExtension:
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
 
-    def map_exposed(self, push: str, buckets: Sequence[Any]) -> str:
+    def map_exposed(self, buckets: Sequence[Any]) -> str:
         """Map buckets of the learner and check their digests. Raises nothing: other workers' answers would stay.
 
         Args:
-            push: The identity of the push.
             buckets: ExposedBuckets as plain values (importer.py).
 
         Returns:
             Why they cannot be read here; empty if they can.
         """
         try:
-            self.weight_transfer_engine.importer.begin(push, buckets_of(buckets))  # type: ignore[attr-defined]
+            self.weight_transfer_engine.importer.begin(buckets_of(buckets))  # type: ignore[attr-defined]
         except CannotMap as error:
             return str(error)
         except Exception as error:  # another version of torch or vLLM: there are other ways to push
@@ -126,7 +126,7 @@ class WorkerExtension:
                 if engine.layer_by_layer or not whole:
                     raise
                 log.warning("Weights cannot be written in place: they are loaded layer by layer", exc_info=True)
-                engine.can_load_in_place = False
+                engine.load_in_place_no_more()
                 engine.layer_by_layer = True
                 engine.start_weight_update()
                 engine.load_exposed(push, exposed, whole=whole)
@@ -141,7 +141,7 @@ class WorkerExtension:
         report = engine.read_back()
         if report.fault and engine.wrote_in_place and whole:
             log.warning("Weights are loaded layer by layer from now on: written in place, %s", report.fault)
-            engine.can_load_in_place = False
+            engine.load_in_place_no_more()
             self.start_weight_update()  # type: ignore[attr-defined]
             self._load_buckets(push, exposed, whole=True)
             self.finish_weight_update()  # type: ignore[attr-defined]
@@ -208,6 +208,8 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     """The push of which exposed buckets are being loaded; None if there is none."""
     _exposed: dict[str, torch.Tensor] | None = None
     """The tensors of a push that is mapped as a whole, for its read-back."""
+    _copy_plan: CopyPlan | None = None
+    """What the loader copied in the last push that it wrote in place; None if that is not all it does."""
     path: str | None = None
     """The file of the last push; None if it came otherwise."""
 
@@ -277,13 +279,31 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             tensors = list(self.names(mapped))
             self.path = None
             self._exposed = dict(tensors)
-            with disable_mtp_completeness_check():
-                self.model.load_weights(iter(tensors))
+            if self.layer_by_layer:
+                with disable_mtp_completeness_check():
+                    self.model.load_weights(iter(tensors))
+            else:
+                self._write_in_place(tensors)
             return
         self._exposed = None
         self.importer.check(exposed)
         for bucket in exposed:
             self._load([(name, tensor.clone()) for name, tensor in self.importer.tensors(bucket)])
+
+    def load_in_place_no_more(self) -> None:
+        """Load layer by layer from now on: writing in place has failed."""
+        self.can_load_in_place = False
+        self._copy_plan = None
+
+    def _write_in_place(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Load into the tensors that compute: by the model's loader, then by repeating what it copied."""
+        if self._copy_plan is not None and self._copy_plan.fits(tensors):
+            self._copy_plan.copy()
+            return
+        self._copy_plan = None  # first, so that memory which is no longer exposed is not kept mapped
+        with disable_mtp_completeness_check(), CopyRecorder() as recorder:
+            self.model.load_weights(iter(tensors))
+        self._copy_plan = CopyPlan.of(tensors, recorder.copies)
 
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
         self.path = None

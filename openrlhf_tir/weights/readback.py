@@ -108,6 +108,10 @@ class ReadBack:
             for position, part in enumerate(parts):
                 if part != fused:
                     self._fused[part] = (fused, position)
+        self._mapped_names: dict[str, str] = {}
+        """Names in the checkpoint -> in the module tree, as far as they were asked for."""
+        self._known_places: dict[str, list[Place]] = {}
+        """The places of each tensor on a GPU, as far as they were asked for."""
         self._noted: dict[str, dict[tuple[int, bool], Any]] = {}
         self._compared = 0
         """Number of comparisons without a difference; it says which columns of packed layers the next one reads."""
@@ -136,8 +140,10 @@ class ReadBack:
         """
         self._trusted = None
         self._covered_for = None
+        self._known_places.clear()
         if loaded is not None:
             held, found, unread, names = self._held(loaded)
+            self._known_places.clear()  # what is not held is not trusted from now on
             if len(held) > found / 2:
                 self._trusted = held
                 self._never_sent = frozenset(self._not_covered(names, set()))
@@ -304,7 +310,12 @@ class ReadBack:
     def _unstacked(self, name: str) -> str:
         """Return the checkpoint's name as the module tree has it, before projections are fused."""
         mapper = getattr(self._model, "hf_to_vllm_mapper", None)
-        return name if mapper is None else _map_prefixes(mapper, name)
+        if mapper is None:
+            return name
+        mapped = self._mapped_names.get(name)
+        if mapped is None:
+            mapped = self._mapped_names[name] = _map_prefixes(mapper, name)
+        return mapped
 
     def _found(self, name: str) -> tuple[torch.nn.Module, str, int | None] | None:
         """Return the module, the parameter and the position in it of a checkpoint tensor; None if there is none."""
@@ -332,7 +343,18 @@ class ReadBack:
         return None if found is None else (id(found[0]), found[1], found[2])
 
     def _places(self, name: str) -> list[Place]:
-        """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find or trust it."""
+        """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find or trust it.
+
+        On a GPU no layer is packed, so that a tensor has the same places in every push: they are found once.
+        """
+        if self._device.type == "cpu":
+            return self._find_places(name)
+        places = self._known_places.get(name)
+        if places is None:
+            places = self._known_places[name] = self._find_places(name)
+        return places
+
+    def _find_places(self, name: str) -> list[Place]:
         if self._trusted is not None and self._key(name) not in self._trusted:
             return []
         experts = self._experts(name)

@@ -107,9 +107,12 @@ async def run(model_directory, work):
         await engine.stop()
 
 
-def test_an_engine_holds_what_it_maps_and_refuses_what_was_not_announced(learner, model_directory):
+def test_an_engine_holds_what_it_maps_and_refuses_what_was_not_announced(learner, model_directory, monkeypatch):
     from openrlhf_tir.errors import WeightsUnverified
     from openrlhf_tir.types import Sampling
+
+    # This process has asked for the card, and cannot fork another one that uses it.
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
 
     async def work(engine):
         async def greedy(name: str):
@@ -155,7 +158,7 @@ def test_pages_of_another_device_are_refused_by_name(learner):
     exposed = learner("trial")
     elsewhere = [bucket._replace(handles={"GPU elsewhere": b""}) for bucket in exposed.buckets]
     with pytest.raises(CannotMap, match="GPU elsewhere"):
-        Importer(torch.device("cuda", 0)).begin("trial", elsewhere)
+        Importer(torch.device("cuda", 0)).begin(elsewhere)
 
 
 def test_the_digest_of_a_buffer_is_the_same_on_the_card_and_on_the_host():

@@ -19,8 +19,8 @@ import torch
 import xxhash
 
 WORD_BYTES = 8
-BLOCK_WORDS = 1 << 20
-"""Words that are weighted at a time; this limits the memory for it to 8 MiB, beside as much for the weights."""
+BLOCK_WORDS = 1 << 21
+"""Words that are weighted at a time; this limits the memory for it to 16 MiB, beside as much for the weights."""
 MULTIPLIER = 6364136223846793005
 """Odd multiplier of the position weights (Knuth's MMIX generator)."""
 

@@ -29,9 +29,10 @@ class Importer:
         """Create it. `device` is the one of the worker's model."""
         self.device = device
         self._mappings = Mappings(device)
-        self._push = ""
+        self._views: dict[bytes, tuple[list[tuple[str, str, tuple[int, ...]]], Tensors]] = {}
+        """The tensors in each mapped buffer, with the items that they were made for: the same in every push."""
 
-    def begin(self, push: str, buckets: Sequence[ExposedBucket]) -> None:
+    def begin(self, buckets: Sequence[ExposedBucket]) -> None:
         """Map the first buckets of a push, unmap what is no longer exposed, and check the digests.
 
         Raises:
@@ -39,7 +40,7 @@ class Importer:
         """
         handles = {handle for bucket in buckets for handle in bucket.handles.values()}
         self._mappings.keep_only(handles)
-        self._push = push
+        self._views = {handle: views for handle, views in self._views.items() if handle in handles}
         self.check(buckets)
 
     def tensors(self, bucket: ExposedBucket) -> Tensors:
@@ -48,11 +49,16 @@ class Importer:
         Raises:
             CannotMap: It is on another device or cannot be mapped.
         """
-        buffer = self._buffer(bucket)
+        handle, buffer = self._buffer(bucket)
+        items, views = self._views.get(handle, ([], []))
+        if items == bucket.items and views:
+            return views
         placements, size = place_bucket([Item(name, dtype, tuple(shape)) for name, dtype, shape in bucket.items])
         if size != bucket.nbytes:
             raise CannotMap(f"its tensors take {size} bytes, and {bucket.nbytes} were announced")
-        return [(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in placements]
+        views = [(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in placements]
+        self._views[handle] = (bucket.items, views)
+        return views
 
     def check(self, buckets: Sequence[ExposedBucket]) -> None:
         """Compare the digests of what is mapped with the announced ones. Reads the host once.
@@ -62,7 +68,7 @@ class Importer:
         """
         if not buckets:
             return
-        sums = torch.stack([word_sums(self._buffer(bucket)) for bucket in buckets]).tolist()
+        sums = torch.stack([word_sums(self._buffer(bucket)[1]) for bucket in buckets]).tolist()
         for bucket, found in zip(buckets, sums, strict=True):
             if (digest := bucket_digest(bucket.items, found)) != bucket.digest:
                 raise CannotMap(
@@ -75,15 +81,17 @@ class Importer:
 
     def leave(self) -> None:
         """Unmap everything."""
+        self._views.clear()
         self._mappings.keep_only(set())
 
-    def _buffer(self, bucket: ExposedBucket) -> torch.Tensor:
+    def _buffer(self, bucket: ExposedBucket) -> tuple[bytes, torch.Tensor]:
+        """Return the handle and the bytes of a bucket."""
         own = device_name(self.device)
         handle = bucket.handles.get(own)
         if handle is None:
             raise CannotMap(f"this engine is on {own}, and the learner has exposed {', '.join(bucket.handles) or '-'}")
         try:
-            return self._mappings.map(handle)[: bucket.nbytes]
+            return handle, self._mappings.map(handle)[: bucket.nbytes]
         except Exception as error:  # whatever CUDA, the container or torch have against it
             raise CannotMap(f"{own} does not map the learner's memory: {reason_of(error)}") from error
 

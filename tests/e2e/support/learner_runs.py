@@ -200,7 +200,7 @@ def _expose(learner):
             learner.engine.module, "push", buckets, learner.exposer, sharded=True, bucket_bytes=100_000
         )
         if not buckets:
-            importer.begin("push", exposed.buckets)
+            importer.begin(exposed.buckets)
         for bucket in exposed.buckets:
             weights |= {name: tensor.clone() for name, tensor in importer.tensors(bucket)}
         importer.check(exposed.buckets)

@@ -44,9 +44,9 @@ def engine_process(pipe: Connection) -> None:
     """Map what is sent, and answer with the values."""
     importer = Importer(CPU)
     while True:
-        push, plain = pipe.recv()
+        (plain,) = pipe.recv()
         buckets = buckets_of(plain)
-        importer.begin(push, buckets)
+        importer.begin(buckets)
         pipe.send([(name, t.float().tolist()) for bucket in buckets for name, t in importer.tensors(bucket)])
 
 
@@ -89,7 +89,7 @@ def is_of(importer: Importer, bucket: ExposedBucket, number: int, seed: int) -> 
 def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_next_learners(learner):
     importer = Importer(CPU)
     first = [learner(number, 1) for number in (0, 1)]
-    importer.begin("push1", first)
+    importer.begin(first)
     assert all(is_of(importer, bucket, number, 1) for number, bucket in enumerate(first))
     again = learner(2, 2)  # fills the buffer of bucket 0 again, under the same handle
     assert again.handles == first[0].handles and is_of(importer, again, 2, 2)
@@ -100,7 +100,7 @@ def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_n
     other = Other(learner_process)
     try:
         next_push = [other(0, 3)]
-        importer.begin("push2", next_push)
+        importer.begin(next_push)
         assert is_of(importer, next_push[0], 0, 3) and len(importer._mappings._mapped) == 1
     finally:
         other.kill()
@@ -112,11 +112,11 @@ def test_an_engine_killed_while_it_maps_costs_neither_the_learner_nor_the_next_e
     engine = Other(engine_process)
     buckets = [exposer.fill(n, BUCKETS[n], tensors(BUCKETS[n], 1)) for n in (0, 1)]
     expected = [(n, t.float().tolist()) for bucket in BUCKETS for n, t in tensors(bucket, 1)]
-    assert engine("push1", plain_buckets(buckets)) == expected
+    assert engine(plain_buckets(buckets)) == expected
     engine.kill()
     buckets = [exposer.fill(n, BUCKETS[n], tensors(BUCKETS[n], 2)) for n in (0, 1)]
     importer = Importer(CPU)
-    importer.begin("push2", buckets)
+    importer.begin(buckets)
     assert all(is_of(importer, bucket, number, 2) for number, bucket in enumerate(buckets))
 
 
@@ -132,12 +132,12 @@ def test_what_cannot_be_mapped_or_is_not_what_was_announced_is_refused_with_its_
         (bucket._replace(digest="0" * 32), "digest"),
     ):
         with pytest.raises(CannotMap, match=fact.replace("(", r"\(").replace(")", r"\)")):
-            Importer(CPU).begin("push", [changed])
+            Importer(CPU).begin([changed])
     with pytest.raises(CannotMap):
         Importer(CPU).tensors(bucket._replace(items=bucket.items[:0]))
     exposer._slots[0][1] += 1
     with pytest.raises(CannotMap, match="digest"):
-        Importer(CPU).begin("push", [bucket])
+        Importer(CPU).begin([bucket])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -109,7 +109,7 @@ def holds(model: Model, weights: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("in_place_is", "first", "second"),
     [
-        ("right", ["in place"], ["in place"]),
+        ("right", ["in place"], []),  # the second push repeats the copies of the first
         ("impossible", ["in place", "layers"], ["layers"]),
         ("wrong", ["in place", "layers"], ["layers"]),
     ],
@@ -120,7 +120,7 @@ def test_weights_go_in_place_as_long_as_the_read_back_finds_them_there(model, in
     for seed, ways in ((1, first), (2, second)):
         model.loads.clear()
         push, buckets, weights = learner.expose(seed)
-        assert worker.map_exposed(push, buckets) == ""
+        assert worker.map_exposed(buckets) == ""
         parts, report = worker.load_exposed(push, buckets, 0)
         assert set(parts) == {"begin", "load", "read_back"} and report[:4] == [2, (), (), ()]
         assert model.loads == ways and holds(model, weights) and not worker._weight_update_active
@@ -139,6 +139,52 @@ def test_a_wrong_load_layer_by_layer_is_reported_and_not_repeated(model):
     push, buckets, _ = learner.expose(1)
     _, report = worker.load_exposed(push, buckets, 0)
     assert report[1] == ("first.weight",) and model.loads == ["layers"]
+
+
+def test_copies_are_repeated_only_between_the_same_addresses(model):
+    """Another learner has buffers of its own: the loader is asked again."""
+    worker = Worker(model)
+    for learner, loads in ((Learner(), 1), (Learner(), 1)):
+        model.loads.clear()
+        for seed in (1, 2, 3):
+            push, buckets, weights = learner.expose(seed)
+            push += f" of {id(learner)}"
+            assert worker.map_exposed(buckets) == ""
+            assert worker.load_exposed(push, buckets, 0)[1][1] == () and holds(model, weights)
+        assert len(model.loads) == loads
+
+
+def test_a_repeated_copy_that_goes_astray_is_seen_by_the_read_back_and_the_layers_are_loaded(model):
+    worker, learner = Worker(model), Learner()
+    push, buckets, _ = learner.expose(1)
+    worker.load_exposed(push, buckets, 0)
+    model.second = torch.nn.Linear(WIDTH, WIDTH, bias=False)  # the copies go where nothing computes any more
+    worker.weight_transfer_engine.__dict__["readback"] = ReadBack(model)
+    push, buckets, weights = learner.expose(2)
+    _, report = worker.load_exposed(push, buckets, 0)
+    assert report[1] == () and holds(model, weights) and model.loads == ["in place", "layers"]
+
+
+@pytest.mark.parametrize("transforms", ["adds", "converts", "leaves out"])
+def test_a_loader_that_does_more_than_copy_is_asked_in_every_push(model, transforms):
+    def load_weights(weights) -> None:
+        model.loads.append(transforms)
+        for name, tensor in weights:
+            if transforms == "adds":
+                tensor = tensor + 0
+            if transforms == "converts":
+                tensor = tensor.double()
+            if transforms != "leaves out" or name == "first.weight":
+                model.get_parameter(name).copy_(tensor)
+            else:
+                model.get_parameter(name).zero_().add_(tensor)
+
+    model.load_weights = load_weights
+    worker, learner = Worker(model), Learner()
+    for seed in (1, 2):
+        push, buckets, weights = learner.expose(seed)
+        assert worker.load_exposed(push, buckets, 0)[1][1] == () and holds(model, weights)
+    assert model.loads == [transforms] * 2
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -160,15 +206,15 @@ def test_a_push_in_two_calls_is_read_back_by_checksums_and_may_begin_again(model
 def test_memory_that_changes_while_it_is_loaded_is_an_error_even_if_the_model_holds_the_same(model):
     worker, learner = Worker(model), Learner()
     push, buckets, _ = learner.expose(1)
-    assert worker.map_exposed(push, buckets) == ""
+    assert worker.map_exposed(buckets) == ""
     learner.exposer._slots[0][2] += 1
     with pytest.raises(Exception, match="digest"):
         worker.load_exposed(push, buckets, 0)
-    assert "digest" in worker.map_exposed(push, buckets)
+    assert "digest" in worker.map_exposed(buckets)
 
 
 def test_a_fault_of_mapping_is_an_answer_and_never_raised(model):
     worker, learner = Worker(model), Learner()
-    push, buckets, _ = learner.expose(1)
-    assert "elsewhere" in worker.map_exposed(push, [[*buckets[0][:3], {"elsewhere": b""}]])
-    assert worker.map_exposed(push, [["nonsense"]])
+    _, buckets, _ = learner.expose(1)
+    assert "elsewhere" in worker.map_exposed([[*buckets[0][:3], {"elsewhere": b""}]])
+    assert worker.map_exposed([["nonsense"]])
