@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Mapping
 from itertools import count
 
@@ -71,7 +72,8 @@ class IpcTransport:
         self._nbytes = 0
         self._reached = 0
         """Engines that got weights through shared memory since `begin`."""
-        self._names = (f"push{number}" for number in count(1))
+        transport = uuid.uuid4().hex[:8]  # an engine may still hold a part of a push of the learner before
+        self._names = (f"push {number} of {transport}" for number in count(1))
 
     @property
     def seconds(self) -> float:

@@ -76,7 +76,7 @@ class Engine(CalledInProcess):
         self.loaded: list[str] = []
 
     async def map_exposed(self, exposed: Exposed) -> str | None:
-        self.learner.log.append(f"map {exposed.push.rstrip('0123456789')}")
+        self.learner.log.append(f"map {exposed.push.partition(' ')[0]}")
         if self.fate == "dies in map":
             raise EngineGone(f"{self.name} is gone")
         if self.fate == "cannot map" or (self.fate == "wrong bytes" and exposed.push != "trial"):
