@@ -72,6 +72,8 @@ def prepare_environment(*, gpu: bool) -> None:
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # else a push warns about every layer that has no weights
     if gpu:
+        # CUDA does not work in a fork of a process that has as much as counted its GPUs.
+        env.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
         return
     env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process fewer per engine
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0

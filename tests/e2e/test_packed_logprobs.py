@@ -146,7 +146,15 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
 @pytest.mark.parametrize(
     ("workers", "engine_args"),
     [
-        (1, {"enable_chunked_prefill": True, "max_num_batched_tokens": 144, "async_scheduling": True}),
+        (
+            1,
+            {
+                "enable_chunked_prefill": True,
+                "max_num_batched_tokens": 144,
+                "async_scheduling": True,
+                "num_gpu_blocks_override": 48,
+            },
+        ),
         (2, {"async_scheduling": False}),
     ],
 )
