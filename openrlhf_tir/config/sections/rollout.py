@@ -190,10 +190,11 @@ class Vllm(Section):
         ),
     )
     packed_logprobs: bool = Field(
-        False,
+        True,
         description=(
-            "the engine hands over the log-probs of sampled tokens as one array per step, which costs a fraction of"
-            " vLLM's own way; false: vLLM's own way. Not used with a vllm.engine_args.scheduler_cls of one's own"
+            "the engine's process holds sampled tokens and sends them together, their log-probs as one array, which"
+            " costs a fraction of vLLM's own way; false: vLLM's own way. Not used with a vllm.engine_args.scheduler_cls"
+            " of one's own"
         ),
     )
     tool_call_parser: str | None = Field(

@@ -186,7 +186,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--env.name echo --envs.a.url http://h:1", r"--env\.name.*\[envs\.NAME\]"),
         (
-            "--vllm.packed_logprobs --vllm.engine_args scheduler_cls=mine.Scheduler",
+            "--vllm.packed_logprobs false --vllm.engine_args scheduler_cls=mine.Scheduler",
             r"--vllm\.packed_logprobs.*--vllm\.engine_args",
         ),
         ("--env.max_calls 7 --rollout.agent external", r"--env\.max_calls.*--rollout\.agent external"),
