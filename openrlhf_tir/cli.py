@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 
+from .cluster.collector import collect_rarely
 from .commands.exit_codes import INTERRUPTED, NO, code_of
 from .config.flags import Parser, check_unknown
 from .config.problems import as_dict
@@ -111,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
     keep_compiled()
+    collect_rarely()
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
     for stream in (sys.stdout, sys.stderr):

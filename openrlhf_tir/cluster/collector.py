@@ -1,8 +1,10 @@
-"""Settings of Python's cycle collector for a process that holds thousands of trajectories."""
+"""Settings of Python's cycle collector for a process that imports torch or holds thousands of trajectories."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 YOUNG = 10_000
 """Surplus of new over freed objects after which the youngest generation is collected.
@@ -12,9 +14,29 @@ third of the CPU of a turn. Cycles hold a few MiB until they are collected.
 """
 
 
+def collect_rarely() -> None:
+    """Collect the youngest generation less often. Call it before heavy imports.
+
+    With Python's own threshold a fifth of the CPU that the import of torch, transformers and DeepSpeed takes goes into
+    looking for cycles among objects that stay for good.
+    """
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Collect less often in a block of imports only, for a process in which a late collection would hold tensors."""
+    before = gc.get_threshold()
+    collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def settle() -> None:
     """Exclude everything that is loaded from further collections, and collect less often. Call it at the end of the
     start."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    collect_rarely()

@@ -24,6 +24,7 @@ from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed, 
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline, within
 from ..weights.ipc.merged import merged
+from .collector import importing
 from .lost import end_of, watched
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -95,7 +96,8 @@ class LearnerRank:
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         """Load the model and return its version."""
         watched(cfg, _name(self.rank))
-        from ..learner.zero3 import Zero3Rank
+        with importing():
+            from ..learner.zero3 import Zero3Rank
 
         self.inner = Zero3Rank(cfg, self.rank, self.world_size, master_addr, master_port)
         return self.inner.version

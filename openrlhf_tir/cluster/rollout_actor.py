@@ -20,7 +20,7 @@ from ..config import Config
 from ..episodes.group_runner import EvalMode
 from ..ports import RolloutEngine
 from ..types import Group, GroupKey, GroupMeta, Task
-from .collector import settle
+from .collector import collect_rarely, settle
 from .lost import end_of_child, watched
 from .peer_engine import MovesResponses, migration_of
 from .reaper import end_children_with_us
@@ -91,6 +91,7 @@ class RolloutActor(MovesResponses):
         """
         end_children_with_us()
         watched(cfg, self.name)
+        collect_rarely()
         from transformers import AutoTokenizer
 
         from ..algorithms.advantages.of_group import group_advantages

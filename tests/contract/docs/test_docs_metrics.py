@@ -9,12 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally
 from openrlhf_tir.cluster.jobs.measured import EnvResult, EvalResult, HeldOut
 from openrlhf_tir.config import Config
 from openrlhf_tir.data import PromptStream
 from openrlhf_tir.data.curriculum import Settings
-from openrlhf_tir.learner.roles.beside import value_metrics
 from openrlhf_tir.pipeline.evaluation import Evaluator
 from openrlhf_tir.pipeline.observer import METRICS, Observer, reward_parts
 from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
@@ -23,8 +21,6 @@ from tests.pipeline.fakes import group_of
 
 from .docs_blocks import DOCS, REPO, glossary, unexplained
 
-VALUES = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
-"""Of a critic."""
 STATS = {"calls": 1.0, "truncated": 0.0, "correct": 1.0, "used_code": 1.0, "format_ok": 1.0}
 STATS |= {"calls_correct": 0.5, "calls_ok": 1.0, "calls_ok_correct": 0.5}
 STATS |= {"n_calls/1": 0.5, "n_calls/9_up": 0.5}
@@ -62,6 +58,8 @@ class Rows:
 @pytest.fixture
 def logged() -> set[str]:
     """Names of a step with everything in it, from the code that makes them."""
+    from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally  # torch: every process would import it
+
     cfg, rows = Config(), Rows()
     observer = Observer(rows, rows, rows)
     meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
@@ -134,7 +132,11 @@ def named(path: str, function: str) -> set[str]:
 
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
-    roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
+    from openrlhf_tir.learner.roles.beside import value_metrics  # DeepSpeed: every process would import it
+
+    of_a_critic = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
+    roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_")
+    roles |= of_a_critic
     learner = (
         named("learner/utilisation.py", "gpu_metrics")
         | named("learner/zero3.py", "_update")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from contextlib import suppress
+
+from openrlhf_tir.cluster.collector import YOUNG, importing
 
 PROBE = """
 import gc
@@ -32,3 +36,15 @@ def test_what_is_loaded_is_not_looked_through_again_and_cycles_are_still_collect
         [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120
     ).stdout.splitlines()
     assert said[:3] == ["looked through again: False", "collections of 5,000 new objects: 0", "collected"], said
+
+
+def test_imports_are_collected_rarely_and_the_process_has_its_own_threshold_again_after_them():
+    given = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    try:
+        with suppress(ImportError), importing():
+            within = gc.get_threshold()
+            raise ImportError("not there")
+        assert (within, gc.get_threshold()) == ((YOUNG, 10, 10), (700, 10, 10))
+    finally:
+        gc.set_threshold(*given)
