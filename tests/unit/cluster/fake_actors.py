@@ -91,7 +91,8 @@ class FakeActor:
 
     async def do_set_env_urls(self, urls: Any) -> None: ...
 
-    async def do_confirm_weights(self, version: int) -> None: ...
+    async def do_confirm_weights(self, version: int) -> dict[str, float]:
+        return {}
 
     async def do_sleep(self) -> None: ...
 
