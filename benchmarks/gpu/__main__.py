@@ -288,7 +288,7 @@ STAGES: dict[str, Stage] = {
     "learner_1.5b": Stage(learner("1.5b", 32_768), 120),
     "learner_0.5b": Stage(learner("0.5b", 32_768), 80),
     "push": Stage(push, 130),
-    "push_ipc": Stage(push_ipc, 150),
+    "push_ipc": Stage(push_ipc, 200),
     "learner_3b": Stage(learner("3b", 16_384), 150),
 }
 HIDDEN = {"_publish": Stage(_publish, 100), "_expose": Stage(expose, 150)}

@@ -185,6 +185,7 @@ def test_a_loader_that_does_more_than_copy_is_asked_in_every_push(model, transfo
         push, buckets, weights = learner.expose(seed)
         assert worker.load_exposed(push, buckets, 0)[1][1] == () and holds(model, weights)
     assert model.loads == [transforms] * 2
+    assert worker.weight_transfer_engine.can_load_in_place, "no push was repaired"
 
 
 @pytest.mark.parametrize("in_place", [True, False])
