@@ -1,11 +1,14 @@
-"""Rewards: (Trajectory, Task, RewardContext) -> RewardParts, and group rewards: (Group, RewardContext) -> [float]. This
-registry names them.
+"""Register the rewards by name.
 
-One pure function per file. A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`,
-evaluated by the caller wherever it is safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality,
-statistics of a long text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline;
-everything else is quick. Called without `ask`, a reward does all of its work on the spot. Functions of one's own
-(docs/rewards.md) run in such a process as a whole."""
+    reward         (Trajectory, Task, RewardContext) -> RewardParts
+    group reward   (Group, RewardContext) -> one number for each valid trajectory
+
+A reward is a pure function in a file of its own. It may take a fourth parameter `ask`: `ask(function, *args)` returns
+`function(*args)`, which the caller evaluates where that is safe. Whatever can hang or burn CPU (symbolic equality,
+statistics of a long text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline.
+Everything else is quick. Called without `ask`, a reward does all of its work itself. Functions of users
+(docs/rewards.md) run in such a process as a whole.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +43,17 @@ REGISTRY: dict[str, str] = {
     "verl": "openrlhf_tir.rewards.verl_default:verl_default",
     "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",
 }
-"""name -> "module:function"; imported when it is asked for."""
+"""Name of a reward -> "module:function", which is imported when it is needed."""
 
 GROUP_REGISTRY: dict[str, str] = {"otc": "openrlhf_tir.rewards.otc:otc_group"}
 
 
 def _wrong_reward(function: Any) -> str | None:
-    """What is wrong with a reward's signature, as the end of a sentence; None when nothing is."""
+    """Return what is wrong with a reward's signature, as the end of a sentence; None if nothing is."""
     try:
         convention_of(function)
-    except UnknownSignature as e:
-        return str(e)
+    except UnknownSignature as error:
+        return str(error)
     return None
 
 
@@ -64,6 +67,7 @@ def group_convention(function: Callable[..., Any]) -> Convention | None:
 
 
 def _wrong_group_reward(function: Any) -> str | None:
+    """Return what is wrong with a group reward's signature, as the end of a sentence; None if nothing is."""
     return None if group_convention(function) else plugins.takes(2)(function)
 
 
@@ -84,15 +88,23 @@ GROUP_REWARD = plugins.Place(
 
 
 def on_the_spot(function: Callable[..., Any], *args: Any) -> Any:
-    """The `ask` of a caller that has no other process to do the work."""
+    """Call the function here: the `ask` of a caller that has no other process for the work."""
     return function(*args)
 
 
 def load(name: str) -> RewardFn:
-    """The reward called `name`. Raises ConfigError; see plugins.py."""
+    """Return the reward of this name.
+
+    Raises:
+        ConfigError: There is none, or it cannot be loaded; see plugins.py.
+    """
     return plugins.load(REWARD, name)
 
 
 def load_group(name: str) -> GroupRewardFn:
-    """The group reward called `name`. Raises ConfigError; see plugins.py."""
+    """Return the group reward of this name.
+
+    Raises:
+        ConfigError: There is none, or it cannot be loaded; see plugins.py.
+    """
     return plugins.load(GROUP_REWARD, name)

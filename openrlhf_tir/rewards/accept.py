@@ -1,8 +1,7 @@
-"""Accept: what a reward, group reward or filter returned -> what training can use, or an error that names file, line
-and what is wrong.
+"""Check what a reward, group reward or filter returned. The error for a wrong result names file, line and value.
 
-Nothing is guessed and nothing becomes 0: a value of the wrong type, NaN, infinity and an exception all fail the sample
-or the group."""
+An exception, a value of the wrong type, NaN or infinity fails the sample or the group. It never becomes a reward of 0.
+"""
 
 from __future__ import annotations
 
@@ -21,58 +20,77 @@ from ..user_code import plugins
 from ..user_code.failures import Overrun, Starved, described, is_outage, traceback_of, user_code_errors
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What a filter may call its reason: it stands in metrics' names, behind a slash."""
+"""Reasons that a filter may give. A metric is named after the reason."""
 SHOWN = 120
 """Characters of a wrong value that a message shows."""
 
 
 @contextmanager
 def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
-    """Turn whatever `function` raises in this block into `error`, with its line and traceback.
+    """Turn an exception that `function` raises in this block into `error`, with its line and traceback.
 
-    What is no fault of its own passes: an error of ours. A service that it asks and that does not answer is a
-    VerifierError, which is infrastructure, and so is a machine without a core for it.
+    The project's own errors pass unchanged. A service that does not answer the function, and a machine that has no core
+    for it, are infrastructure.
+
+    Args:
+        place: What kind of function it is.
+        name: Its name in the configuration.
+        function: The function.
+        error: The class of the error.
+
+    Raises:
+        MethodError: The function raised an exception, or took too long.
+        VerifierError: Infrastructure failed.
     """
     try:
         yield
     except (InfraError, ConfigError):
         raise
-    except user_code_errors() as e:
+    except user_code_errors() as raised:
         file = plugins.source_file(function)
-        at = plugins.raised_at(e, file) or plugins.location(function)
-        message = f"{place.setting} = {name!r}: {at}: {described(e)}."
-        if isinstance(e, Exception) and is_outage(e):
-            raise VerifierError(f"{message} What it asks does not answer.") from e
-        if isinstance(e, Starved):
-            raise VerifierError(f"{message} Give the machine more cores, or raise the deadline.") from e
+        location = plugins.raised_at(raised, file) or plugins.location(function)
+        message = f"{place.setting} = {name!r}: {location}: {described(raised)}."
+        if isinstance(raised, Exception) and is_outage(raised):
+            raise VerifierError(f"{message} What it asks does not answer.") from raised
+        if isinstance(raised, Starved):
+            raise VerifierError(f"{message} Give the machine more cores, or raise the deadline.") from raised
         remedy = "It is a bug in that line, or a row of the data that it does not expect."
-        if isinstance(e, Overrun):
+        if isinstance(raised, Overrun):
             remedy = "Make it quicker, or raise that."
         failure = error(f"{message} {remedy}")
-        failure.user_traceback = traceback_of(e, file)
-        raise failure from e
+        failure.user_traceback = traceback_of(raised, file)
+        raise failure from raised
 
 
 def wrong_result(
-    place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]
+    place: plugins.Place, name: str, function: Callable[..., Any], fault: str, error: type[MethodError]
 ) -> MethodError:
     """Return the error for a result that cannot be used, with the function's file and line."""
-    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. {place.described}")
+    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {fault}. {place.described}")
 
 
 def _number(value: Any) -> float | None:
-    """A finite real number as a float; None for anything else. Booleans count, arrays do not."""
+    """Return a finite real number as a float, None for anything else. Booleans are numbers, arrays are not."""
     if not isinstance(value, numbers.Real | np.bool_):
         return None
     return float(value) if math.isfinite(value) else None
 
 
 def reward_parts(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> RewardParts:
-    """Raises RewardError unless `result` is (reward, correct, parts) with finite numbers, or one finite number: then
-    correct iff above 0."""
+    """Return what a reward returned, as RewardParts.
 
-    def wrong(what: str) -> MethodError:
-        return wrong_result(place, name, function, what, RewardError)
+    Args:
+        result: (reward, correct, parts) with finite numbers, or one finite number, which is correct if above 0.
+        place: What kind of function it is.
+        name: Its name in the configuration.
+        function: The function.
+
+    Raises:
+        RewardError: It is something else.
+    """
+
+    def wrong(fault: str) -> MethodError:
+        return wrong_result(place, name, function, fault, RewardError)
 
     if isinstance(result, tuple) and len(result) == 3:
         reward, correct, parts = result
@@ -87,18 +105,22 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
         raise wrong(f"`correct` is {_show(correct)}, not True or False")
     if not isinstance(parts, Mapping):
         raise wrong(f"`parts` is {_show(parts)}, not a dict of numbers")
-    numbers_of = {}
-    for part, fact in parts.items():
-        if not isinstance(part, str) or (number := _number(fact)) is None:
-            raise wrong(f"parts[{part!r}] is {_show(fact)}, not a finite number")
-        numbers_of[part] = number
-    return RewardParts(value, bool(truth), numbers_of)
+    part_values = {}
+    for part, part_value in parts.items():
+        if not isinstance(part, str) or (number := _number(part_value)) is None:
+            raise wrong(f"parts[{part!r}] is {_show(part_value)}, not a finite number")
+        part_values[part] = number
+    return RewardParts(value, bool(truth), part_values)
 
 
 def group_rewards(
     result: Any, group: Group, place: plugins.Place, name: str, function: Callable[..., Any]
 ) -> list[float]:
-    """Raises RewardError unless `result` is one finite number per valid trajectory."""
+    """Return what a group reward returned: one finite number for each valid trajectory.
+
+    Raises:
+        RewardError: It is something else.
+    """
     n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
         raise wrong_result(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
@@ -107,13 +129,13 @@ def group_rewards(
             place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError
         )
     values = []
-    for i, given in enumerate(result):
-        if (value := _number(given)) is None:
+    for index, reward in enumerate(result):
+        if (value := _number(reward)) is None:
             raise wrong_result(
                 place,
                 name,
                 function,
-                f"the reward of trajectory {i} is {_show(given)}, not a finite number",
+                f"the reward of trajectory {index} is {_show(reward)}, not a finite number",
                 RewardError,
             )
         values.append(value)
@@ -121,7 +143,11 @@ def group_rewards(
 
 
 def verdict(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> Verdict:
-    """Raises FilterError unless `result` is (keep, reason), with a reason where the group is dropped."""
+    """Return what a filter returned: (keep, reason), with a reason if the group is dropped.
+
+    Raises:
+        FilterError: It is something else.
+    """
     if not (
         isinstance(result, tuple)
         and len(result) == 2
@@ -140,15 +166,20 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
 
 
 def check_reason(reason: str, place: plugins.Place, name: str, function: Callable[..., Any]) -> None:
-    """Raises FilterError for a reason that can be no metric's name."""
+    """Check that a metric can be named after a reason.
+
+    Raises:
+        FilterError: It cannot.
+    """
     if not REASON.fullmatch(reason):
-        said = (
+        fault = (
             f"its reason is {_show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
-        raise wrong_result(place, name, function, said, FilterError)
+        raise wrong_result(place, name, function, fault, FilterError)
 
 
 def _show(value: Any) -> str:
+    """Return a value with its type, for a message."""
     text = repr(value)
     return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"

@@ -1,10 +1,10 @@
-"""RewardContext: where a reward is. The update number, the run's own counters, and the settings that it was given.
+"""The third argument of a reward: its settings, the progress of the run, and counters.
 
 Counters are numbers that a run keeps in its checkpoints: `context.counters` for all prompts, `context.prompt_counters`
-for the prompt at hand. A reward reads them as of its group's dispatch and asks for changes. The controller applies the
-changes of all groups that ended when the next batch has been trained, in the order of dispatch: without staleness what
-a reward reads does not depend on which group ended first. With staleness that order is not known in advance, which is
-why there are only sums, lowest and highest values. In an evaluation changes are dropped.
+for the reward's own prompt. A reward reads the values as of its group's dispatch and records changes. When a batch has
+been trained, the controller applies the changes of all groups that have ended since, in the order of dispatch. So
+without staleness the values that a reward reads do not depend on which group ended first. With staleness the order is
+not known in advance, which is why there are only sums, lowest and highest values. An evaluation drops the changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from ..types import CounterUpdate, RunFacts
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """`settings`: the [reward] section; `options`: what this reward can be told besides."""
+    """See the module's docstring.
+
+    Attributes:
+        settings: The section [reward].
+        run: The progress of the run.
+        options: Options of this reward.
+        changes: Changes of counters that the reward has recorded.
+    """
 
     settings: Reward = field(default_factory=Reward)
     run: RunFacts = field(default_factory=RunFacts)
@@ -28,38 +35,42 @@ class RewardContext:
 
     @classmethod
     def of(cls, settings: Reward, run: RunFacts | None = None) -> RewardContext:
+        """Return the context of a reward that is used alone."""
         return cls(settings, run or RunFacts(), settings.options)
 
     @property
     def update(self) -> int:
-        """Learner updates when the group was issued."""
+        """Number of learner updates at the dispatch of the group."""
         return self.run.update
 
     @property
     def max_updates(self) -> int:
-        """train.max_steps; 0 outside of a training run."""
+        """The setting train.max_steps; 0 outside of a training run."""
         return self.run.max_updates
 
     @property
     def counters(self) -> Mapping[str, float]:
+        """The run's counters as of the dispatch of the group."""
         return self.run.counters
 
     @property
     def prompt_counters(self) -> Mapping[str, float]:
+        """The prompt's counters as of the dispatch of the group."""
         return self.run.prompt
 
     @property
     def format(self) -> str:
+        """The setting reward.format."""
         return self.settings.format
 
     def add(self, name: str, value: float = 1.0, *, prompt: bool = False) -> None:
-        """Ask for `value` to be added to a counter, which begins at 0. `prompt`: to one of this prompt alone."""
+        """Add `value` to a counter, which begins at 0. With `prompt` it is a counter of this prompt alone."""
         self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "add", float(value)))
 
     def lowest(self, name: str, value: float, *, prompt: bool = False) -> None:
-        """Ask for a counter to be the lowest of itself and `value`."""
+        """Lower a counter to `value` if it is higher. The first call sets it."""
         self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "lowest", float(value)))
 
     def highest(self, name: str, value: float, *, prompt: bool = False) -> None:
-        """Ask for a counter to be the highest of itself and `value`."""
+        """Raise a counter to `value` if it is lower. The first call sets it."""
         self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "highest", float(value)))

@@ -1,8 +1,9 @@
-"""What the environment's replies give: sum, last or highest.
+"""Reward what the environment's replies give: sum, last or highest.
 
-A response whose replies had no reward gets 0: nothing was achieved. An environment that broke gives no reward at all;
-its trajectory failed. So did one that ended the episode and never said what it was worth: NaN, which JSON has no word
-for, arrives as null."""
+A response whose replies had no reward gets 0, because nothing was achieved. If the environment broke, its trajectory
+has failed and has no reward. The same holds if it ended the episode without any reward. NaN arrives as null, because
+JSON has no word for it.
+"""
 
 from __future__ import annotations
 
@@ -17,51 +18,59 @@ REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda 
 
 
 MOST = 1e30
-"""What is further from 0, or NaN, is no measurement: one such value would be all that is left of a mean."""
+"""Signals that are further from 0 are not recorded: one such value would hide all others in a mean."""
 
 
 OPTIONS = ("correct_above", "signals")
 
 
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """`reward.env_reduce` over the replies' rewards; correct iff it is above option `correct_above` (0).
+    """Return `reward.env_reduce` of the replies' rewards, which is correct if above the option `correct_above` (0).
 
-    parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`;
-    besides, for each name in option `signals` (one, or several in a list), the last number or truth that the replies
-    had as a signal of that name, 0 where none had: recorded, and no part of the reward. Raises EnvironmentCodeError
-    where the environment ended the episode and none of its replies had a reward."""
-    if strange := set(context.options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'env'.")
-    given = [call.reward for call in trajectory.calls if call.reward is not None]
+    The option `signals` is a name or a list of names: for each of them the last number or truth value that a reply had
+    as a signal of this name becomes a part (0 if there is none). It is recorded and does not change the reward.
+
+    Returns:
+        Its other parts are env_done (1 if the environment ended the episode), env_rewards (number of replies with a
+        reward), correct, format_ok (1 if the environment understood every call) and those of `call_facts`.
+
+    Raises:
+        EnvironmentCodeError: The environment ended the episode and none of its replies had a reward.
+    """
+    if unknown_options := set(context.options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'env'."
+        )
+    rewards = [call.reward for call in trajectory.calls if call.reward is not None]
     ended = bool(trajectory.calls) and trajectory.calls[-1].done
-    if ended and not given:
+    if ended and not rewards:
         raise EnvironmentCodeError(
             f"the environment ended the episode and gave no reward: all {len(trajectory.calls)} replies have null (NaN"
             " arrives as null too). Give the last reply a number, 0 where nothing was achieved, or choose a"
             " reward.name that judges the response itself."
         )
-    reward = float(REDUCE[context.settings.env_reduce](given)) if given else 0.0
+    reward = float(REDUCE[context.settings.env_reduce](rewards)) if rewards else 0.0
     correct = reward > float(context.options.get("correct_above", 0.0))
     readable = float(all(call.outcome == "ok" for call in trajectory.calls))
     facts = {
         "correct": float(correct),
         "env_done": float(ended),
-        "env_rewards": float(len(given)),
+        "env_rewards": float(len(rewards)),
         "format_ok": readable,
     }
     return RewardParts(
-        reward, correct, {**_told(trajectory, context.options.get("signals", ())), **call_facts(trajectory), **facts}
+        reward, correct, {**_signals(trajectory, context.options.get("signals", ())), **call_facts(trajectory), **facts}
     )
 
 
-def _told(trajectory: Trajectory, names: str | Sequence[str]) -> dict[str, float]:
-    """What the replies told under these names; a text is no number."""
-    told: dict[str, float] = {}
+def _signals(trajectory: Trajectory, names: str | Sequence[str]) -> dict[str, float]:
+    """Return the last number that the replies had as a signal of each of these names."""
+    signals: dict[str, float] = {}
     for name in [names] if isinstance(names, str) else names:
-        found = [
+        values = [
             value
             for call in trajectory.calls
             if isinstance(value := call.signals.get(name), int | float) and abs(value) <= MOST
         ]
-        told[name] = float(found[-1]) if found else 0.0
-    return told
+        signals[name] = float(values[-1]) if values else 0.0
+    return signals

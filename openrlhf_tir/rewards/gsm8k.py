@@ -1,9 +1,10 @@
-"""GSM8K's answer: 1 iff the number behind the last `####` is the label.
+"""Reward GSM8K's form: 1 if the number after the last #### is right.
 
     "... so 6 * 7 = 42.\n#### 42"    against the label "42", or GSM8K's whole answer "... #### 42"
 
-The prompt has to ask for the mark, as verl's rows do. Option `flexible`: where there is no mark, the last number of the
-response counts. Source: arXiv 2110.14168; the rules are those of verl's gsm8k reward, on the whole response."""
+The prompt has to ask for the mark, as verl's rows do. With the option `flexible` the last number of a response without
+a mark counts. Source: arXiv 2110.14168; the rules are those of verl's gsm8k reward, applied to the whole response.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +21,22 @@ _NUMBER = re.compile(r"-?\$?[0-9][0-9.,]*")
 
 
 def gsm8k(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """parts: correct, format_ok (the mark is there), and those of `call_facts`."""
-    if strange := set(context.options) - {"flexible"}:
-        raise unknown("reward.options key", min(strange), ("flexible",), "It is the option of reward.name = 'gsm8k'.")
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok (1 if it has the mark) and those of `call_facts`.
+    """
+    if unknown_options := set(context.options) - {"flexible"}:
+        raise unknown(
+            "reward.options key", min(unknown_options), ("flexible",), "It is the option of reward.name = 'gsm8k'."
+        )
     right, marked = compare(model_text(trajectory), task.label, flexible=bool(context.options.get("flexible", False)))
     facts = {**call_facts(trajectory), "correct": float(right), "format_ok": float(marked)}
     return RewardParts(float(right), right, facts)
 
 
 def compare(text: str, label: str, *, flexible: bool = False) -> tuple[bool, bool]:
-    """Return (whether the text's answer is the label's, whether it has the mark)."""
+    """Return whether a text has the answer of the label, and whether it has the mark."""
     marked = _MARKED.findall(text)
     numbers = marked or (_NUMBER.findall(text) if flexible else [])
     gold = _MARKED.findall(label)
@@ -38,7 +45,7 @@ def compare(text: str, label: str, *, flexible: bool = False) -> tuple[bool, boo
 
 
 def _number(text: str) -> float | str:
-    """A number without thousands' commas, a currency or a full stop behind it; other text as it is."""
+    """Return the number that a text is without commas, a dollar sign and a full stop, or the text if it is none."""
     bare = text.replace(",", "").replace("$", "").strip().rstrip(".")
     try:
         return float(bare)

@@ -1,9 +1,9 @@
-r"""Mathematics: 1 iff the model itself states the right answer. It must be in the required format, and the response
-must end properly; else 0.
+r"""Reward mathematics: 1 if the model itself states the right answer.
 
-Source: arXiv 2505.07773 section 3 (outcome only). A response cut off by the length limit is 0, as there. One that ends
-by a sampled EOS is a proper end (the reference's code wants a stop *string* in the last 20 characters and drops such
-responses)."""
+The answer must have the required format and the response must end properly, else the reward is 0. Source: arXiv
+2505.07773 section 3 (outcome only). A response that the length limit cut off gets 0, as there. A sampled EOS is a
+proper end; the reference's code wants a stop *string* in the last 20 characters and drops such responses.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +15,34 @@ from .context import RewardContext
 
 
 def call_facts(trajectory: Trajectory) -> dict[str, float]:
-    """Facts about tool use: code was written, closed and executed; the share of calls that ran without error."""
+    """Return metrics of a response's calls.
+
+    Returns:
+        used_code (1 if code was executed), num_calls, code_ok (share of the calls that ran without an error) and
+        truncated (1 if the length limit ended the response).
+    """
     calls = trajectory.calls
     return {
         "used_code": float(bool(calls)),
         "num_calls": float(len(calls)),
-        "code_ok": sum(c.outcome == "ok" for c in calls) / len(calls) if calls else 0.0,
+        "code_ok": sum(call.outcome == "ok" for call in calls) / len(calls) if calls else 0.0,
         "truncated": float(trajectory.finish_reason == "length"),
     }
 
 
 def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """parts: correct, format_ok, used_code, num_calls, code_ok, truncated, code_in_correct (used code and correct)."""
-    ok, answer = find_answer(model_text(trajectory), context.format)
-    graded = ok and trajectory.finish_reason == "stop"
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok, those of `call_facts`, and code_in_correct (1 if correct with code).
+    """
+    has_format, answer = find_answer(model_text(trajectory), context.format)
+    graded = has_format and trajectory.finish_reason == "stop"
     correct = graded and answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
     parts = {
         "correct": float(correct),
-        "format_ok": float(ok),
+        "format_ok": float(has_format),
         **facts,
         "code_in_correct": float(correct and facts["used_code"]),
     }

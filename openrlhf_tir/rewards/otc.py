@@ -1,16 +1,18 @@
-"""OTC: the correctness reward times a tool-efficiency term in [0, 1]. Source: arXiv 2504.14870 v2, section 3; no
-official code exists.
+"""Multiply a correct response's reward by its tool efficiency (OTC).
 
-    PPO   r_tool = cos(m pi / (2 m + c))                      m calls; c the limit: smaller c, stronger pressure
-    GRPO  n = fewest calls of a correct response, here or ever before;  f = 2 n m / (m + n)
-          r_tool = 1 where m = n = 0;  cos(m pi / (2 m + c)) where n = 0;  sin(f pi / (2 n)) else
-    reward = alpha * r_tool * r_correct, so a wrong response is 0 whatever it calls
+Source: arXiv 2504.14870 v2, section 3. There is no official code.
 
-r_correct is that of any reward (Search-R1's, ToRL's), 0 where that finds the response wrong, however it scores it.
+    PPO   r_tool = cos(m pi / (2 m + c))                  m: calls; c: a smaller c is a stronger pressure
+    GRPO  n = fewest calls of a correct response, in this group or earlier;  f = 2 n m / (m + n)
+          r_tool = 1 if m = n = 0;  cos(m pi / (2 m + c)) if n = 0;  sin(f pi / (2 n)) otherwise
+    reward = alpha * r_tool * r_correct, so that a wrong response gets 0 whatever it calls
 
-`otc`, a reward of one response, is the PPO form (reward.options base = "searchr1"); `otc_group` (reward.group = "otc")
-is the GRPO form. Its n is the lowest of the group's and of the prompt's counter, which survives a resume: the fewest
-calls with which the question was ever answered in this run.
+r_correct comes from any reward (Search-R1's, ToRL's). It is 0 if that reward finds the response wrong, whatever number
+it gives.
+
+`otc`, a reward of one response, is the PPO form (for example with the option base = "searchr1"). `otc_group`
+(reward.group = "otc") is the GRPO form. Its n is the fewest calls with which the question was ever answered in this
+run: the minimum of the group's n and a counter of the prompt, which survives a resume.
 """
 
 from __future__ import annotations
@@ -33,17 +35,26 @@ FEWEST = "otc_fewest_calls"
 
 
 class GroupScore(NamedTuple):
+    """The GRPO form's result for one group.
+
+    Attributes:
+        n: Fewest calls that are known to suffice; None if no response was ever correct.
+        r_tool: Tool efficiency of each response; None without `n`.
+        reward: Reward of each response.
+    """
+
     n: int | None
-    """Fewest calls known to suffice; None where no response was ever correct."""
     r_tool: Sequence[float | None]
     reward: list[float]
 
 
 def ppo_factor(m: int, c: float) -> float:
+    """Return the tool efficiency of a response with m calls, in the PPO form."""
     return math.cos(m * math.pi / (2 * m + c)) if m else 1.0
 
 
 def grpo_factor(m: int, n: int, c: float) -> float:
+    """Return the tool efficiency of a response with m calls where n suffice, in the GRPO form."""
     if n == 0:
         return ppo_factor(m, c)
     f = 2 * n * m / (m + n)
@@ -58,8 +69,16 @@ def grpo_group(
     alpha: float = 1.0,
     stored_n: int | None = None,
 ) -> GroupScore:
-    """`stored_n` is the fewest calls that ever sufficed for this question. Without any such n no response was right:
-    all are 0."""
+    """Return the GRPO form's rewards of one group.
+
+    Args:
+        m_G: [G] number of calls of each response.
+        correct_G: [G] 1 for a correct response.
+        r_G: [G] reward of each response without the efficiency.
+        c: See the module's docstring.
+        alpha: Factor of all rewards.
+        stored_n: The fewest calls that sufficed for this question in earlier groups; None if it was never answered.
+    """
     known = [m for m, ok in zip(m_G, correct_G, strict=True) if ok] + ([] if stored_n is None else [stored_n])
     n = min(known, default=None)
     if n is None:
@@ -69,7 +88,7 @@ def grpo_group(
 
 
 def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, float | None]:
-    """EM, calls per question (TC) and correct answers per call (TP), which nobody defines without calls."""
+    """Return the paper's metrics: EM, calls per question (TC) and correct answers per call (TP; None without calls)."""
     return {
         "EM": sum(correct) / len(correct),
         "TC": sum(calls) / len(calls),
@@ -78,13 +97,18 @@ def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, fl
 
 
 def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """The base reward of a correct response times the PPO factor, 0 for a wrong one.
+    """Return the base reward of a correct response times its efficiency in the PPO form, and 0 for a wrong one.
 
-    options: `c` (3, the paper's for code; 4 for search), `alpha` (1), `base` (math; any registered reward),
-    `base_options` (a table). parts: those of the base, and `tool_efficiency`.
+    The options are `c` (default 3, which the paper uses for code; 4 for search), `alpha` (1), `base` (the name of a
+    registered reward, "math") and `base_options` (a table).
+
+    Returns:
+        Its parts are those of the base reward, and tool_efficiency.
     """
-    if strange := set(context.options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'otc'.")
+    if unknown_options := set(context.options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'otc'."
+        )
     name = str(context.options.get("base", "math"))
     if name not in REGISTRY or name == "otc":
         bases = sorted(set(REGISTRY) - {"otc"})
@@ -92,39 +116,43 @@ def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = o
             "reward.options.base",
             name,
             bases,
-            "One of one's own is multiplied by reward.group = 'otc' (the paper's GRPO form).",
+            "A reward of your own is multiplied by reward.group = 'otc' (the paper's GRPO form).",
         )
     base = load(name)
-    slow = {"ask": ask} if "ask" in inspect.signature(base).parameters else {}
-    reward, correct, parts = base(
-        trajectory, task, replace(context, options=context.options.get("base_options", {})), **slow
-    )
+    base_context = replace(context, options=context.options.get("base_options", {}))
+    slow_work = {"ask": ask} if "ask" in inspect.signature(base).parameters else {}
+    base_reward, correct, parts = base(trajectory, task, base_context, **slow_work)
     factor = ppo_factor(len(trajectory.calls), float(context.options.get("c", 3)))
-    worth = float(context.options.get("alpha", 1)) * factor * reward if correct else 0.0
-    return RewardParts(worth, correct, {**parts, "tool_efficiency": factor})
+    reward = float(context.options.get("alpha", 1)) * factor * base_reward if correct else 0.0
+    return RewardParts(reward, correct, {**parts, "tool_efficiency": factor})
 
 
 def otc_group(group: Group, context: RewardContext) -> list[float]:
-    """The GRPO form on the rewards that the trajectories have; a wrong one counts 0. options: `c` (3), `alpha` (1).
-    Sets `tool_efficiency`."""
-    if strange := set(context.options) - set(GROUP_OPTIONS):
+    """Return the GRPO form of the rewards that the trajectories have. A wrong response has 0.
+
+    The options are `c` (3) and `alpha` (1). Sets the parts tool_efficiency and fewest_calls, and the prompt's counter.
+    """
+    if unknown_options := set(context.options) - set(GROUP_OPTIONS):
         raise unknown(
-            "reward.group_options key", min(strange), GROUP_OPTIONS, "These are the options of reward.group = 'otc'."
+            "reward.group_options key",
+            min(unknown_options),
+            GROUP_OPTIONS,
+            "These are the options of reward.group = 'otc'.",
         )
     valid = group.valid
     stored = context.prompt_counters.get(FEWEST)
     score = grpo_group(
-        [len(t.calls) for t in valid],
-        [t.parts["correct"] for t in valid],
-        [t.scored if t.parts["correct"] else 0.0 for t in valid],
+        [len(trajectory.calls) for trajectory in valid],
+        [trajectory.parts["correct"] for trajectory in valid],
+        [trajectory.scored if trajectory.parts["correct"] else 0.0 for trajectory in valid],
         c=float(context.options.get("c", 3)),
         alpha=float(context.options.get("alpha", 1)),
         stored_n=None if stored is None else int(stored),
     )
     if score.n is not None:
         context.lowest(FEWEST, score.n, prompt=True)
-        for t in valid:
-            t.parts["fewest_calls"] = float(score.n)
-    for t, factor in zip(valid, score.r_tool, strict=True):
-        t.parts["tool_efficiency"] = 0.0 if factor is None else factor
+        for trajectory in valid:
+            trajectory.parts["fewest_calls"] = float(score.n)
+    for trajectory, factor in zip(valid, score.r_tool, strict=True):
+        trajectory.parts["tool_efficiency"] = 0.0 if factor is None else factor
     return score.reward

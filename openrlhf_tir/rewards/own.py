@@ -1,8 +1,7 @@
-"""Own functions in a worker process: a name and plain data in, an accepted result out. The functions themselves never
-cross a process.
+"""Run user functions in a worker process. Only names, plain data and checked results cross the process boundary.
 
-Each loads the function by its name where it runs, so that a file of one's own needs no import path, and turns what is
-wrong with its result into an error with file and line before it leaves the process, where the traceback is.
+Each call loads the function by its name in the process in which it runs, so that a user's file needs no import path. A
+wrong result becomes an error with file and line there as well, because the traceback does not leave the process.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from .context import RewardContext
 
 @contextmanager
 def _accepted(place: plugins.Place, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Whatever goes wrong in this block becomes a RewardError with file and line."""
-    wrong = None
+    """Turn whatever goes wrong in this block into a RewardError with file and line."""
+    fault = None
     with accept.named(place, name, function, RewardError):
         try:
             yield
-        except foreign.WrongResult as e:
-            wrong = str(e)
-    if wrong is not None:
-        raise accept.wrong_result(place, name, function, wrong, RewardError)
+        except foreign.WrongResult as error:
+            fault = str(error)
+    if fault is not None:
+        raise accept.wrong_result(place, name, function, fault, RewardError)
 
 
 @dataclass(frozen=True)
 class OwnReward(UserFunction):
-    """A reward of the user's, in whichever convention it is written."""
+    """A user's reward, in whichever convention it is written."""
 
     text: str | None = None
-    """The response without special tokens, which rewards of verl and TRL are given; None: as its segments have it."""
+    """The response without special tokens, which rewards of verl and TRL receive; None: the text of its segments."""
 
     def __call__(
         self, trajectory: Trajectory, task: Task, context: RewardContext
@@ -57,9 +56,9 @@ class OwnReward(UserFunction):
 
 @dataclass(frozen=True)
 class Prepare:
-    """What a worker does when it starts: load the functions that it will run, and what checks of answers need.
+    """Prepares a worker that starts: it loads the functions that it will run, and what checks of answers need.
 
-    A file may import torch or verl, which takes longer than the CPU seconds of one call.
+    A user's file may import torch or verl, which takes longer than the CPU seconds of one call.
     """
 
     names: Sequence[str]
@@ -67,12 +66,12 @@ class Prepare:
     def __call__(self) -> None:
         symbolic.warm()
         for name in self.names:
-            with suppress(ConfigError):  # the first call tells it, which has a listener
+            with suppress(ConfigError):  # the first call raises it again, and somebody waits for that call
                 plugins.load(REWARD, name)
 
 
 class GroupReward(UserFunction):
-    """A registered one works as well: it is then called on the spot."""
+    """A group reward by its name. A registered one works as well."""
 
     def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[CounterUpdate]]:
         function = plugins.load(GROUP_REWARD, self.name)

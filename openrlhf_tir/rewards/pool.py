@@ -1,13 +1,17 @@
-"""RewardPool: Trajectory -> RewardParts, beside the rollout. Quick rewards inline; what a reward *asks* for, in worker
-processes.
+"""Compute the rewards of trajectories beside the rollout: quick rewards in this process, slow work in worker processes.
 
-A reward is pure, so it is simply run again once what it asked for is known. A check of an answer that uses up its CPU
-(`reward.verify_timeout_s`) says "not equal": that is the answer's doing, so it is data; `parts["verify_timeout"]`
-counts it. One that is not over in time (`reward.verify_deadline_s`) without having had that much CPU is a starved
-host's doing, and a worker that dies twice is ours as well: VerifierError fails the trajectory. No fault of ours becomes
-reward 0, and none of the reward's own: what raises or returns no finite number is a RewardError, with file and line.
+A reward hands its slow work to `ask`. It is a pure function, so it is run again once the answer is known.
 
-With `reward.weights` several rewards are added up: `parts` then holds each one's own value under its name.
+    a check uses up reward.verify_timeout_s of CPU      the answers count as unequal: the answer made it run on and on;
+                                                        parts["verify_timeout"] counts it
+    a check exceeds reward.verify_deadline_s without    VerifierError: the host is starved
+    having had that much CPU
+    a worker dies twice                                 VerifierError
+    a reward raises, or returns no finite number        RewardError, with file and line
+
+Both errors fail the trajectory. No fault becomes a reward of 0.
+
+With `reward.weights` several rewards are added up. `parts` then has the value of each of them under its name.
 """
 
 from __future__ import annotations
@@ -34,14 +38,16 @@ from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 VERDICTS_KEPT = 4096
-"""Pairs of answers, of LONGEST_KEPT characters together at most."""
+"""Number of verdicts on pairs of answers that are kept."""
 LONGEST_KEPT = 1000
+"""Characters of a pair of answers whose verdict is kept, at most."""
 MAX_ASKED = 16
-"""A reward asks for a handful of things; one that never stops asking is not pure."""
+"""Number of questions that a reward may ask about one trajectory. Rewards ask a handful. One that never stops asking is
+not pure."""
 
 
 class _Asked(BaseException):
-    """Unwinds a reward that needs a value which is not known yet."""
+    """Unwinds a reward that needs an answer which is not known yet."""
 
     def __init__(self, question: tuple) -> None:
         self.question = question
@@ -49,7 +55,15 @@ class _Asked(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class _Component:
-    """One of the rewards that are added up; `asks`: its slow parts can be done elsewhere."""
+    """One of the rewards that are added up.
+
+    Attributes:
+        name: Its name in the configuration.
+        weight: Its factor in the sum.
+        function: The reward.
+        asks: True if it has a parameter `ask` for its slow work.
+        convention: The signature for which it is written.
+    """
 
     name: str
     weight: float
@@ -59,28 +73,38 @@ class _Component:
 
     @property
     def part(self) -> str:
-        """What its value is called among the parts."""
+        """Name of its value among the parts."""
         return self.name.rpartition(":")[2]
 
 
 def components(cfg: Reward) -> list[_Component]:
-    """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
+    """Return the rewards of `reward.weights` in its order, or `reward.name` alone.
+
+    Raises:
+        ConfigError: A reward cannot be loaded.
+    """
     functions = {name: load(name) for name in cfg.used}
     return [
-        _Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters, convention_of(f))
-        for name, f in functions.items()
+        _Component(
+            name, cfg.used[name], function, "ask" in inspect.signature(function).parameters, convention_of(function)
+        )
+        for name, function in functions.items()
     ]
 
 
 class Scores(Protocol):
-    """cluster/reward_models/replicas.py."""
+    """The reward model; see cluster/reward_models/replicas.py."""
 
     async def score(self, trajectory: Trajectory) -> float:
-        """Raises RewardModelError."""
+        """Return the model's score of a trajectory.
+
+        Raises:
+            RewardModelError: The model does not answer.
+        """
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` at once, or in another's `workers`."""
+    """Scores trajectories by the rewards of one configuration."""
 
     def __init__(
         self,
@@ -91,9 +115,18 @@ class RewardPool:
         decode: Callable[[list[int]], str] | None = None,
         decode_plain: Callable[[list[int]], str] | None = None,
     ) -> None:
-        """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for
-        the remote reward; decode_plain: without them, for rewards written for verl and TRL."""
-        self.cfg, self.model = reward_cfg, model
+        """Create a pool.
+
+        Args:
+            reward_cfg: The section [reward].
+            workers: Worker processes that are shared with other pools; None: the pool has `reward_cfg.workers` of its
+                own.
+            model: The model of reward.model_name_or_path, if there is one.
+            decode: Returns the text of token ids with special tokens, for the remote reward.
+            decode_plain: Returns it without special tokens, for rewards that are written for verl and TRL.
+        """
+        self.cfg = reward_cfg
+        self.model = model
         self.decode_plain = decode_plain
         self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
@@ -108,9 +141,11 @@ class RewardPool:
         )
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
+        """Return the reward of a trajectory, and store the rewards' changes of counters in `trajectory.changes`.
 
-        What the rewards ask the run's counters to be changed by is left in `trajectory.changes`.
+        Raises:
+            VerifierError: A check failed for a reason that is not the answer.
+            RewardError: The reward raised an exception, or returned no finite number.
         """
         scored = [await self._score(component, trajectory, task) for component in self.components]
         trajectory.changes = [change for _, changes in scored for change in changes]
@@ -118,21 +153,23 @@ class RewardPool:
         if not self.cfg.weights:
             return results[0]
         parts = {name: value for result in reversed(results) for name, value in result.parts.items()}
-        parts |= {c.part: result.reward for c, result in zip(self.components, results, strict=True)}
-        total = sum(c.weight * result.reward for c, result in zip(self.components, results, strict=True))
+        pairs = list(zip(self.components, results, strict=True))
+        parts |= {component.part: result.reward for component, result in pairs}
+        total = sum(component.weight * result.reward for component, result in pairs)
         return RewardParts(total, results[0].correct, parts)
 
     async def _score(
-        self, c: _Component, trajectory: Trajectory, task: Task
+        self, component: _Component, trajectory: Trajectory, task: Task
     ) -> tuple[RewardParts, list[CounterUpdate]]:
-        if c.name == REMOTE and self.remote:
+        """Return one reward of a trajectory, and its changes of counters."""
+        if component.name == REMOTE and self.remote:
             return await self.remote.score(trajectory, task), []
-        if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
-            if plugins.is_own(REWARD, c.name):
-                own = OwnReward(c.name, self._plain_text(c, trajectory))
-                return await self.workers.run(own, trajectory, task, self._context(c, task))
-            context = self._context(c, task)
-            return self._called(c, trajectory, task, context), context.changes
+        if not component.asks:  # it has no slow work if it is registered; a user's function may have any
+            if plugins.is_own(REWARD, component.name):
+                own = OwnReward(component.name, self._plain_text(component, trajectory))
+                return await self.workers.run(own, trajectory, task, self._context(component, task))
+            context = self._context(component, task)
+            return self._called(component, trajectory, task, context), context.changes
         known: dict[tuple, Any] = {}
         timeouts = 0
 
@@ -142,9 +179,9 @@ class RewardPool:
             return known[question]
 
         for _ in range(MAX_ASKED):
-            context = self._context(c, task)
+            context = self._context(component, task)  # a new one: every run records the changes anew
             try:
-                reward, correct, parts = self._called(c, trajectory, task, context, ask=ask)
+                reward, correct, parts = self._called(component, trajectory, task, context, ask=ask)
                 return RewardParts(reward, correct, {**parts, "verify_timeout": float(timeouts > 0)}), context.changes
             except _Asked as asked:
                 question = asked.question
@@ -153,19 +190,24 @@ class RewardPool:
             except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
-                known[question], timeouts = False, timeouts + 1
+                known[question] = False
+                timeouts += 1
         raise VerifierError(
-            f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function."
+            f"Reward {component.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure"
+            " function."
         )
 
-    def _plain_text(self, c: _Component, trajectory: Trajectory) -> str | None:
-        """The response as verl and TRL decode it, without special tokens; None where nobody needs it."""
-        if c.convention.name == "ours" or self.decode_plain is None:
+    def _plain_text(self, component: _Component, trajectory: Trajectory) -> str | None:
+        """Return the response as verl and TRL decode it, without special tokens; None if nobody needs it."""
+        if component.convention.name == "ours" or self.decode_plain is None:
             return None
         return self.decode_plain(trajectory.token_ids.tolist())
 
     async def _answer(self, question: tuple, trajectory: Trajectory) -> Any:
-        """Whether two answers are equal is asked for each response of a group, often of the same two: it is kept."""
+        """Return the answer to a question (function, *arguments).
+
+        Verdicts on pairs of answers are kept: the responses of a group often give the same answer.
+        """
         if question[0] is of_model and self.model:
             return await self.model.score(trajectory)
         pair = question[1:]
@@ -178,31 +220,31 @@ class RewardPool:
             self._verdicts.popitem(last=False)
         return self._verdicts[pair]
 
-    def _context(self, c: _Component, task: Task) -> RewardContext:
-        """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum,
-        options are by reward."""
-        return RewardContext(self.cfg, task.run, self.cfg.options_of(c.name))
+    def _context(self, component: _Component, task: Task) -> RewardContext:
+        """Return a new context for one call. Each reward of a sum has its own options."""
+        return RewardContext(self.cfg, task.run, self.cfg.options_of(component.name))
 
     def _called(
-        self, c: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any
+        self, component: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any
     ) -> RewardParts:
-        with accept.named(REWARD, c.name, c.function, RewardError):
-            result = c.function(trajectory, task, context, **ask)
-        return accept.reward_parts(result, REWARD, c.name, c.function)
+        """Call a reward here and return its checked result."""
+        with accept.named(REWARD, component.name, component.function, RewardError):
+            result = component.function(trajectory, task, context, **ask)
+        return accept.reward_parts(result, REWARD, component.name, component.function)
 
     def close(self) -> None:
-        """Kill the workers. Checks that still run end in CancelledError."""
+        """Kill the workers. Checks that still run raise CancelledError."""
         self.workers.close()
 
     async def stop(self) -> None:
-        """`close`, and the connections and processes of the remote reward."""
+        """Close the pool, and the connections and processes of the remote reward."""
         if self.remote:
             await self.remote.close()
         self.close()
 
 
 class RewardPools:
-    """A pool for each environment of the run, which share their workers: [reward] says how many and how patient."""
+    """The pools of a run's environments. They share their workers, whose number and deadlines [reward] has."""
 
     def __init__(
         self,
@@ -212,26 +254,28 @@ class RewardPools:
         decode: Callable[[list[int]], str] | None = None,
         decode_plain: Callable[[list[int]], str] | None = None,
     ) -> None:
-        """model: of reward.model_name_or_path, where there is one. decode, decode_plain: as RewardPool's."""
+        """Create a pool for each environment; RewardPool has the arguments."""
         self.pools: dict[str, RewardPool] = {}
-        for name, e in environments.items():
+        for name, environment in environments.items():
             shared = self.workers if self.pools else None
-            self.pools[name] = RewardPool(e.reward, shared, model, decode=decode, decode_plain=decode_plain)
-        self.workers.prepare = Prepare(
-            [c.name for pool in self.pools.values() for c in pool.components if plugins.is_own(REWARD, c.name)]
-        )
+            self.pools[name] = RewardPool(environment.reward, shared, model, decode=decode, decode_plain=decode_plain)
+        names = [component.name for pool in self.pools.values() for component in pool.components]
+        self.workers.prepare = Prepare([name for name in names if plugins.is_own(REWARD, name)])
 
     @property
     def workers(self) -> Workers:
+        """The worker processes of all pools."""
         return next(iter(self.pools.values())).workers
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        """By the reward of the task's environment; see RewardPool.score."""
+        """Return the reward of a trajectory by its environment's pool; see RewardPool.score."""
         return await one(self.pools, task.env).score(trajectory, task)
 
     def close(self) -> None:
+        """See RewardPool.close."""
         self.workers.close()
 
     async def stop(self) -> None:
+        """See RewardPool.stop."""
         for pool in self.pools.values():
             await pool.stop()

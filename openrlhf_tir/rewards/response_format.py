@@ -1,4 +1,7 @@
-"""The form alone: 1 iff the response has the tags of `reward.format`. Whatever is in them; for weighted sums."""
+"""Reward the form alone: 1 if the response has reward.format's tags.
+
+What is in the tags does not matter. It is meant for weighted sums.
+"""
 
 from __future__ import annotations
 
@@ -9,5 +12,7 @@ from .math_outcome import call_facts
 
 
 def response_format(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    ok = find_answer(model_text(trajectory), context.format).ok
-    return RewardParts(float(ok), ok, {**call_facts(trajectory), "correct": float(ok), "format_ok": float(ok)})
+    """Score one response. Its parts are correct, format_ok and those of `call_facts`."""
+    has_format = find_answer(model_text(trajectory), context.format).ok
+    value = float(has_format)
+    return RewardParts(value, has_format, {**call_facts(trajectory), "correct": value, "format_ok": value})

@@ -1,14 +1,15 @@
-"""Workers: (function, args) -> its result, computed in another process with a budget of CPU, a deadline and a memory
-limit.
+"""Run functions in worker processes with a budget of CPU, a deadline and a memory limit.
 
-    uses up `cpu_s` of CPU          CpuSpent   the call's own doing: what it was given makes it run on and on
-    is not over after `wall_s`      Late       the machine's doing: so long, and it has not had the CPU it may use
-    its worker dies twice           VerifierError; where user code has ended it its `error`, or RewardError
+    the call uses up `cpu_s` of CPU     CpuSpent: what it was given makes it run on and on
+    it is not over after `wall_s`       Late: the machine is slow, since the call has not had the CPU that it may use
+    its worker dies twice               VerifierError; the `error` of the function, or RewardError, if user code ended
+                                        the worker
 
-A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five
-seconds. The kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on
-big integers, where Python runs no handler. A worker that dies otherwise is replaced and the call tried once more.
-Started at the first call, so that a pool nobody needs costs nothing."""
+The wall clock alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. So
+the kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big
+integers, where Python runs no signal handler. A worker that dies for another reason is replaced, and the call is made
+once more. The processes start with the first call, so that a pool that nobody needs costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,33 +34,42 @@ if TYPE_CHECKING:
     from pebble import ProcessPool
 
 WORKER_MEMORY = 4 << 30
-"""Bytes of address space of a worker: 9^(9^9) ends in MemoryError there, instead of taking the machine along."""
+"""Bytes of address space of a worker, so that 9^(9^9) ends in a MemoryError and not with the machine."""
 ATTEMPTS = 2
+"""Number of workers that try a call."""
 TAKE_S = 120.0
-"""Within so long a free worker takes a call. The first one starts Python and imports sympy before: two seconds, many
-more on a starved host."""
+"""Seconds within which a free worker must accept a call. The first one has to start Python and import sympy: two
+seconds, many more on a starved host."""
 CLOSE_S = 10.0
-"""Within so long the workers are killed, as a rule in a moment: one that is just being started is waited for by pebble,
-without a bound of its own."""
+"""Seconds within which the workers must be stopped. It takes a moment, unless one of them is just being started: pebble
+waits for it without a limit."""
 INTERRUPT_AT = 0.95
-"""Share of the deadline after which user code is interrupted: before its worker is killed, so that it can say where."""
+"""Share of the deadline after which user code is interrupted, so that the error has its line. Its worker is killed at
+the deadline."""
 STARVED = 0.5
-"""Share of its time that a call has waited for a core, from which on it is late by the machine's doing."""
+"""Share of its time for which a call must have waited for a core to be late because of the machine."""
 STRETCH = 4
-"""How often user code gets the deadline anew while the machine has no core for it: an endless loop then uses up its
-CPU, and is told as what it is. Without a budget of CPU the deadline is not stretched."""
+"""Number of deadlines that user code gets while the machine has no core for it. An endless loop then uses up its CPU
+and is reported as such. Without a budget of CPU the deadline is not extended."""
 PRINTED = 2000
 """Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0
-"""CPU seconds after an interrupt within which user code has to be over."""
+"""CPU seconds that user code has left after an interrupt."""
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _OWN_EXITS = frozenset([*range(256), *(-number for number in _CRASHES)])
-"""Exit codes of a worker that user code has ended. A kill comes from outside, as a rule for want of memory."""
+"""Exit codes of a worker that user code has ended. A kill comes from outside, usually because memory is short."""
 log = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """What one call may use, and the settings that say so."""
+    """What one call may use.
+
+    Attributes:
+        cpu_s: Seconds of CPU; None: no limit.
+        wall_s: Seconds of time.
+        cpu_name: The setting that `cpu_s` comes from.
+        wall_name: The setting that `wall_s` comes from.
+    """
 
     cpu_s: float | None
     wall_s: float
@@ -68,19 +78,22 @@ class Limits(NamedTuple):
 
 
 class CpuSpent(VerifierError):
-    """A call used up its CPU."""
+    """Raised when a call used up its CPU."""
 
 
 class Late(VerifierError):
-    """A call was not over in time, though it had CPU left to use."""
+    """Raised when a call was not over in time, though it had CPU left."""
 
 
 def _asked_to_stop() -> bool:
+    """Return True if somebody has cancelled the current task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class Workers:
+    """A pool of worker processes. It belongs to the event loop that uses it."""
+
     def __init__(
         self,
         count: int,
@@ -91,29 +104,43 @@ class Workers:
         wall_name: str = "the deadline",
         count_name: str = "workers",
     ) -> None:
-        """At most `count` calls at once, each with `cpu_s` seconds of CPU and over within `wall_s` of its start. The
-        names are those of the settings, for messages.
+        """Create a pool without starting its processes.
 
-        `cpu_s` None: neither CPU nor memory are limited.
+        Args:
+            count: Number of processes.
+            cpu_s: Seconds of CPU of a call; None: neither CPU nor memory are limited.
+            wall_s: Seconds from the start of a call to its deadline.
+            cpu_name: The setting that `cpu_s` comes from, for messages.
+            wall_name: The setting that `wall_s` comes from.
+            count_name: The setting that `count` comes from.
         """
-        self.count, self.cpu_s, self.wall_s = count, cpu_s, wall_s
+        self.count = count
+        self.cpu_s = cpu_s
+        self.wall_s = wall_s
         self.take_s = TAKE_S
         self.prepare: Callable[[], None] = symbolic.warm
-        """What a worker does when it starts."""
+        """Called in each worker when it starts."""
         self._turns = asyncio.Semaphore(count)
-        self._cpu_name, self._wall_name, self._count_name = cpu_name, wall_name, count_name
+        self._cpu_name = cpu_name
+        self._wall_name = wall_name
+        self._count_name = count_name
         self._pool: ProcessPool | None = None
         self.how_ended: Callable[[int, str], Awaitable[str]] | None = None
-        """(pid, what is known) -> how a worker ended, in words; None: nobody watches the workers."""
+        """Given a process id and what is known, returns how that worker ended, in words; None: nobody watches them."""
 
     @property
     def started(self) -> bool:
+        """True if the processes have been started."""
         return self._pool is not None
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)`. Raises CpuSpent, Late (the worker is killed), VerifierError when workers die twice.
+        """Return `function(*args)`, computed in a worker. A cancelled call is taken back, or its worker is killed.
 
-        Cancelled: the call is taken back, or its worker killed.
+        Raises:
+            CpuSpent: The call used up its CPU.
+            Late: The call missed its deadline, or no worker accepted it.
+            VerifierError: ATTEMPTS workers died.
+            Exception: Whatever the function raised.
         """
         from pebble import ProcessExpired
 
@@ -123,41 +150,41 @@ class Workers:
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
                 pool = self._started()
-                # from when a worker takes it
+                # the deadline counts from the moment at which a worker takes the call
                 wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
                 call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
                 try:
                     async with asyncio.timeout(self.take_s + wall_s):
                         return await asyncio.wrap_future(call)
-                except ProcessExpired as e:
-                    if e.exitcode == -signal.SIGPROF:
+                except ProcessExpired as expired:
+                    if expired.exitcode == -signal.SIGPROF:
                         raise CpuSpent(
                             f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
                             " Raise it, or make the check quicker."
-                        ) from e
-                    death = e
-                    exit_code = e.exitcode
+                        ) from expired
+                    death = expired
+                    exit_code = expired.exitcode
                     if self.how_ended is not None:
-                        words = await self.how_ended(e.pid, str(e))
+                        words = await self.how_ended(expired.pid, str(expired))
                         log.warning("a worker died in %s: %s", function.__name__, words)
                         death = VerifierError(words)
-                except TimeoutError as e:
-                    if call.cancelled():  # by us: no worker has taken it
+                except TimeoutError as late:
+                    if call.cancelled():  # by asyncio.timeout: no worker has taken it
                         self._replace(pool)
                     if self.cpu_s is None:
                         raise Late(
                             f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s."
                             " Make it quicker, or raise that."
-                        ) from e
+                        ) from late
                     raise Late(
                         f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having"
                         f" had {self._cpu_name} = {self.cpu_s:g} s of CPU: the machine is starved, or it waits for"
                         " something. Give it more cores, or raise the deadline."
-                    ) from e
-                except asyncio.CancelledError as e:
+                    ) from late
+                except asyncio.CancelledError as cancelled:
                     if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
-                    death = e  # its pool was replaced under it
+                    death = cancelled  # its pool was replaced meanwhile
                     exit_code = None
         if getattr(function, "user_code", False) and exit_code in _OWN_EXITS:
             raise getattr(function, "error", RewardError)(
@@ -170,17 +197,18 @@ class Workers:
         )
 
     def _replace(self, pool: Any) -> None:
-        """Its workers take no work any more. Their successors are started with the next call."""
+        """Stop a pool of processes. The next call starts others."""
         if pool is self._pool:
             self._pool = None
             _stopping(pool)
 
     async def warm(self) -> None:
-        """Have every worker ready to check, so that no first call pays for it."""
+        """Start all workers, so that the first calls do not have to wait for that."""
         futures = [self._started().schedule(symbolic.warm) for _ in range(self.count)]
         await asyncio.gather(*map(asyncio.wrap_future, futures))
 
     def _started(self) -> ProcessPool:
+        """Return the pool of processes, and start it if necessary."""
         if self._pool is None:
             from pebble import ProcessPool
 
@@ -194,9 +222,10 @@ class Workers:
         return self._pool
 
     def close(self) -> None:
-        """Kill the workers. Calls that still run end in CancelledError. What outlives CLOSE_S ends with this one."""
+        """Kill the workers. Calls that still run raise CancelledError. A worker that outlives CLOSE_S ends with us."""
         if self._pool is not None:
-            pool, self._pool = self._pool, None
+            pool = self._pool
+            self._pool = None
             stopping = _stopping(pool)
             stopping.join(CLOSE_S)
             if stopping.is_alive():
@@ -204,7 +233,7 @@ class Workers:
 
 
 def _stopping(pool: Any) -> threading.Thread:
-    """The daemon that stops it."""
+    """Return the thread that stops a pool of processes."""
 
     def stop() -> None:
         pool.stop()
@@ -216,11 +245,14 @@ def _stopping(pool: Any) -> threading.Thread:
 
 
 def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
-    """In the worker: the kernel kills this process when the call has used up its CPU, its own and the system's for it.
+    """Call a function in the worker. The kernel kills this process when the call has used up its CPU.
 
-    User code (`user_code = True` on the callable) is first interrupted where it is, so that the error has its file and
-    line; the kill follows for code that no signal handler can stop. Raises Late where the interrupt met no line of
-    user code: an Overrun, which is no Exception, must not get past the pool.
+    User code (`user_code = True` on the callable) is interrupted first, so that the error has its file and line. The
+    kill follows for code that no signal handler can stop.
+
+    Raises:
+        Late: The interrupt met no line of user code. (An Overrun is no Exception and must not get past the pool.)
+        Exception: Whatever the function raised.
     """
     own = getattr(function, "user_code", False)
     if own and isinstance(sys.stdout, BoundedOutput):
@@ -228,17 +260,19 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     if own and limits.cpu_s is not None:
         signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
     if own:
-        said = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
-        more = STRETCH - 1 if _is_stretched(limits, function) else 0
-        signal.signal(signal.SIGALRM, _interrupts(said, _starvation(), more, limits.wall_s))
+        reason = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
+        extensions = STRETCH - 1 if _is_stretched(limits, function) else 0
+        signal.signal(signal.SIGALRM, _interrupts(reason, _starvation(), extensions, limits.wall_s))
         signal.setitimer(signal.ITIMER_REAL, limits.wall_s * INTERRUPT_AT)
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_s or 0)
     try:
         return function(*args)
-    except Overrun as e:
-        # Not in the function's own lines, whose wrapper tells them: its module was being loaded, or its result checked.
+    except Overrun as overrun:
+        # accept.named catches it in the function's own lines: its module was being loaded, or its result was read.
         name = getattr(function, "__name__", type(function).__name__)
-        raise Late(f"{name}: {e}: it was still being loaded, or its result was being read. Raise that.") from e
+        raise Late(
+            f"{name}: {overrun}: it was still being loaded, or its result was being read. Raise that."
+        ) from overrun
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if own:
@@ -252,14 +286,14 @@ def _is_stretched(limits: Limits, function: Callable[..., Any]) -> bool:
 
 
 def _starvation() -> Callable[[], bool]:
-    """Return a function that says whether this thread has waited for a core, most of the time since now."""
+    """Return a function that tells whether this thread has waited for a core for most of the time since now."""
     began = time.monotonic()
     waited = _waited_s()
     return lambda: _waited_s() - waited > (time.monotonic() - began) * STARVED
 
 
 def _waited_s() -> float:
-    """Seconds for which this thread was ready to run and had no core; 0 where the kernel does not count them."""
+    """Return the seconds for which this thread had to wait for a core; 0 if the kernel does not count them."""
     try:
         with open("/proc/thread-self/schedstat") as stat:
             return int(stat.read().split()[1]) / 1e9
@@ -268,57 +302,67 @@ def _waited_s() -> float:
 
 
 def _interrupts(
-    said: str, starved: Callable[[], bool] = lambda: False, more: int = 0, wall_s: float = 0.0
+    reason: str, starved: Callable[[], bool] = lambda: False, extensions: int = 0, wall_s: float = 0.0
 ) -> Callable[[int, Any], None]:
-    """Return a signal handler that raises Overrun in what runs, and lets the next signal kill the process.
+    """Return a signal handler that raises Overrun in the running code, and lets the next signal kill the process.
 
-    On a starved host the deadline begins again, `more` times; after that it raises Starved: that the call is late is
-    then the machine's doing, and the line is told all the same.
+    On a starved host the deadline begins again, `extensions` times. After that the handler raises Starved, because the
+    call is late through the machine. That error has a line as well.
+
+    Args:
+        reason: Why the call is interrupted.
+        starved: Returns True if the machine has had no core for the call.
+        extensions: Number of times that the deadline may begin again.
+        wall_s: The deadline in seconds.
     """
-    left = more
+    remaining = extensions
 
     def handler(number: int, frame: Any) -> None:
-        nonlocal left
-        if left and number == signal.SIGALRM and starved():
-            left -= 1
+        nonlocal remaining
+        if remaining and number == signal.SIGALRM and starved():
+            remaining -= 1
             signal.setitimer(signal.ITIMER_REAL, wall_s * INTERRUPT_AT)
             return
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, KILL_AFTER_S)
         if starved():
-            raise Starved(f"{said}, and for most of that time the machine had no core for it")
-        raise Overrun(said)
+            raise Starved(f"{reason}, and for most of that time the machine had no core for it")
+        raise Overrun(reason)
 
     return handler
 
 
 class BoundedOutput(io.TextIOBase):
-    """Standard output of a worker, of which a call's first PRINTED characters get through.
+    """Standard output of a worker, which passes on the first PRINTED characters of each call.
 
-    A reward that prints all that it is given is called thousands of times, and nobody could read the console.
+    A reward that prints its arguments is called thousands of times, and nobody could read the console.
     """
 
     def __init__(self, output: TextIO) -> None:
         self.output = output
-        self.left = PRINTED
+        self.remaining = PRINTED
+        """Characters that the current call may still print."""
 
     def begin(self) -> None:
-        """Count from here: a call begins."""
-        self.left = PRINTED
+        """Begin to count: a call starts."""
+        self.remaining = PRINTED
 
     def write(self, text: str) -> int:
-        if self.left > 0:
-            self.output.write(text[: self.left])
-            self.left -= len(text)
-            if self.left < 0:
+        """See io.TextIOBase."""
+        if self.remaining > 0:
+            self.output.write(text[: self.remaining])
+            self.remaining -= len(text)
+            if self.remaining < 0:
                 self.output.write(f"... (a call's output is cut behind {PRINTED} characters)\n")
         return len(text)
 
     def flush(self) -> None:
+        """See io.TextIOBase."""
         self.output.flush()
 
 
 def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:
+    """Prepare a worker process before its first call."""
     sys.stdout = BoundedOutput(sys.stdout)
     faulthandler.enable()
     if cpu_s is not None:

@@ -1,8 +1,8 @@
-"""OpenRLHF's `reward_func` of a Python file, or its reward servers. Name them in `reward.remote_url`.
+"""Call OpenRLHF's `reward_func` in a Python file, or its reward servers. `reward.remote_url` names them.
 
-responses of a prompt -> batches.py -> file.py: reward_func(queries, prompts, labels), in a worker process
-                                       http.py: POST {"query", "prompts", "labels"}, tried again
-                      -> answer.py -> RewardParts
+responses of a prompt ──> batches.py ──> file.py: reward_func(queries, prompts, labels), in a worker process
+                                         http.py: POST {"query", "prompts", "labels"}, with retries
+                      ──> answer.py ──> RewardParts
 """
 
 from __future__ import annotations
@@ -13,5 +13,9 @@ from ..context import RewardContext
 
 
 def remote(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be had on the spot."""
+    """Stand for the registered reward 'remote', which RewardPool calls in batches.
+
+    Raises:
+        RewardError: Always: a single call is not possible.
+    """
     raise RewardError("Reward 'remote' is asked by RewardPool.score, in batches. Use that.")

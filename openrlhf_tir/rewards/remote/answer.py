@@ -1,10 +1,9 @@
-"""What a remote reward said of n responses -> n RewardParts. Nothing is guessed: what is missing or no number is an
-error.
+"""Read a remote reward's answer for n responses. A missing value, or one that is no number, is an error.
 
-    one number per response (a list, a tensor), or {"rewards": [n], "scores": [n], "extra_logs": {name: [n] or one
-    number for all}}
+    one number per response (a list, a tensor), or
+    {"rewards": [n], "scores": [n], "extra_logs": {name: [n], or one number for all}}
 
-`scores` are what filters look at: they become the part `correct`, as they are; without them the rewards do.
+Filters look at the scores, which become the part `correct` unchanged. Without scores the rewards take their place.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HALF = 0.5
 
 
 def plain(result: Any) -> Any:
-    """Tensors and arrays as lists, at any depth: what crosses a process."""
+    """Return a result with lists in place of tensors and arrays, at any depth, so that it can cross a process."""
     if isinstance(result, Mapping):
         return {str(name): plain(value) for name, value in result.items()}
     if isinstance(result, list | tuple):
@@ -31,9 +30,13 @@ def plain(result: Any) -> Any:
     return result.tolist() if callable(getattr(result, "tolist", None)) else result
 
 
-def parts_of(said: Any, n: int) -> list[RewardParts]:
-    """Raises ValueError, with what is wrong as a whole phrase."""
-    table = said if isinstance(said, Mapping) else {"rewards": said}
+def parts_of(answer: Any, n: int) -> list[RewardParts]:
+    """Return the rewards in an answer for n responses.
+
+    Raises:
+        ValueError: The answer has another form. The message is a phrase that says what is wrong.
+    """
+    table = answer if isinstance(answer, Mapping) else {"rewards": answer}
     if table.get("rewards") is None:
         raise ValueError(f'the answer has no "rewards" (it has: {", ".join(map(str, table)) or "nothing"})')
     rewards = _each("rewards", table["rewards"], n)
@@ -53,16 +56,18 @@ def parts_of(said: Any, n: int) -> list[RewardParts]:
 
 
 def _each(name: str, value: Any, n: int, *, one_for_all: bool = False) -> list[float]:
+    """Return n finite numbers. With `one_for_all` a single number counts for each response."""
     values = _flat(plain(value))
     if len(values) == 1 and (n == 1 or one_for_all):
         values = values * n
     if len(values) != n:
         raise ValueError(f"{name} has {len(values)} values for {n} responses")
-    for x in values:
-        if not isinstance(x, numbers.Real | np.bool_) or not math.isfinite(x):
-            raise ValueError(f"{name} holds {x!r} ({type(x).__name__}), not a finite number")
-    return [float(x) for x in values]
+    for number in values:
+        if not isinstance(number, numbers.Real | np.bool_) or not math.isfinite(number):
+            raise ValueError(f"{name} holds {number!r} ({type(number).__name__}), not a finite number")
+    return [float(number) for number in values]
 
 
 def _flat(value: Any) -> list[Any]:
-    return [x for item in value for x in _flat(item)] if isinstance(value, list) else [value]
+    """Return the items of nested lists in order."""
+    return [leaf for item in value for leaf in _flat(item)] if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
-"""Batches: responses of one prompt, as they end -> calls of a remote reward. Nobody waits for a batch to fill.
+"""Collect the responses of one prompt into calls of a remote reward. No response waits for a batch to fill.
 
-first response    ->  call [1]
-three more end    ->  (wait while it is answered)  ->  call [3]        at most reward.remote_batch in one
+first response    ──> call with 1
+three more end    ──> (wait for the answer) ──> call with 3        at most reward.remote_batch in one call
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .http import RewardServers
 
 @dataclass
 class _Waiting:
-    """The responses of one prompt that no call has taken yet."""
+    """The responses of one prompt that are not in a call yet."""
 
     task: Task
     queries: list[tuple[str, asyncio.Future[RewardParts]]] = field(default_factory=list)
@@ -29,26 +29,38 @@ class _Waiting:
 
 
 class RemoteReward:
-    """Owned by a rollout actor; belongs to one event loop."""
+    """A rollout actor's remote reward. It belongs to one event loop."""
 
     def __init__(self, cfg: Reward, decode: Callable[[list[int]], str] | None = None) -> None:
-        """`decode`: token ids -> text with special tokens, as OpenRLHF gives it to rewards; None: the texts of prompt
-        and response."""
+        """Create it without starting or connecting anything.
+
+        Args:
+            cfg: The section [reward].
+            decode: Returns the text of token ids with special tokens, which OpenRLHF's rewards receive; None: they
+                receive the texts of prompt and response.
+        """
         url = cfg.remote_url or ""
-        self.cfg, self.decode = cfg, decode
+        self.cfg = cfg
+        self.decode = decode
         self.server: RewardFile | RewardServers = (
             RewardFile(cfg, url)
             if url.endswith(":reward_func")
-            else RewardServers(cfg, [u.strip() for u in url.split(",") if u.strip()])
+            else RewardServers(cfg, [part.strip() for part in url.split(",") if part.strip()])
         )
         self.calls = 0
+        """Number of calls so far."""
         self._prompts: dict[int, _Waiting] = {}
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        """Raises RewardError, VerifierError."""
+        """Return the reward of one response.
+
+        Raises:
+            RewardError: The reward failed, or its answer has another form.
+            VerifierError: It did not answer.
+        """
         tokens = [*trajectory.prompt_ids.tolist(), *trajectory.token_ids.tolist()]
         query = self.decode(tokens) if self.decode else plain(task.prompt) + trajectory.text
-        # a group's samples share one Task object, which `waiting` keeps
+        # The samples of a group share one Task object, and `waiting` keeps it alive: its id is unique meanwhile.
         waiting = self._prompts.setdefault(id(task), _Waiting(task))
         answer: asyncio.Future[RewardParts] = asyncio.get_running_loop().create_future()
         waiting.queries.append((query, answer))
@@ -57,7 +69,8 @@ class RemoteReward:
         return await answer
 
     async def _call(self, waiting: _Waiting) -> None:
-        await asyncio.sleep(0)  # those that end in the same breath go together
+        """Make calls until no response of a prompt waits."""
+        await asyncio.sleep(0)  # responses that end at the same time share a call
         try:
             while wanted := [(query, answer) for query, answer in waiting.queries if not answer.done()]:
                 waiting.queries = wanted[self.cfg.remote_batch :]
@@ -68,15 +81,16 @@ class RemoteReward:
                 answer.cancel()
 
     async def _batch(self, task: Task, batch: list[tuple[str, asyncio.Future[RewardParts]]]) -> None:
+        """Make one call and give each response its reward, or the error."""
         n = len(batch)
         self.calls += 1
         try:
-            said = await self.server.ask([query for query, _ in batch], [task.prompt] * n, [task.label] * n)
-            results = self._read(said, n)
-        except Exception as e:
+            reply = await self.server.ask([query for query, _ in batch], [task.prompt] * n, [task.label] * n)
+            results = self._read(reply, n)
+        except Exception as error:
             for _, answer in batch:
                 if not answer.done():
-                    answer.set_exception(e)
+                    answer.set_exception(error)
             return
         except asyncio.CancelledError:
             for _, answer in batch:
@@ -86,17 +100,23 @@ class RemoteReward:
             if not answer.done():
                 answer.set_result(parts)
 
-    def _read(self, said: object, n: int) -> list[RewardParts]:
+    def _read(self, reply: object, n: int) -> list[RewardParts]:
+        """Return the rewards in a reply for n responses.
+
+        Raises:
+            RewardError: The reply has another form.
+        """
         try:
-            return parts_of(said, n)
-        except ValueError as e:
+            return parts_of(reply, n)
+        except ValueError as error:
             raise RewardError(
-                f'reward.remote_url = {self.cfg.remote_url!r}: {e}. It must answer {{"rewards": [one number per query],'
-                ' "scores": the same or left out, "extra_logs": {name: numbers}}; a server for one query at a time'
-                " wants reward.remote_batch = 1."
+                f"reward.remote_url = {self.cfg.remote_url!r}: {error}. It must answer"
+                ' {"rewards": [one number per query], "scores": the same or left out, "extra_logs": {name: numbers}};'
+                " a server for one query at a time wants reward.remote_batch = 1."
             ) from None
 
     async def close(self) -> None:
+        """Cancel all calls and stop the processes or connections."""
         for waiting in list(self._prompts.values()):
             if waiting.calling:
                 waiting.calling.cancel()

@@ -1,4 +1,4 @@
-"""A Python file's `reward_func`, in worker processes that loaded it. The function itself never crosses a process."""
+"""Call the `reward_func` of a Python file in worker processes that load it. The function never crosses a process."""
 
 from __future__ import annotations
 
@@ -19,42 +19,60 @@ REWARD_FUNC = plugins.Place(
     complaint=plugins.takes(3),
 )
 TAKE_S = 600.0
-"""Within so long a free worker takes a call: it may import torch before, which takes a minute on a starved host."""
+"""Seconds within which a free worker must accept a call. It may have to import torch before, which takes a minute on a
+starved host."""
 
 
 class RewardFile:
+    """The worker processes of one file."""
+
     def __init__(self, cfg: Reward, name: str) -> None:
-        """`name`: 'path/file.py:reward_func'."""
+        """Create the pool. `name` is 'path/file.py:reward_func'."""
         names = {"wall_name": "reward.remote_timeout_s", "count_name": "reward.workers"}
         self.call = _Call(name)
         self.workers = Workers(cfg.workers, None, cfg.remote_timeout_s, **names)
-        self.workers.prepare, self.workers.take_s = self.call.prepare, TAKE_S
+        self.workers.prepare = self.call.prepare
+        self.workers.take_s = TAKE_S
 
     async def ask(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
-        """Raises RewardError when the function fails, Late when not over in time, VerifierError when workers die."""
+        """Return what the function returns for a batch of responses.
+
+        Args:
+            queries: [n] prompt and response.
+            prompts: [n]
+            labels: [n]
+
+        Raises:
+            RewardError: The function failed.
+            Late: It was not over in time.
+            VerifierError: Its workers died.
+        """
         return await self.workers.run(self.call, queries, prompts, labels)
 
     async def close(self) -> None:
+        """Kill the workers."""
         self.workers.close()
 
 
 class _Call:
+    """The function by its name, as it is sent to a worker."""
+
     user_code = True
-    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
+    """Tells the workers to interrupt the function at its line when its time is over (rewards/workers.py)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.__name__ = name.rpartition("/")[2]
 
     def prepare(self) -> None:
-        """In a worker that starts. A file that cannot be loaded is told by the first call, which has a listener."""
+        """Load the file in a worker that starts. If it cannot be loaded, the first call raises the error."""
         with suppress(ConfigError):
             plugins.load(REWARD_FUNC, self.name)
 
     def __call__(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
         try:
             function = plugins.load(REWARD_FUNC, self.name)
-        except ConfigError as e:
-            raise RewardError(str(e)) from None
+        except ConfigError as error:
+            raise RewardError(str(error)) from None
         with accept.named(REWARD_FUNC, self.name, function, RewardError):
             return plain(function(queries, prompts, labels))

@@ -1,8 +1,10 @@
-"""Reward servers: POST {"query": [n], "prompts": [n], "labels": [n]} -> {"rewards": [n], "scores": ..., "extra_logs":
-...}.
+"""Call reward servers by HTTP.
 
-A server that does not answer, or is full or broken (429, 5xx), is asked again after a growing pause, the next of
-several in turn. What it refuses (another 4xx) or answers in another form is not: that fails the same way again.
+    POST {"query": [n], "prompts": [n], "labels": [n]}  ──>  {"rewards": [n], "scores": ..., "extra_logs": ...}
+
+A server that does not answer, or is busy or broken (429, 5xx), is called again after a growing pause; several servers
+are called in turn. A request that a server refuses (another 4xx) or answers in another form is not repeated, because it
+would fail in the same way.
 """
 
 from __future__ import annotations
@@ -19,39 +21,59 @@ from ...errors import RewardError, VerifierError
 from ...waiting.backoff import backoff_s, jittered
 
 LONGEST_PAUSE_S = 30.0
-"""Between two tries: a server that comes back is used within half a minute."""
+"""Longest pause between two attempts, so that a server that comes back is used within half a minute."""
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP status codes after which a request is repeated."""
 SHOWN = 300
+"""Characters of a server's answer that a message shows."""
 
 
 class RewardServers:
-    """Owned by a rollout actor; belongs to one event loop."""
+    """A rollout actor's connections to reward servers. They belong to one event loop."""
 
     def __init__(self, cfg: Reward, urls: list[str]) -> None:
-        self.cfg, self.urls = cfg, urls
+        """Connect to nothing yet."""
+        self.cfg = cfg
+        self.urls = urls
         self._turn = itertools.cycle(urls)
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
-        """Raises VerifierError when no try was answered, RewardError when a server refuses."""
+        """Return a server's answer for a batch of responses.
+
+        Args:
+            queries: [n] prompt and response.
+            prompts: [n]
+            labels: [n]
+
+        Raises:
+            VerifierError: No attempt was answered.
+            RewardError: A server refused the request, or answered no JSON.
+        """
         body = {"query": queries, "prompts": prompts, "labels": labels}
         tries = self.cfg.remote_retries + 1
         for failures in itertools.count():
             url = next(self._turn)
             try:
                 return await self._post(url, body)
-            except (aiohttp.ClientError, TimeoutError, OSError) as e:
-                said = f"{url}: {type(e).__name__}{f': {e}' if str(e) else ''}"
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                last = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"
             if failures + 1 >= tries:
                 break
             await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
         raise VerifierError(
             f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s ="
-            f" {self.cfg.remote_timeout_s:g} s each, the last: {said}."
+            f" {self.cfg.remote_timeout_s:g} s each, the last: {last}."
             " See the server's log, or raise reward.remote_retries."
         )
 
     async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
+        """Make one attempt.
+
+        Raises:
+            aiohttp.ClientError, TimeoutError, OSError: The request may be repeated.
+            RewardError: It must not.
+        """
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.cfg.remote_timeout_s))
         async with self._session.post(url, json=body, allow_redirects=False) as response:
@@ -71,5 +93,6 @@ class RewardServers:
             ) from None
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._session is not None:
             await self._session.close()

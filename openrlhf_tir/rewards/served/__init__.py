@@ -1,1 +1,1 @@
-"""Rewards that another process gives: a reward model."""
+"""Rewards from another process: a reward model."""

@@ -1,7 +1,8 @@
-"""A reward model's score of prompt and response. Set reward.model_name_or_path; it is computed in a process of its own.
+"""Take the score of a reward model (reward.model_name_or_path), which runs in processes of its own.
 
-Correct, for filters and accuracy, is what scores above option `correct_above` (0). A model that dies or is late gives
-no score: the sample fails."""
+A response is correct, for filters and accuracy, if it scores above the option `correct_above` (0). If the model dies or
+is late, there is no score and the sample fails.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,23 @@ from ..context import RewardContext
 
 
 def score() -> float:
-    """What `model` asks for: whoever runs rewards knows where the reward model is (pool.py)."""
+    """Stand for the question that `model` asks. RewardPool, which knows the reward model, answers it.
+
+    Raises:
+        RewardModelError: Always: whoever calls this function has no reward model.
+    """
     raise RewardModelError("No reward model was started here: this command only scores with functions.")
 
 
 def model(
     trajectory: Trajectory, task: Task, context: RewardContext, ask: Callable[..., Any] = lambda function: function()
 ) -> RewardParts:
-    """parts: model_score."""
+    """Score one response. Its part is model_score.
+
+    Raises:
+        ConfigError: No model is set, or an option is unknown.
+        RewardModelError: The model does not answer.
+    """
     if not context.settings.model_name_or_path:
         raise ConfigError(
             "The reward 'model' needs a reward model."

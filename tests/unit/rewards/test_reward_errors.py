@@ -189,7 +189,7 @@ def test_a_late_reward_is_the_machines_doing_where_it_had_no_core_and_its_line_i
 
 
 def test_the_deadline_begins_again_while_the_machine_has_no_core_so_that_a_loop_uses_up_its_cpu():
-    handler = _interrupts("it was late", starved=lambda: True, more=2, wall_s=1000.0)
+    handler = _interrupts("it was late", starved=lambda: True, extensions=2, wall_s=1000.0)
     try:
         for _ in range(2):
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -197,7 +197,7 @@ def test_the_deadline_begins_again_while_the_machine_has_no_core_so_that_a_loop_
             assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
         with pytest.raises(Starved):
             handler(signal.SIGALRM, None)
-        spent = _interrupts("it used up its CPU", starved=lambda: False, more=2, wall_s=1000.0)
+        spent = _interrupts("it used up its CPU", starved=lambda: False, extensions=2, wall_s=1000.0)
         with pytest.raises(Overrun) as caught:
             spent(signal.SIGPROF, None)
         assert type(caught.value) is Overrun
