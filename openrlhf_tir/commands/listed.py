@@ -60,12 +60,13 @@ def print_texts(items: Mapping[str, str]) -> None:
 
 
 def of_module(module: str) -> str:
-    """Return the first paragraph of a module's docstring, read from its file, in one line."""
+    """Return a module's docstring, read from its file, in one line and without its tables, which are indented."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return " ".join(docstring.partition("\n\n")[0].split())
+    prose = (paragraph for paragraph in docstring.split("\n\n") if not paragraph.startswith(" "))
+    return " ".join(" ".join(prose).split())
 
 
 def sentence(text: str) -> str:
