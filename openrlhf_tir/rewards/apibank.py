@@ -1,9 +1,11 @@
-"""API-Bank's soft match as a reward: 1 iff some call is the gold call.
+"""Reward API-Bank's soft match: 1 if some call is the gold call.
 
 Source: ToolRL, benchmarks/API-Bank/generate.py, which reads the calls, and evaluate.py, which compares them.
 
-The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as
-there. A call that lacks either key is taken for the parameters alone; what has no keys ends the search; 3 is 3.0."""
+The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of calls, of which the first counts,
+as in the source. A call that lacks one of the two keys is read as the parameters alone. A value without keys ends the
+search. 3 equals 3.0.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,14 @@ from .math_outcome import call_facts
 
 
 def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
-    """A call may be JSON text. What the reference crashes on ends the search: text that is no JSON, a number, a list
-    with both keys as items.
-    Raises IndexError for an empty list of gold calls."""
+    """Return True if one of the calls is the gold call.
+
+    A call may be JSON text. The search ends where the reference crashes: at text that is no JSON, a number, or a list
+    that has both keys as items.
+
+    Raises:
+        IndexError: The list of gold calls is empty.
+    """
     if isinstance(gold, list):
         gold = gold[0]
     for call in calls:
@@ -38,8 +45,11 @@ def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bo
 def apibank(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
-    Calls are the lines of the last <tool_call> block that are JSON, whatever their form; a response without a block is
-    all block. parts: correct, format_ok (there are calls), call facts.
+    Its calls are the lines of the last <tool_call> block that are JSON, whatever their form. A response without a block
+    counts as a block.
+
+    Returns:
+        Its parts are correct, format_ok (1 if there are calls) and those of `call_facts`.
     """
     calls = json_lines(without_end_marks(model_text(trajectory)))
     correct = matches(calls, json.loads(task.label))

@@ -1,16 +1,19 @@
-"""ARTIST's composite reward. Source: arXiv 2505.01441, sections 3.1 and 3.2; no official code exists, edge cases are
-our reading.
+"""Compute ARTIST's composite reward.
 
-    maths      2 (right) + 0.125 per tag pair present + 0.5 (strict format) + successful / all calls      in [0, 4]
-    functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)        in [0, 1.2]
+Source: arXiv 2505.01441, sections 3.1 and 3.2. There is no official code; the edge cases are our reading.
 
-Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's
-order. An answer is right if it is the label, character by character, and the model wrote it outside of its code.
-Nothing to call or to match counts 0.
-options: `answer_only` makes the answer's part the reward, the others are recorded. `functions` scores function calling
-by what the environment told of the whole episode: state_match, state_total, functions_matched, functions_total, as of
-its last word on them; a call that could not be read says nothing about them. What the task's gold (its `meta`) has
-beyond, because the model did not come so far, counts as not called. Without any call nothing is matched."""
+    maths      2 (right) + 0.125 per pair of tags present + 0.5 (strict format) + successful / all calls    in [0, 4]
+    functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)          in [0, 1.2]
+
+The format is strict if every pair of tags is there, pairs neither nest nor overlap, and their first occurrences are in
+the method's order. An answer is right if it equals the label, character by character, and the model wrote it outside of
+its code. A share of nothing (no calls, nothing to match) is 0.
+
+The option `answer_only` makes the answer's part the reward; the other parts are recorded. The option `functions` scores
+function calling by what the environment reported about the whole episode in its last signals: state_match, state_total,
+functions_matched, functions_total. A call that could not be read has no such signals. Gold calls (in the task's `meta`)
+of turns that the model did not reach count as not called. Without any call nothing is matched.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,29 @@ OPTIONS = ("functions", "answer_only")
 FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _NO_STATEMENT = re.compile(r"<(python|output)>.*?</\1>", re.DOTALL)
-"""Code and what the model made up as its output: an answer in there is none."""
+"""Code, and output that the model made up. An answer in there does not count."""
 
 
 def share(part: float, whole: float) -> float:
+    """Return part / whole, and 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 
 def pairs_present(text: str, tags: tuple[str, ...]) -> int:
-    return sum(f"<{t}>" in text and f"</{t}>" in text for t in tags)
+    """Return the number of tags of which both the opening and the closing form occur."""
+    return sum(f"<{tag}>" in text and f"</{tag}>" in text for tag in tags)
 
 
 def tags_present(text: str, tags: tuple[str, ...]) -> int:
-    return sum((f"<{t}>" in text) + (f"</{t}>" in text) for t in tags)
+    """Return the number of opening and closing forms that occur."""
+    return sum((f"<{tag}>" in text) + (f"</{tag}>" in text) for tag in tags)
 
 
 def is_strict(text: str, tags: tuple[str, ...]) -> bool:
-    found = re.findall(rf"<(/?)({'|'.join(tags)})>", text)
-    opening, closing = found[::2], found[1::2]
+    """Return True if a text has the strict format."""
+    occurrences = re.findall(rf"<(/?)({'|'.join(tags)})>", text)
+    opening = occurrences[::2]
+    closing = occurrences[1::2]
     paired = len(opening) == len(closing) and all(
         not a[0] and b[0] and a[1] == b[1] for a, b in zip(opening, closing, strict=True)
     )
@@ -54,21 +62,31 @@ def is_strict(text: str, tags: tuple[str, ...]) -> bool:
 
 
 def shown_form(trajectory: Trajectory) -> str:
-    """Return the response as its form is judged: the model's text, and the tags of the environment's output blocks.
+    """Return the text whose form is judged: the model's text, and the tags of the environment's output blocks.
 
-    What a tool prints is not the model's: an <answer> in it is neither an answer nor a tag that the model wrote.
+    The text of a tool is left out: an <answer> in it is neither an answer nor a tag that the model wrote.
     """
-    return "".join(s.text if s.source == "model" else _tags_around(s.text) for s in trajectory.segments)
+    return "".join(
+        segment.text if segment.source == "model" else _tags_around(segment.text) for segment in trajectory.segments
+    )
 
 
 def _tags_around(block: str) -> str:
+    """Return the output tags of a block of the environment without their content."""
     block = block.strip()
     wrapped = block.startswith("<output>") and block.endswith("</output>")
     return "<output></output>" if wrapped else ""
 
 
 def math_parts(text: str, gold: str, succeeded: int, calls: int) -> dict[str, float]:
-    """`text` is the response as `shown_form` gives it: it has no text of a tool."""
+    """Return the summands of the reward for mathematics.
+
+    Args:
+        text: The response as `shown_form` returns it.
+        gold: The label.
+        succeeded: Number of calls that ran without an error.
+        calls: Number of all calls.
+    """
     answers = _ANSWER.findall(_NO_STATEMENT.sub("", text))
     return {
         "answer": 2.0 * (bool(answers) and answers[-1].strip() == gold),
@@ -79,7 +97,7 @@ def math_parts(text: str, gold: str, succeeded: int, calls: int) -> dict[str, fl
 
 
 def function_parts(text: str, facts: Mapping[str, Any]) -> dict[str, float]:
-    """`facts`: numbers by the names of FACTS; a missing one is 0."""
+    """Return the summands of the reward for function calling. `facts` has numbers by FACTS; a missing one is 0."""
     state, states, matched, expected = (float(facts.get(name, 0)) for name in FACTS)
     return {
         "state": 0.5 * share(state, states),
@@ -90,18 +108,26 @@ def function_parts(text: str, facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def episode_facts(trajectory: Trajectory, task: Task) -> dict[str, Any]:
-    """FACTS over the whole episode. Gold calls are those of every turn of the user, begun or not."""
-    told = next((dict(c.signals) for c in reversed(trajectory.calls) if "functions_total" in c.signals), {})
+    """Return FACTS over the whole episode. The gold calls are those of all turns of the user, reached or not."""
+    reports = (dict(call.signals) for call in reversed(trajectory.calls) if "functions_total" in call.signals)
+    last_report = next(reports, {})
     gold = task.meta.get("gold")
     calls = sum(len(turn) for turn in gold if isinstance(turn, list)) if isinstance(gold, list) else 0
-    return told | {"functions_total": max(calls, float(told.get("functions_total", 0)))}
+    return last_report | {"functions_total": max(calls, float(last_report.get("functions_total", 0)))}
 
 
 def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """parts: correct, format_ok (strict), the summands, and those of `call_facts`."""
-    if strange := set(context.options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'artist'.")
-    calls, answer_only = trajectory.calls, context.options.get("answer_only")
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok (1 if strict), the summands, and those of `call_facts`.
+    """
+    if unknown_options := set(context.options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'artist'."
+        )
+    calls = trajectory.calls
+    answer_only = context.options.get("answer_only")
     if context.options.get("functions"):
         if answer_only:
             raise ConfigError(

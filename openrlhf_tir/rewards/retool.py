@@ -1,12 +1,13 @@
-r"""ReTool's reward: +1 for the right \boxed answer, -1 otherwise. Source: arXiv 2504.11536; verl-recipe
-retool/retool.py.
+r"""Compute ReTool's reward: +1 for the right \boxed answer, else -1.
 
-options (reward.options): `turn_bonus` softens a wrong answer as the recipe does, min(-0.6, -1 + 0.05 (messages - 2)),
-one call being two messages. `official` names whose rule finds and compares the answer:
+Source: arXiv 2504.11536; verl-recipe retool/retool.py.
+
+The option `turn_bonus` softens a wrong answer as the recipe does: min(-0.6, -1 + 0.05 (messages - 2)), where a call is
+two messages. The option `official` names the rule that finds and compares the answer:
 
     recipe        the last box of the last 100 characters, compared as strings (also: true)
     answer_line   DAPO's lenient rule: the last "Answer:" line of the last 300 characters, normalised
-    evaluation    what follows the last "boxed", or all of the response, compared as mathematics
+    evaluation    the text after the last "boxed", or all of the response, compared as mathematics
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ LAST_LINE_CHARS = 300
 MAX_TEXT = 400
 _ANSWER_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 NO_ANSWER = "[INVALID]"
-"""What DAPO's rule compares where no line states an answer."""
+"""The answer that DAPO's rule compares if no line states one."""
 
 
 class RuleScore(NamedTuple):
-    """What verl's scorer returns: the reward, whether the answer is right, and the answer it read."""
+    """The result of verl's scorer: the reward, whether the answer is right, and the answer that it read."""
 
     score: float
     acc: bool
@@ -41,12 +42,12 @@ class RuleScore(NamedTuple):
 
 
 def softened(messages: int) -> float:
-    """The recipe's score of a wrong answer after so many messages: a call (two messages) is worth 0.1, up to -0.6."""
+    """Return the recipe's score of a wrong answer: each call (two messages) adds 0.1, up to -0.6."""
     return min(-0.6, -1.0 + (messages - 2) / 2 * 0.1)
 
 
 def closed_box(text: str) -> str | None:
-    r"""Content of the last \boxed{ if its braces close; an earlier box does not count where the last is open."""
+    r"""Return the content of the last \boxed{...}; None if its braces do not close, even if an earlier box does."""
     start = text.rfind("\\boxed{")
     depth = 0
     for i in range(start + len("\\boxed"), len(text)) if start >= 0 else ():
@@ -57,7 +58,7 @@ def closed_box(text: str) -> str | None:
 
 
 def recipe_answer(response: str) -> str | None:
-    """What the recipe compares: the last box of the last 100 characters."""
+    """Return the answer that the recipe compares: the last box of the last 100 characters."""
     return closed_box(response[-LAST_BOX_CHARS:])
 
 
@@ -83,22 +84,28 @@ def evaluation_answer(text: str) -> str:
 
 
 def eval_code(segment: str) -> str:
-    """The code of a segment that stopped at </code>, as the official evaluation does: after the last python fence."""
+    """Return the code of a segment that stopped at </code>: what follows the last fence, as the official evaluation."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
 
 
 def interpreter_block(text: str) -> str:
-    """What the official evaluation inserts; more than 400 characters lose their middle."""
+    """Return the text that the official evaluation inserts. The middle of more than 400 characters is left out."""
     if len(text) > MAX_TEXT:
         text = f"{text[: MAX_TEXT // 2]}...{text[-MAX_TEXT // 2 :]}"
     return f"</code>\n<interpreter>\n{text}</interpreter>\n\n"
 
 
 def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """parts: correct, format_ok (there is a box) and those of `math_outcome.call_facts`."""
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok (1 if there is an answer) and those of `call_facts`.
+    """
     options = dict(context.options)
-    if strange := set(options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'retool'.")
+    if unknown_options := set(options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'retool'."
+        )
     messages = 2 + 2 * len(trajectory.calls)
     answer: str | None
     rule = _rule(options.get("official"))
@@ -121,7 +128,11 @@ def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask 
 
 
 def _rule(option: object) -> str | None:
-    """Return the official rule that the option names; None for ours. Raises ConfigError."""
+    """Return the official rule that the option names; None for the rule of this project.
+
+    Raises:
+        ConfigError: There is no such rule.
+    """
     if option in (None, False):
         return None
     rule = "recipe" if option is True else option

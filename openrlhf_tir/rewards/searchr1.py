@@ -1,17 +1,20 @@
-"""Search-R1's reward: 1 iff the normalised last <answer> is a gold one. Source: verl/utils/reward_score/qa_em*.py.
+"""Compute Search-R1's reward: 1 if the last <answer> is a gold one.
 
-The label is a JSON list of gold answers, {"target": [...]}, or one answer as it is. options (reward.options):
-    substring         a gold answer inside of the answer is enough (qa_subem)
-    format_score      of a wrong answer (0)
-    structure_score, final_score, retrieval_score    qa_em_format's; any of them switches its rule on:
+Answers are normalised before they are compared. Source: verl/utils/reward_score/qa_em*.py.
 
-                      valid sequence                                     else
-        right         1                                                  1 - structure
-        wrong         structure (+ retrieval if a gold answer was found) final (0 without an answer)
+The label is a JSON list of gold answers, {"target": [...]}, or one answer as plain text. Options:
 
-    verl              grades as verl's port: more than 10 answer tags are worth a quarter
-    official          grades the prompt as well, whose example answer "Beijing" then stands for a missing one; and text
-                      of the tool
+    substring         it is enough that the answer contains a gold answer (qa_subem)
+    format_score      reward of a wrong answer (0)
+    structure_score, final_score, retrieval_score    those of qa_em_format. Any of them switches to its rule:
+
+                      valid sequence                                       invalid sequence
+        right         1                                                    1 - structure
+        wrong         structure (+ retrieval if a gold answer was found)   final (0 without an answer)
+
+    verl              grades like verl's port: a response with more than 10 answer tags gets a quarter
+    official          grades the prompt and the tool's text as well. The prompt's example answer "Beijing" then takes
+                      the place of a missing answer
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ _SHOWN = {
     False: re.compile(r"<information>(.*?)</information>", re.DOTALL),
     True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL),
 }
-"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is it."""
+"""Pattern of what the environment has shown, in its last group, by whether documents can be opened
+(`env.options.pages`)."""
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
@@ -62,27 +66,30 @@ _NEXT = {
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and extra white space."""
+    """Return a text in lower case, without ASCII punctuation, articles and extra white space."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def last_answer(text: str, at_least: int = 1) -> str | None:
-    """The last answer tag's; None with fewer than `at_least` of them. The reference wants 2, one its prompt's."""
+    """Return the content of the last answer tag; None if there are fewer than `at_least`.
+
+    The reference wants two of them, of which one is in its prompt.
+    """
     answers = _ANSWER.findall(text)
     return answers[-1].strip() if len(answers) >= at_least else None
 
 
 def matches(answer: str, golds: str | Sequence[str], substring: bool = False) -> bool:
-    """`golds`: the gold answers, or one as plain text."""
+    """Return True if an answer is one of the gold answers, or with `substring` contains one."""
     golds = [golds] if isinstance(golds, str) else golds
-    said = normalise(answer)
-    return any(normalise(g) in said if substring else normalise(g) == said for g in golds)
+    normalised = normalise(answer)
+    return any(normalise(gold) in normalised if substring else normalise(gold) == normalised for gold in golds)
 
 
 def score(
     answer: str | None, golds: str | Sequence[str], *, substring: bool = False, format_score: float = 0.0
 ) -> float:
-    """The reward of the reference's qa_em and qa_subem."""
+    """Return the reward of the reference's qa_em, and with `substring` of qa_subem."""
     if answer is None:
         return 0.0
     return 1.0 if matches(answer, golds, substring) else format_score
@@ -94,15 +101,18 @@ def verl_score(response: str, golds: str | Sequence[str]) -> float:
 
 
 def verl_share(response: str) -> float:
-    """Return what an answer is worth in verl's port: a quarter among more than MAX_TAGS of its tags."""
+    """Return the factor of verl's port: a quarter for a response with more than MAX_TAGS answer tags."""
     many = max(response.count("<answer>"), response.count("</answer>")) > MAX_TAGS
     return 0.25 if many else 1.0
 
 
 def sequence_fault(response: str, pages: bool = False) -> str:
-    """What is wrong with think (search information think)* answer and white space between; "" where nothing is. With
-    `pages`, which are not in Search-R1, open and document may stand for search and information; without, these words
-    are text as any other."""
+    """Return what is wrong with a sequence of tags; "" if nothing is.
+
+    The right sequence is: think (search information think)* answer, with white space between them. With `pages`, which
+    Search-R1 does not have, open and document may take the place of search and information. Without, these two words
+    are ordinary text.
+    """
     for tag in ("think", "search", "information", "answer"):
         opening, closing = response.count(f"<{tag}>"), response.count(f"</{tag}>")
         if opening != closing:
@@ -121,20 +131,20 @@ def sequence_fault(response: str, pages: bool = False) -> str:
 
 
 def transcript_fault(text: str, pages: bool = False) -> str:
-    """`sequence_fault` of what follows the first assistant marker."""
+    """Return the `sequence_fault` of the text after the first assistant marker."""
     marker = _ASSISTANT.search(text)
     return sequence_fault(text[marker.end() :], pages) if marker else "Missing assistant marker"
 
 
 def found(text: str, golds: str | Sequence[str], pages: bool = False) -> bool:
-    """Whether a retrieved block holds a gold answer."""
+    """Return True if a retrieved block contains a gold answer."""
     return any(matches(block[block.lastindex or 0], golds, substring=True) for block in _SHOWN[pages].finditer(text))
 
 
 def structured_score(
     answer: str | None, right: bool, valid: bool, retrieved: bool, structure: float, final: float, retrieval: float
 ) -> float:
-    """qa_em_format's table, see above."""
+    """Return the reward of qa_em_format; the module's docstring has the table."""
     if right:
         return 1.0 if valid else 1.0 - structure
     if valid:
@@ -143,32 +153,47 @@ def structured_score(
 
 
 def golds_of(label: str) -> list[str]:
+    """Return the gold answers of a label."""
     try:
         value = json.loads(label)
     except (ValueError, RecursionError):
         return [label]
     value = value.get("target") if isinstance(value, dict) else value
     if isinstance(value, list):
-        return [str(v) for v in value]
+        return [str(gold) for gold in value]
     return [value] if isinstance(value, str) else [label]
 
 
 def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and `call_facts`."""
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok (1 if the sequence is valid), retrieved (1 if a gold answer was found) and
+        those of `call_facts`.
+    """
     options = dict(context.options)
-    if strange := set(options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")
-    golds, text = golds_of(task.label), trajectory.text
-    pages = any(s.source == "env" and s.text.lstrip().startswith("<document>") for s in trajectory.segments)
+    if unknown_options := set(options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'searchr1'."
+        )
+    golds = golds_of(task.label)
+    text = trajectory.text
+    pages = any(
+        segment.source == "env" and segment.text.lstrip().startswith("<document>") for segment in trajectory.segments
+    )
     if options.get("official"):
         text = task.prompt + text
-        answer, fault = last_answer(text, at_least=2), transcript_fault(text, pages)
-    else:  # an answer in what was retrieved, or in what the model made up as retrieved, is none
-        answer, fault = last_answer(_SHOWN[True].sub("", model_text(trajectory))), sequence_fault(text, pages)
+        answer = last_answer(text, at_least=2)
+        fault = transcript_fault(text, pages)
+    else:
+        # An answer in a retrieved block, or in one that the model made up, does not count.
+        answer = last_answer(_SHOWN[True].sub("", model_text(trajectory)))
+        fault = sequence_fault(text, pages)
     right = answer is not None and matches(answer, golds, bool(options.get("substring")))
     retrieved = found(text, golds, pages)
-    if any(k in options for k in STRUCTURE):
-        reward = structured_score(answer, right, not fault, retrieved, *(float(options.get(k, 0.0)) for k in STRUCTURE))
+    if any(name in options for name in STRUCTURE):
+        scores = (float(options.get(name, 0.0)) for name in STRUCTURE)
+        reward = structured_score(answer, right, not fault, retrieved, *scores)
     else:
         reward = score(
             answer,

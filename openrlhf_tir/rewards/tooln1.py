@@ -1,9 +1,9 @@
-"""Tool-N1's reward: 1 iff the response thinks and calls exactly right. Its last tool_call block must hold the
-true calls, in any order; else 0.
+"""Compute Tool-N1's reward: 1 for a thought and exactly right calls.
 
-Source: arXiv 2505.00024, verl/utils/reward_score/toolcall.py. Calls are equal when name and canonical JSON of the
-arguments are, so types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. What the official
-code crashes on (a number as the block's content) is wrong here.
+The last tool_call block must hold the true calls, in any order. Source: arXiv 2505.00024,
+verl/utils/reward_score/toolcall.py. Calls are equal if their names and the canonical JSON of their arguments are, so
+types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. A response on which the official code
+crashes (its block is a number) is wrong here.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ VARIANTS = ("v0", "llama", "v1_lexico", "v2_wo_reason", "v3_partial_reason", "v4
 
 
 def last_block(text: str) -> str | None:
-    """Content of the last tool_call block."""
+    """Return the content of the last tool_call block; None if there is none."""
     closed = text[: text.rfind("</tool_call>") + len("</tool_call>")] if "</tool_call>" in text else ""
     blocks = _BLOCK.findall(closed)
     return blocks[-1] if blocks else None
 
 
 def decode(text: str) -> list[Any] | None:
-    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. else None."""
+    """Return the list in JSON text, which may be encoded twice; None if there is none. One object is a list of one."""
     value = _json(text.strip())
     value = [value] if isinstance(value, dict) else value
     return value if isinstance(value, list) else None
 
 
 def _json(text: str) -> Any:
-    """The value of JSON text, even if encoded twice; None for what is none, and for what Python's parser refuses: a
-    number of 5,000 digits."""
+    """Return the value of JSON text, which may be encoded twice.
+
+    Return None for other text, and for JSON that Python's parser refuses, such as a number of 5,000 digits.
+    """
     try:
         value = json.loads(text)
         return json.loads(value) if isinstance(value, str) else value
@@ -49,44 +51,48 @@ def _json(text: str) -> Any:
 
 
 def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
-    """Multiset of (name, arguments as JSON); None where an item is no call."""
-    if not all(isinstance(c, dict) and isinstance(c.get("name"), str) and "arguments" in c for c in calls):
+    """Return the multiset of (name, arguments as JSON); None if an item is no call."""
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
         return None
     try:
-        return Counter((c["name"], json.dumps(c["arguments"], sort_keys=True)) for c in calls)
+        return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
     except (ValueError, RecursionError):
-        return None  # nested deeper than it can be written again
+        return None  # it is nested more deeply than Python can write
 
 
 def gold_calls(text: str) -> list[dict[str, Any]]:
-    """The true calls that a label holds. Raises ValueError for what no response can match, or, as the reference fails
-    there, what is no JSON."""
+    """Return the true calls of a label.
+
+    Raises:
+        ValueError: No response could match the label, or it is no JSON, at which the reference fails.
+    """
     value = [] if text.strip() == "null" else _json(text)
     if not isinstance(value, list):
         raise ValueError(f'{shown(text, 80)} is not a JSON list of calls [{{"name": text, "arguments": object}}, ...]')
-    for i, call in enumerate(value):
+    for number, call in enumerate(value, 1):
         if canonical([call]) is None:
-            raise ValueError(f'call {i + 1} is {shown(call, 80)}, not {{"name": text, "arguments": object}}')
+            raise ValueError(f'call {number} is {shown(call, 80)}, not {{"name": text, "arguments": object}}')
     return value
 
 
 def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
+    """Return the multiset of the calls' names."""
     return Counter(name for name, _ in calls.elements())
 
 
 def _truth(text: str) -> Counter[tuple[str, str]] | None:
-    """None where it is no list of calls, which no response can match: the reference wraps a response's lone object."""
+    """Return the multiset of the true calls; None if the text is no list of calls, which no response can match."""
     value = _json(text)
     return canonical(value or []) if isinstance(value, list) or value is None else None
 
 
 def score(text: str, truth: str, variant: str = "v0") -> float:
-    """Score of the assistant's text; `truth` is the JSON list of true calls."""
+    """Return the score of the assistant's text. `truth` is the JSON list of the true calls."""
     block = last_block(text)
     thinks = "<think>" in text and "</think>" in text
     wanted = _truth(truth)
     if variant == "llama" and block is None:
-        # says nothing, calls nothing: right where there is nothing to call, even without a thought
+        # It calls nothing, which is right if there is nothing to call, even without a thought.
         return float(wanted == Counter())
     decoded = None if block is None else decode(block)
     calls = None if decoded is None else canonical(decoded)
@@ -106,10 +112,15 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
 
 
 def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """options: `variant`, one of VARIANTS. Correct is v0's verdict. parts: correct, format_ok (thinks and a list of
-    calls), call facts."""
-    if strange := set(context.options) - {"variant"}:
-        raise unknown("reward.options key", min(strange), ["variant"], "This is the option of reward.name = 'tooln1'.")
+    """Score one response. The option `variant` is one of VARIANTS. It is correct if v0 says so.
+
+    Returns:
+        Its parts are correct, format_ok (1 if it has a thought and a list of calls) and those of `call_facts`.
+    """
+    if unknown_options := set(context.options) - {"variant"}:
+        raise unknown(
+            "reward.options key", min(unknown_options), ["variant"], "This is the option of reward.name = 'tooln1'."
+        )
     variant = str(context.options.get("variant", "v0"))
     if variant not in VARIANTS:
         raise unknown("reward.options.variant", variant, VARIANTS, "These are the variants of reward.name = 'tooln1'.")

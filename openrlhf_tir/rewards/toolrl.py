@@ -1,16 +1,17 @@
-"""ToolRL's reward: format, 0 or 1, plus correctness, -3 to 3, of a step. Source: arXiv 2504.13958; its
-rlla.py.
+"""Compute ToolRL's reward: format, 0 or 1, plus correctness, -3 to 3.
+
+It is the reward of a step. Source: arXiv 2504.13958; its rlla.py.
 
     S    = Jaccard of the multisets of names + sum over truth calls of (Jaccard of parameter names + number of equal
          values)
     Smax = 1 + sum over truth calls of (1 + number of parameters)
-    correctness = 6 S / Smax - 3; 3 for the very same list; -3 for what does not parse; 0 where the truth calls nothing
-A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is
-Python's.
+    correctness = 6 S / Smax - 3; 3 for an equal list; -3 for a text that does not parse; 0 if the truth calls nothing
 
-options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training
-count the reference's steps, from 1, each of which makes several updates there. `dynamic_length` brings `length` with
-it.
+A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Values are equal
+if Python says so.
+
+The options are the fields of `Variant`, and `updates_per_step` (1): the variants that change during training count the
+reference's steps from 1, and each of these makes several updates there. `dynamic_length` switches `length` on.
 """
 
 from __future__ import annotations
@@ -29,21 +30,25 @@ from .checking.answer_text import model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 
-_THINK, _CALL, _SAY = r"<think>.*?</think>", r"<tool_call>\n.*?\n</tool_call>", r"<response>.*?</response>"
-_CALL_TAGS, _SAY_TAGS = ("<tool_call>", "</tool_call>"), ("<response>", "</response>")
+_THINK = r"<think>.*?</think>"
+_CALL = r"<tool_call>\n.*?\n</tool_call>"
+_SAY = r"<response>.*?</response>"
+_CALL_TAGS = ("<tool_call>", "</tool_call>")
+_SAY_TAGS = ("<response>", "</response>")
 SHAPES: dict[tuple[bool, bool], tuple[re.Pattern[str], tuple[str, ...]]] = {
     (True, True): (re.compile(rf"{_THINK}\n{_CALL}\n{_SAY}", re.DOTALL), (*_CALL_TAGS, *_SAY_TAGS)),
     (True, False): (re.compile(rf"{_THINK}\n{_CALL}", re.DOTALL), _CALL_TAGS),
     (False, True): (re.compile(rf"{_THINK}\n{_SAY}", re.DOTALL), _SAY_TAGS),
     (False, False): (re.compile(_THINK, re.DOTALL), ()),
 }
-"""(truth calls tools, truth responds) -> what the whole text looks like, and the tags that occur once."""
+"""(the truth calls tools, the truth responds) -> pattern of the whole text, and the tags that must occur once."""
 PER_STEP = "updates_per_step"
+"""Name of the option."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The paper's ablations; all off is its method."""
+    """The paper's ablations. With all of them off it is the paper's method."""
 
     coarse: bool = False
     intermediate: bool = False
@@ -56,6 +61,8 @@ class Variant:
 
 
 class Score(NamedTuple):
+    """The score of a text, and its three summands."""
+
     score: float
     format: float
     correctness: float
@@ -63,16 +70,19 @@ class Score(NamedTuple):
 
 
 def well_formed(text: str, truth: str) -> bool:
+    """Return True if a text has the form of its target."""
     shape, once = SHAPES["<tool_call>" in truth, "<response>" in truth]
-    # counts first: they keep the pattern linear
+    # The tags are counted first: with one of each the pattern takes linear time.
     return all(text.count(tag) == 1 for tag in once) and bool(shape.fullmatch(text))
 
 
 def calls_in(text: str) -> list[Any]:
-    """The calls of what follows the first <tool_call>, up to a tag, one JSON object per line. ValueError where there is
-    none or a line is no JSON.
+    """Return the calls in the first <tool_call> block, which has one JSON object per line.
 
-    As in the reference the closing tag only has to be somewhere: a well-formed text has each once.
+    As in the reference, the closing tag may be anywhere: a well-formed text has each tag once.
+
+    Raises:
+        ValueError: There is no block, or a line is no JSON.
     """
     if "</tool_call>" not in text:
         raise ValueError("no tool_call block")
@@ -80,23 +90,30 @@ def calls_in(text: str) -> list[Any]:
 
 
 def truth_calls(text: str) -> list[Any]:
-    """As `calls_in`, of a target, which the reference does not ask for its closing tag."""
+    """Return the calls of a target, like `calls_in`, but without the need for a closing tag, as in the reference.
+
+    Raises:
+        ValueError: There is no block, or a line is no JSON.
+    """
     if "<tool_call>" not in text:
         raise ValueError("no tool_call block")
     return [json.loads(line) for line in _lines(text)]
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of the first <tool_call> block."""
+    """Return the lines of the first <tool_call> block."""
     return text.split("<tool_call>")[1].split("</tool_call>")[0].strip().split("\n")
 
 
 def gold_calls(target: str) -> list[dict[str, Any]]:
-    """The calls of a target, none where it has no <tool_call>, each with a name and parameters. Raises ValueError that
-    names the line of the block which is none: with a line that is no JSON nothing can be scored, and a call of another
-    form is none of ToolRL's data."""
+    """Return the calls of a target, each with a name and parameters; none if it has no <tool_call>.
+
+    Raises:
+        ValueError: A line of the block is no JSON, so that nothing can be scored, or a call has another form than those
+            of ToolRL's data. The message has the line's number.
+    """
     calls = []
-    for n, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
+    for number, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
         try:
             call = json.loads(line)
         except (ValueError, RecursionError):
@@ -105,14 +122,15 @@ def gold_calls(target: str) -> list[dict[str, Any]]:
             isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("parameters"), dict)
         ):
             raise ValueError(
-                f'line {n} of its <tool_call> is {shown(line, 80)}, not a JSON object {{"name": text, "parameters":'
-                " object}"
+                f'line {number} of its <tool_call> is {shown(line, 80)}, not a JSON object {{"name": text,'
+                ' "parameters": object}'
             )
         calls.append(call)
     return calls
 
 
 def _jaccard(a: Collection, b: Collection, ordered: bool) -> float:
+    """Return the Jaccard index of two multisets; with `ordered` 1 for equal lists and 0 for others."""
     if ordered:
         return float(list(a) == list(b))
     common = sum((Counter(a) & Counter(b)).values())
@@ -121,50 +139,56 @@ def _jaccard(a: Collection, b: Collection, ordered: bool) -> float:
 
 
 def share_right(calls: list[Any], truth: list[Any], variant: Variant) -> float:
-    """S / Smax. Raises KeyError, TypeError or AttributeError where a call does not have the form of a call."""
-    got = _jaccard([c["name"] for c in calls], [t["name"] for t in truth], variant.refined)
-    most = 1.0
-    left = list(calls)
-    for want in truth:
+    """Return S / Smax.
+
+    Raises:
+        KeyError, TypeError, AttributeError: A call does not have the form of a call.
+    """
+    points = _jaccard([call["name"] for call in calls], [true["name"] for true in truth], variant.refined)
+    max_points = 1.0
+    unused = list(calls)
+    for true_call in truth:
         if variant.intermediate:
-            most += 1
-            if want in left:
-                left.remove(want)
-                got += 1
+            max_points += 1
+            if true_call in unused:
+                unused.remove(true_call)
+                points += 1
             continue
-        params = want["parameters"]
-        most += 1 + len(params)
-        best, chosen = 0.0, None
-        for i, call in enumerate(left):
-            if call["name"] != want["name"]:
+        parameters = true_call["parameters"]
+        max_points += 1 + len(parameters)
+        best = 0.0
+        best_index = None
+        for index, call in enumerate(unused):
+            if call["name"] != true_call["name"]:
                 continue
-            given = call["parameters"]
-            value = _jaccard(given.keys(), params.keys(), variant.refined) + sum(
-                k in given and given[k] == v for k, v in params.items()
-            )
+            predicted = call["parameters"]
+            equal_values = sum(name in predicted and predicted[name] == value for name, value in parameters.items())
+            value = _jaccard(predicted.keys(), parameters.keys(), variant.refined) + equal_values
             if value > best:
-                best, chosen = value, i
-        if chosen is not None:
-            got += best
-            del left[chosen]
-    return got / most
+                best = value
+                best_index = index
+        if best_index is not None:
+            points += best
+            del unused[best_index]
+    return points / max_points
 
 
 def correctness(text: str, truth: str, low: float, high: float, variant: Variant) -> float:
+    """Return the correctness of a text, between `low` and `high`; 0 if the truth calls nothing."""
     if "<tool_call>" not in truth:
         return 0.0
-    wanted = truth_calls(truth)
+    true_calls = truth_calls(truth)
     try:
         calls = calls_in(text)
-        if calls == wanted:
+        if calls == true_calls:
             return high
-        return low if variant.coarse else (high - low) * share_right(calls, wanted, variant) + low
+        return low if variant.coarse else (high - low) * share_right(calls, true_calls, variant) + low
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return low
 
 
 def thought_length(text: str, target: float) -> float:
-    """Words of the last thought over the target, in hundredths, at most 1."""
+    """Return the number of words of the last thought over the target, rounded to hundredths, at most 1."""
     if "<think>" not in text or "</think>" not in text:
         return 0.0
     words = text.split("<think>")[-1].split("</think>")[0].split()
@@ -172,13 +196,22 @@ def thought_length(text: str, target: float) -> float:
 
 
 def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) -> Score:
-    """The score of the assistant's text; `step` is the step of training, for the variants that change with it."""
+    """Return the score of the assistant's text.
+
+    Args:
+        text: The text.
+        truth: The target.
+        variant: The variant; None: the paper's method.
+        step: The step of training, for the variants that change with it.
+    """
     v = variant or Variant()
-    bad, good = 0.0, 1.0
+    bad = 0.0
+    good = 1.0
     low, high = (-1.0, 1.0) if v.equal_max else (-3.0, 3.0)
-    # Variants may be combined, in the order of the reference: what one makes of the bounds is where the next begins.
+    # Variants can be combined, in the order of the reference: each of them starts from the bounds of the one before.
     if v.two_stage and step < 30:
-        low, high = low / 3, high / 3
+        low = low / 3
+        high = high / 3
     elif v.two_stage:
         good = good / 2
     if v.dynamic:
@@ -194,16 +227,23 @@ def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) 
 
 
 def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right. The
-    variants that change with training (options two_stage, dynamic, dynamic_length) go by the update at which the group
-    was issued.
+    """Score one response. The label is the target text.
 
-    parts: correct, format_ok, correctness, length and those of `math_outcome.call_facts`.
+    A response is correct if it is well formed and every call is right. The variants that change during training
+    (options two_stage, dynamic, dynamic_length) depend on the update at which the group was issued.
+
+    Returns:
+        Its parts are correct, format_ok, correctness, length and those of `call_facts`.
+
+    Raises:
+        ConfigError: An option is unknown, or updates_per_step is no number of updates.
     """
     text = model_text(trajectory).strip()
-    known = {f.name for f in fields(Variant)} | {PER_STEP}
-    if strange := set(context.options) - known:
-        raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
+    known = {field.name for field in fields(Variant)} | {PER_STEP}
+    if unknown_options := set(context.options) - known:
+        raise unknown(
+            "reward.options key", min(unknown_options), known, "These are the options of reward.name = 'toolrl'."
+        )
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
     if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length
         variant = replace(variant, length=True)
@@ -213,15 +253,15 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
             f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs."
         )
     step = context.update // per_step + 1  # the reference counts its steps from 1
-    s = score(text, task.label, variant, step)
-    best = score(task.label.strip(), task.label, variant, step)
-    formed = well_formed(text, task.label)
-    correct = formed and s.correctness >= best.correctness
+    result = score(text, task.label, variant, step)
+    perfect = score(task.label.strip(), task.label, variant, step)
+    is_well_formed = well_formed(text, task.label)
+    correct = is_well_formed and result.correctness >= perfect.correctness
     parts = {
         "correct": float(correct),
-        "format_ok": float(formed),
-        "correctness": s.correctness,
-        "length": s.length,
+        "format_ok": float(is_well_formed),
+        "correctness": result.correctness,
+        "length": result.length,
         **call_facts(trajectory),
     }
-    return RewardParts(s.score, correct, parts)
+    return RewardParts(result.score, correct, parts)

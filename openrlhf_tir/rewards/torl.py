@@ -1,10 +1,15 @@
-r"""ToRL's reward: +1 for the right box, -1 otherwise. Source: arXiv 2503.23383,
-verl/utils/reward_score/math_verifier.py.
+r"""Compute ToRL's reward: +1 for the right box, else -1.
 
-options (reward.options): `wformat` scores a wrong box -0.5 (no box stays -1); `execution_penalty` is subtracted where
-some call failed, never where none was made; `official` grades the whole response, tool output included, with the
-reference's equivalence test and its known false verdicts, and looks at the last call only for the penalty, which it
-also gives answers without code (as its code does for C = 1)."""
+Source: arXiv 2503.23383, verl/utils/reward_score/math_verifier.py.
+
+Options:
+
+    wformat             a wrong box gets -0.5 (no box still gets -1)
+    execution_penalty   subtracted if some call failed, never if there was no call
+    official            grades the whole response, tool output included, by the reference's comparison with its known
+                        false verdicts. The penalty depends on the last call only, and a response without code gets it
+                        too (as in its code for C = 1)
+"""
 
 from __future__ import annotations
 
@@ -27,16 +32,20 @@ def _braces(depth: int) -> str:
 
 
 _BOX = re.compile(rf"\\boxed(?={_braces(3)})({_braces(3)})")
-"""The reference's: up to three levels of braces inside the box; deeper nesting is no box."""
+"""The reference's pattern: up to three levels of braces inside the box. A box with deeper levels does not count."""
 
 
 def official_box(text: str) -> str | None:
+    """Return the content of the last box as the reference reads it; None if there is none."""
     boxes = _BOX.findall(text)
     return boxes[-1][1:-1] if boxes else None
 
 
 def official_equal(answer: str, gold: str) -> bool:
-    """Equal strings but for case, or math-verify of both normalised but bare: only a number alone is compared."""
+    """Return True if the strings are equal up to case, or Math-Verify finds the normalised answers equal.
+
+    They are parsed without a box, so that only a number alone is compared.
+    """
     if answer.strip().lower() == gold.strip().lower():
         return True
     return symbolic.verify(
@@ -45,22 +54,32 @@ def official_equal(answer: str, gold: str) -> bool:
 
 
 def official_verdict(text: str, gold: str) -> tuple[bool, bool]:
-    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, so ask."""
+    """Return whether there is a box, and whether it is right.
+
+    Call it through `ask`: the pattern for the box backtracks without limit on hostile text.
+    """
     box = official_box(text)
     return box is not None, box is not None and official_equal(box, gold)
 
 
 def reward_of(boxed: bool, correct: bool, wformat: bool = False) -> float:
+    """Return the reward without the penalty."""
     if correct:
         return 1.0
     return -0.5 if wformat and boxed else -1.0
 
 
 def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """parts: correct, format_ok (there is a box) and those of `math_outcome.call_facts`."""
+    """Score one response.
+
+    Returns:
+        Its parts are correct, format_ok (1 if there is a box) and those of `call_facts`.
+    """
     options = dict(context.options)
-    if strange := set(options) - set(OPTIONS):
-        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'torl'.")
+    if unknown_options := set(options) - set(OPTIONS):
+        raise unknown(
+            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'torl'."
+        )
     if options.get("official"):
         boxed, correct = ask(official_verdict, trajectory.text, task.label)
     else:
@@ -68,9 +87,8 @@ def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = 
         boxed = answer is not None
         correct = answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
-    went_well = [call.outcome == "ok" for call in trajectory.calls]
-    failed = went_well[-1:] != [True] if options.get("official") else not all(went_well)
-    reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (
-        float(options.get("execution_penalty", 0.0)) if failed else 0.0
-    )
+    succeeded = [call.outcome == "ok" for call in trajectory.calls]
+    failed = succeeded[-1:] != [True] if options.get("official") else not all(succeeded)
+    penalty = float(options.get("execution_penalty", 0.0)) if failed else 0.0
+    reward = reward_of(boxed, correct, bool(options.get("wformat"))) - penalty
     return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(boxed), **facts})

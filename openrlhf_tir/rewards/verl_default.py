@@ -1,11 +1,13 @@
-"""verl's own rewards, of which the row's `data_source` chooses one. Its runs use them where no function is given.
+"""Compute verl's own rewards. The row's `data_source` selects one, as in verl's runs without a reward function.
 
-    openai/gsm8k                          the number behind ####
-    math_dapo, aime...                    the last `Answer: ...` or box; -1 instead of 0 where it is wrong
+    openai/gsm8k                          the number after ####
+    math_dapo, aime...                    the last `Answer: ...` or box; a wrong answer gets -1 instead of 0
     MATH and other mathematics            the last box
     searchR1_...                          exact match of the text in <answer>
 
-Answers of mathematics are compared as `math` does, which finds more of them equal than verl's comparison of texts."""
+Answers in mathematics are compared as the reward `math` does. It finds more of them equal than verl's comparison of
+texts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ _ANSWER = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 
 
 def kind_of(source: Any) -> str | None:
-    """Return which of verl's rewards a data source has; None where verl has none, or one that runs code."""
+    """Return the name of the reward that verl has for a data source; None if it has none, or one that runs code."""
     source = str(source)
     if source == "openai/gsm8k":
         return "gsm8k"
@@ -57,7 +59,14 @@ def source_of(columns: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
 
 
 def verl_default(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """parts: correct, and those of `call_facts`. Raises RewardError for a data source without a reward."""
+    """Score one response.
+
+    Returns:
+        Its parts are correct and those of `call_facts`.
+
+    Raises:
+        RewardError: There is no reward for the row's data source.
+    """
     source = source_of(task.extra, task.meta)
     kind = kind_of(source) if task.label else "math"
     text = model_text(trajectory)
@@ -71,15 +80,15 @@ def verl_default(trajectory: Trajectory, task: Task, context: RewardContext, ask
     if kind == "gsm8k":
         right, _ = compare(text, task.label)
     else:
-        said = _ANSWER.findall(text) if kind == "dapo" else []
-        answer = said[-1].strip().strip("$") if said else last_boxed(text)
+        answer_lines = _ANSWER.findall(text) if kind == "dapo" else []
+        answer = answer_lines[-1].strip().strip("$") if answer_lines else last_boxed(text)
         right = answer is not None and answer_check.equal(last_boxed(answer) or answer, task.label, ask)
     reward = 1.0 if right else -1.0 if kind == "dapo" else 0.0
     return RewardParts(reward, right, {**call_facts(trajectory), "correct": float(right)})
 
 
 def _golds(label: str) -> str | list[str]:
-    """The right answers of a label of Search-R1's rows, {"target": [...]}, or the label itself."""
+    """Return the right answers in a label of Search-R1's rows, {"target": [...]}, or the label itself."""
     with suppress(ValueError, RecursionError):
         table = json.loads(label)
         if isinstance(table, dict) and isinstance(table.get("target"), list):
@@ -88,7 +97,7 @@ def _golds(label: str) -> str | list[str]:
 
 
 def no_reward(source: Any) -> str:
-    """What is said of a row whose data source has no reward of verl's here."""
+    """Return the error message for a data source without a reward."""
     return (
         f"reward.name = 'verl': there is none of verl's own rewards here for data_source = {source!r}. Give the"
         " function that rewards such rows: reward.name = 'path/file.py:compute_score'."
