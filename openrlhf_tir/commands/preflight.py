@@ -58,7 +58,7 @@ from .checks.host import (
     check_writable,
     runs_here,
 )
-from .checks.learner import check_budget, check_lora, check_positions, check_routing
+from .checks.learner import check_budget, check_lora, check_lora_of_mixture, check_positions, check_routing
 from .checks.load_elsewhere import load_elsewhere
 from .checks.method import check_method
 from .checks.roles import check_roles
@@ -329,6 +329,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError(fault)
     check_positions(cfg, model)
     check_routing(cfg, model)
+    check_lora_of_mixture(cfg, model)
     check_lora(cfg, path)
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.layer import ParamWrapper
 from torch import nn
 
 from ..config.sections.learner import ALL_LINEAR, target_fault
@@ -112,6 +113,11 @@ def check_targets(model: nn.Module, targets: Sequence[str]) -> None:
         if not any(name == target or name.endswith(f".{target}") for name in layers):
             raise unmatched_target(target, model)
     for name, layer in layers.items():
+        if isinstance(layer, ParamWrapper):
+            raise ConfigError(
+                f"ds.lora.target_modules adapts {name!r}, which is part of a mixture's experts or router. LoRA trains"
+                " linear layers only. Name those of its attention, such as q_proj, k_proj, v_proj and o_proj."
+            )
         if not isinstance(layer.get_base_layer(), nn.Linear) or layer is model.get_output_embeddings():
             raise ConfigError(
                 f"ds.lora.target_modules names {name.rpartition('.')[2]!r}, which is"

@@ -118,6 +118,31 @@ def _routers_fault(model: Mapping[str, Any]) -> str | None:
     return unsupported(built)
 
 
+def check_lora_of_mixture(cfg: Config, model: Mapping[str, Any]) -> None:
+    """Check that LoRA leaves the experts of a mixture alone.
+
+    Args:
+        cfg: The configuration.
+        model: The model's config.json.
+
+    Raises:
+        ConfigError: All layers of a mixture are to be adapted. peft would adapt experts and routers as well, which are
+            no linear layers, and whose updates cannot be merged into what engines receive.
+    """
+    if not cfg.ds.lora.rank or cfg.ds.lora.target_modules != [ALL_LINEAR]:
+        return
+    try:
+        experts = Experts.of(model) if model else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return  # a damaged configuration, which the loading of the model reports
+    if experts is not None:
+        raise ConfigError(
+            f"ds.lora.target_modules = {ALL_LINEAR}, but {cfg.actor.model_name_or_path!r} is a mixture of experts, and"
+            " LoRA trains neither experts nor routers here. Name the layers of its attention: --ds.lora.target_modules"
+            " q_proj k_proj v_proj o_proj."
+        )
+
+
 def check_lora(cfg: Config, model: Path) -> None:
     """Check that every LoRA target is the name of a layer in the model's weight files.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.commands.checks.learner import check_routing
+from openrlhf_tir.commands.checks.learner import check_lora_of_mixture, check_routing
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 
@@ -61,3 +61,14 @@ def test_a_mixture_whose_routers_choose_otherwise_than_by_topk_is_refused_before
     check_routing(cfg, small_mixture("mixtral"))
     with pytest.raises(ConfigError, match=r"\[0, 1\]|PhimoeForCausalLM"):
         check_routing(cfg, small_mixture("phimoe"))
+
+
+@pytest.mark.parametrize(("targets", "is_refused"), [(["all-linear"], True), (["q_proj", "v_proj"], False)])
+def test_lora_of_all_layers_of_a_mixture_is_refused_before_it_is_loaded(targets, is_refused):
+    cfg = Config(ds={"lora": {"rank": 4, "target_modules": targets}}, actor={"model_name_or_path": "some"})
+    check_lora_of_mixture(cfg, {"model_type": "qwen2"})
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"ds\.lora\.target_modules.*q_proj"):
+            check_lora_of_mixture(cfg, small_mixture("mixtral"))
+    else:
+        check_lora_of_mixture(cfg, small_mixture("mixtral"))

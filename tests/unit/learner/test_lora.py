@@ -126,3 +126,18 @@ def test_targets_that_match_nothing_are_refused_with_those_that_would(directory,
 def test_the_models_input_and_output_are_no_targets(directory, target):
     with pytest.raises(ConfigError, match=rf"ds\.lora\.target_modules.*{target}"):
         policy(directory, target_modules=["q_proj", target])
+
+
+@pytest.mark.filterwarnings("ignore:.*_pattern keys:RuntimeWarning")
+def test_an_adapter_of_a_mixtures_experts_is_refused_with_the_layers_to_name():
+    """peft's all-linear adapts experts and routers as well, of which nothing could be merged for the engines."""
+    from peft import LoraConfig, get_peft_model
+
+    from openrlhf_tir.learner.lora import check_targets
+    from openrlhf_tir.toy.model import build_mixture
+
+    adapted = get_peft_model(build_mixture(0), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+    with pytest.raises(ConfigError, match=r"experts.*q_proj"):
+        check_targets(adapted, ["all-linear"])
+    attention = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    check_targets(get_peft_model(build_mixture(0), attention), ["q_proj", "v_proj"])
