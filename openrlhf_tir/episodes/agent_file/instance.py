@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from ...user_code import plugins
 from .llm_engine import RUN
 
 
@@ -40,15 +41,17 @@ def recorded(cls: type, deadlines: Deadlines) -> type:
                 if has_async_init:
                     await init(self)
                 result = await super().reset(states, **kwargs)
-            if not isinstance(result, dict) or not isinstance(result.get("observation"), str):
-                raise TypeError(f'reset returned {_show(result)}, not a dict with the text "observation"')
+            with _told_at(getattr(cls, "reset", None)):
+                if not isinstance(result, dict) or not isinstance(result.get("observation"), str):
+                    raise TypeError(f'reset returned {_show(result)}, not a dict with the text "observation"')
             return result
 
         async def step(self, states: dict[str, Any], **kwargs: Any) -> Any:
             start = time.monotonic()
             async with _deadline("step", deadlines):
                 result = await super().step(states, **kwargs)
-            check_step(result)
+            with _told_at(getattr(cls, "step", None)):
+                check_step(result)
             if run := RUN.get():
                 reward = float(result["rewards"].item())
                 call = {
@@ -64,6 +67,16 @@ def recorded(cls: type, deadlines: Deadlines) -> type:
     Recorded.__qualname__ = cls.__qualname__
     Recorded.__module__ = cls.__module__
     return Recorded
+
+
+@contextmanager
+def _told_at(method: Any) -> Iterator[None]:
+    """Have an error about what a method of the user's returned say where that method is: `place`, "file:line"."""
+    try:
+        yield
+    except TypeError as e:
+        e.place = plugins.location(method)  # type: ignore[attr-defined]
+        raise
 
 
 def check_step(result: Any) -> None:

@@ -106,7 +106,7 @@ class Worker:
         except user_code_errors() as e:
             outage = isinstance(e, Exception) and is_outage(e)
             trace = traceback_of(e, self.file)
-            reply = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {described(e)}"}
+            reply = {"error": f"{_place(e, self.file)}: {described(e)}"}
         details = {"calls": run.calls, "late": late, "outage": outage, "traceback": trace}
         self.send({"done": run.number, **details, **reply})
 
@@ -153,6 +153,11 @@ def _load_worker(start: Message, send: Callable[[Message], None]) -> Worker:
     from transformers import AutoTokenizer
 
     return Worker(executor, AutoTokenizer.from_pretrained(start["model"]), start, send)
+
+
+def _place(error: BaseException, file: str | None) -> str | None:
+    """Return "file:line" of an error: of the method whose result is wrong, else where it was raised, else the file."""
+    return getattr(error, "place", None) or plugins.raised_at(error, file) or file
 
 
 def _exit_with_actor(connection: socket.socket) -> None:

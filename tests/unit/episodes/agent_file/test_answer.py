@@ -112,6 +112,24 @@ async def test_steps_are_recorded_with_their_rewards():
     assert type(game).__name__ == "Game"
 
 
+async def test_what_a_method_returns_wrongly_is_told_at_that_method():
+    class Wrong(Game):
+        async def reset(self, states):
+            return None
+
+        async def step(self, states):
+            return {"rewards": 1.0, "environment_feedback": "", "done": True}
+
+    game = recorded(Wrong, DEADLINES)()
+    for call, method in (
+        (game.reset({"observation": "Q"}), Wrong.reset),
+        (game.step({"action_text": "A"}), Wrong.step),
+    ):
+        with pytest.raises(TypeError) as caught:
+            await call
+        assert caught.value.place == f"{__file__}:{method.__code__.co_firstlineno}"
+
+
 async def test_a_step_that_does_not_end_misses_its_deadline():
     with pytest.raises(CallLate, match=r"env\.step_timeout_s = 0\.01"):
         await recorded(Game, Deadlines(reset=60.0, step=0.01))().step({"action_text": "wait"})
