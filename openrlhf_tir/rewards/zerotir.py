@@ -1,16 +1,14 @@
-r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env/math/math_reward_tir.py; spec section
-3.
+r"""Compute ZeroTIR's reward with all its bonuses, and its metrics.
 
-    valid format and proper stop -> answer = max(rule, model verdict), else 0
+    valid format and proper stop ──> answer = max(rule, model verdict), else 0
     reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus
 
-(all but the first off by default).
+Only the first summand is on by default. The model verdict comes from an OpenAI-compatible server (option
+`verifier_url`), which is asked if the rule says no. Without a server it is 0.
 
-The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without
-one it is 0.
-
-`score` is the rule on plain facts, with the reference's constants in `OFFICIAL` and ours in `FIXED`. `zerotir` feeds it
-a Trajectory."""
+`score` applies the rule to plain facts, with the reference's constants in `OFFICIAL` and corrected ones in `FIXED`.
+`zerotir` applies it to a trajectory. Source: env/math/math_reward_tir.py; spec section 3.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +28,19 @@ from .context import RewardContext
 from .math_outcome import call_facts
 
 PAD = "<|endoftext|>"
-"""The padding of the models that the method trains; the reference takes it out of the response before all else."""
+"""Padding token of the models that the method trains. The reference removes it from the response before all else."""
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
 QUICK_CHARS = 10_000
-"""Characters whose repetition is measured in about a millisecond, less than it takes to ask another process (with
-OMP_NUM_THREADS=1, as Ray's workers have it: the library's threads wait for each other on busy cores)."""
+"""Length of a text whose repetition is measured in about a millisecond, which is less than a call of another process
+takes. (With OMP_NUM_THREADS=1, as in Ray's workers: the library's threads wait for each other on busy cores.)"""
 Verdict = float | None
-"""1.0 right, 0.0 wrong, None: the verifier failed. A model that says neither is -10000.0."""
+"""1.0: right; 0.0: wrong; None: the verifier failed; -10000.0: a model's reply that says neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The reference's environment variables; all off by default."""
+    """The settings that the reference reads from environment variables, all off by default."""
 
     format_reward: bool = False
     overlong: bool = False
@@ -52,13 +50,13 @@ class Flags:
     pattern_bonus: float = 0.0
     loose: bool = False
     official: bool = False
-    """Judge by the reference's rules, its slips included (OFFICIAL), on all of the response."""
+    """True: judge all of the response by the reference's rules, including its slips (OFFICIAL)."""
     max_tokens: int = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """The model beside the rule. Its token, if it wants one, is in the environment variable `verifier_token_env`."""
+    """The model that judges beside the rule. The environment variable `verifier_token_env` has its token, if any."""
 
     verifier_url: str
     verifier_model: str
@@ -67,7 +65,7 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Where the reference and we differ: its sign bug and keyword typos, its demand for a stop string."""
+    """Rules in which the reference has a sign bug, typing errors in keywords, and a need for a stop string."""
 
     template: Template
     keywords: dict[str, tuple[str, ...]]
@@ -80,10 +78,20 @@ FIXED = Rules(ZERO_V2, text_metrics.KEYWORDS, eos_is_stop=True)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one response. `errors[i]` is 1 where execution i failed; `num_tokens` of the whole response.
+    """One response.
 
-    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`. Padding is
-    left out of both."""
+    Attributes:
+        response: Its text. Blocks are counted in it. Padding is removed.
+        finish_reason: Why it ended.
+        num_tokens: Tokens of the whole response.
+        stop_strings: The stop strings of the request.
+        ended_by_eos: True if a sampled EOS ended it.
+        executions: [n] 1 for each execution of code.
+        errors: [n] 1 for each execution that failed.
+        graded: The text that is judged; None: all of it.
+        split: Splits a text into words.
+        count_tokens: Counts the tokens of a text.
+    """
 
     response: str
     finish_reason: str
@@ -101,9 +109,9 @@ class Facts:
 
 
 def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
-    r"""Return math-verify's verdict on \boxed{answer}, after a comparison of strings; of several golds one counts.
+    r"""Return 1.0 if the answer equals a gold answer as a string, or as Math-Verify reads it in \boxed{}; else 0.0.
 
-    An answer that it cannot parse is wrong.
+    An answer that Math-Verify cannot parse is wrong.
     """
     parsed = symbolic.parse_boxed(answer)
     if len(parsed) < 2:
@@ -113,7 +121,7 @@ def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
 
 
 def finish(facts: Facts, rules: Rules) -> str:
-    """The finish reason that counts: "truncated" for whatever neither hit the length limit nor stopped properly."""
+    """Return the finish reason that counts: "truncated" if the response neither stopped properly nor was too long."""
     stopped = any(s in facts.response[-STOP_WINDOW:] for s in facts.stop_strings) or (
         rules.eos_is_stop and facts.ended_by_eos
     )
@@ -123,7 +131,15 @@ def finish(facts: Facts, rules: Rules) -> str:
 def score(
     facts: Facts, flags: Flags, rules: Rules, judge: Callable[[str], tuple[Verdict, Verdict]], ask: Ask = on_the_spot
 ) -> dict[str, Any]:
-    """The reference's record of one sample; "rewards" is the reward. `judge(text)`: (rule, model) verdicts."""
+    """Return the reference's metrics of one response; "rewards" is the reward.
+
+    Args:
+        facts: The response.
+        flags: The settings.
+        rules: The reference's rules, or the corrected ones.
+        judge: Returns the verdicts of the rule and of the model on a text.
+        ask: Computes slow metrics; see rewards/__init__.py.
+    """
     text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
     template = rules.template.loose() if flags.loose else rules.template
     valid, format_reward = template.score(without_end_marks(text), facts.count_tokens)
@@ -160,7 +176,7 @@ def score(
         "rule_eval_fails": float(rule is None),
         "model_eval_fails": float(model is None),
         "graded_text": graded_text,
-        # 1 = bad; the reference also says so of a good format that did not stop
+        # 1 means bad. In the reference a good format without a proper stop is bad as well.
         "format_answer": float(graded_text is None),
         "more_boxed": 0.0,  # the reference counts with a greedy pattern, which never matches twice
         "no_boxed": float(not has_box(answer_span(text))),
@@ -188,10 +204,11 @@ def score(
 
 
 def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """options: those of `Flags` and of `Verifier`; `context.format` "answer" implies `loose`.
+    """Score one response. The options are the fields of `Flags` and `Verifier`; reward.format "answer" implies `loose`.
 
-    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`. `model_rewards` is 1 where
-    only the model accepts: it is not asked about what the rule accepts, since the better verdict counts.
+    Returns:
+        Its parts are all numbers of `score`, those of `call_facts`, correct and format_ok. `model_rewards` is 1 only
+        for answers that the rule rejects and the model accepts: the model is not asked about others.
     """
     flags, verifier = _flags(context)
     errors = [int(c.outcome != "ok") for c in trajectory.calls]
@@ -199,7 +216,7 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         response=trajectory.text,
         finish_reason=trajectory.finish_reason,
         num_tokens=trajectory.response_tokens,
-        # The engine says why it stopped, so that nothing needs to be looked for in the text.
+        # The engine says why it stopped, so that the text need not be searched for a stop string.
         ended_by_eos=trajectory.finish_reason == "stop",
         executions=[1] * len(errors),
         errors=errors,
@@ -238,6 +255,11 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
 
 
 def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
+    """Return the settings in a reward's options.
+
+    Raises:
+        ConfigError: An option is unknown, or the verifier's URL or model is missing.
+    """
     flags, verifier = ({f.name for f in fields(kind)} for kind in (Flags, Verifier))
     options = dict(context.options)
     for name in options:
@@ -245,11 +267,11 @@ def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
             raise unknown(
                 "reward.options key", name, flags | verifier, "These are the options of reward.name = 'zerotir'."
             )
-    asked = {name: str(options.pop(name)) for name in verifier & set(options)}
-    if bool(asked.get("verifier_url")) != bool(asked.get("verifier_model")):
+    of_verifier = {name: str(options.pop(name)) for name in verifier & set(options)}
+    if bool(of_verifier.get("verifier_url")) != bool(of_verifier.get("verifier_model")):
         raise ConfigError(
             "reward.options.verifier_url and reward.options.verifier_model go together: "
-            f"{asked}. Give the server's base URL, http://host:port/v1, and the name of the model that it serves."
+            f"{of_verifier}. Give the server's base URL, http://host:port/v1, and the name of the model that it serves."
         )
     settings = Flags(**{"loose": context.format == "answer", **options})
-    return settings, Verifier(**asked) if asked.get("verifier_url") else None
+    return settings, Verifier(**of_verifier) if of_verifier.get("verifier_url") else None

@@ -1,8 +1,7 @@
-"""Answer text: Trajectory -> what the model itself wrote -> format verdict and the answer in it. Strings only, no
-mathematics.
+"""Find the answer in what the model itself wrote, and check the format. Strings only, no mathematics.
 
-Text that the environment produced, and python and output blocks that the model wrote, never hold an answer: a box that
-code prints is no statement of the model.
+Text of the environment, and python and output blocks that the model wrote, never hold an answer: a box that code prints
+is no statement of the model.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import NamedTuple
 from ...types import Trajectory
 
 MAX_TRAILING = 5
-"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, not known here."""
+"""Words and marks that may follow </answer>. The reference counts tokens of its tokenizer, which is not known here."""
 
 END_MARKS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>", "<pad>")
-"""How end-of-sequence and padding tokens read where a tokenizer does not leave them out of the text."""
+"""Texts of end-of-sequence and padding tokens, for tokenizers that do not leave them out."""
 MAX_END_MARKS = 64
 
 _FENCED = re.compile(r"```(?:python|output).*?```", re.DOTALL)
@@ -26,26 +25,27 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Answer(NamedTuple):
-    """`text` is the content of the last box where `ok`, else None."""
+    """Whether a text has the format, and the content of its last box (None without the format)."""
 
     ok: bool
     text: str | None
 
 
 def model_text(trajectory: Trajectory) -> str:
-    """What the model wrote, in order."""
-    return "".join(s.text for s in trajectory.segments if s.source == "model")
+    """Return what the model wrote, in order."""
+    return "".join(segment.text for segment in trajectory.segments if segment.source == "model")
 
 
 def without_code(text: str) -> str:
+    """Return a text without its python and output blocks."""
     return _FENCED.sub("", text)
 
 
 def without_end_marks(text: str) -> str:
-    """`text` without END_MARKS at its end (at most MAX_END_MARKS of them), and without the white space around these."""
+    """Return a text without END_MARKS at its end (at most MAX_END_MARKS), and without the white space around these."""
     for _ in range(MAX_END_MARKS):
         bare = text.rstrip()
-        mark = next((m for m in END_MARKS if bare.endswith(m)), None)
+        mark = next((end_mark for end_mark in END_MARKS if bare.endswith(end_mark)), None)
         if mark is None:
             break
         text = bare.removesuffix(mark)
@@ -53,14 +53,16 @@ def without_end_marks(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} whose braces close, at any depth; escaped braces do not nest. One pass."""
-    opened: list[int | None] = []  # per open brace: where the content of a box starts, None for other braces
-    start = end = -1
+    r"""Return the content of the last \boxed{...} whose braces close, at any depth. Escaped braces do not nest."""
+    opened: list[int | None] = []  # for each open brace: where the content of its box starts, None for other braces
+    start = -1
+    end = -1
     for m in _BRACES.finditer(text):
         if m[0] == "}":
             box = opened.pop() if opened else None
             if box is not None and box > start:
-                start, end = box, m.start()
+                start = box
+                end = m.start()
         elif m[0].endswith("{") and m[0] != "\\{":
             opened.append(m.end() if len(m[0]) > 1 else None)
     return text[start:end] if start >= 0 else None
@@ -86,11 +88,12 @@ def open_boxed(text: str) -> str | None:
 
 
 def count_words(text: str) -> int:
+    """Return the number of words and marks."""
     return len(_WORD.findall(text))
 
 
 def find_answer(text: str, format: str) -> Answer:
-    r"""The answer of model text in one of the formats of `config.Reward.format`.
+    r"""Find the answer in a model's text, in one of the formats of `config.Reward.format`.
 
     think_answer  exactly one </think>, then exactly one <answer>...\boxed{}...</answer>, at most MAX_TRAILING words
                   after it

@@ -1,4 +1,4 @@
-"""Code in text, as ZeroTIR reads it: response -> program. Source: env/math/extract_code.py of the reference."""
+"""Read the code in a response as ZeroTIR does. Source: env/math/extract_code.py of the reference."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ OUTPUT_BLOCK = re.compile(r"```output\n(.*?)```", re.DOTALL)
 
 
 def extract_code(text: str) -> str:
-    """All closed python blocks as one program, "" if there is none. Earlier blocks lose their top-level lines that
-    print.
+    """Return all closed python blocks as one program; "" if there is none.
 
-    As in the reference, what precedes the first python fence counts as well where some other fence ends it.
+    All blocks but the last lose their top-level lines that print. As in the reference, text before the first python
+    fence counts as well if another fence ends it.
     """
     closed = [part.split("```", 1)[0].strip() for part in text.split("```python") if "```" in part]
-    blocks = [b for b in closed if b]
+    blocks = [block for block in closed if block]
     if not blocks:
         return ""
     kept = [line for block in blocks[:-1] for line in block.split("\n") if _keeps(line)]
@@ -24,14 +24,16 @@ def extract_code(text: str) -> str:
 
 
 def _keeps(line: str) -> bool:
+    """Return True unless the line prints at the top level."""
     return line.startswith(("    ", "import", "def ")) or "print(" not in line
 
 
 def has_code(text: str) -> bool:
+    """Return True if there is a closed python block with code."""
     return bool(extract_code(text))
 
 
 def block_pattern_score(text: str) -> float:
-    """Return -0.1 where not every python block is followed by an output block, else 0; no reward of the reference."""
+    """Return -0.1 if a python block is not followed by an output block, else 0. The reference has no such reward."""
     blocks = len(PYTHON_BLOCK.findall(text))
     return -0.1 if blocks and blocks != len(_RUN.findall(text)) else 0.0

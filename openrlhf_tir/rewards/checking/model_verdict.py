@@ -1,11 +1,11 @@
-"""Model verdict: a language model says whether an answer is the gold answer. One chat request to an OpenAI-compatible
-server.
+"""Let a language model judge whether an answer is the gold answer, by one chat request to an OpenAI-compatible server.
 
-    (url, model, question, answer, gold) -> 1.0 Correct | 0.0 Incorrect, or words that are neither
+    (url, model, question, answer, gold) ──> 1.0: Correct; 0.0: Incorrect, or a reply that says neither
 
-As xVerify does for ZeroTIR (arXiv 2505.07773, section 3), in our own words. It blocks, so it is asked for through a
-reward's `ask`. A server that is down, slow or says nothing readable is tried again within the deadline; then it is a
-VerifierError: the sample fails and is no 0."""
+xVerify does so for ZeroTIR (arXiv 2505.07773, section 3); the prompt is our own. The request blocks, so it goes through
+a reward's `ask`. A server that is down, slow or gives no readable reply is tried again within the deadline. After that
+a VerifierError fails the sample, which does not get a reward of 0.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...waiting.backoff import backoff_s, jittered
 
 CHAT = "/chat/completions"
 MOST_CHARS = 4000
-"""Characters that are shown of the question, from its start, and of the answer, to its end, where the final one is."""
+"""Characters of the question, from its start, and of the answer, up to its end, that the model sees."""
 MOST_TOKENS = 256
-"""Length of the reply: a verdict, or a short thought and a verdict."""
+"""Tokens of the reply at most: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
 FIRST_PAUSE_S = 0.5
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 SHARE = 0.9
-"""The part of the deadline that is ours: we say what the server did before the worker is killed for being late."""
+"""Share of the deadline that is used, so that the error says what the server did before the worker is killed."""
 
 PROMPT = """Compare a candidate's final answer with the reference answer of a problem. Do not solve the problem.
 They agree if they are the same value or expression, however written: \
@@ -49,7 +49,11 @@ _WORD = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
 
 
 def verdict(url: str, model: str, token_env: str, question: str, answer: str, gold: str, deadline_s: float) -> float:
-    """`token_env` names the environment variable with the bearer token, if there is one. Raises VerifierError."""
+    """Return 1.0 if the model finds the answer right, else 0.0; `chat` has the arguments.
+
+    Raises:
+        VerifierError: The model gave no reply in time, or refused the request.
+    """
     content = PROMPT.format(question=question[:MOST_CHARS], answer=answer[-MOST_CHARS:], gold=gold[:MOST_CHARS])
     return read(chat(url, model, token_env, content, deadline_s))
 
@@ -95,7 +99,8 @@ def chat(
 
 
 def read(reply: str) -> float:
-    """The last verdict in the words of the model; 0.0 without, as the reference's NONE: the rule alone decides."""
+    """Return the last verdict in a model's reply; 0.0 if there is none, so that the rule alone decides, as in the
+    reference."""
     words = list(_WORD.finditer(reply))
     return float(bool(words) and words[-1][1] is None)
 

@@ -1,5 +1,4 @@
-"""Text metrics of ZeroTIR: text -> number. Repetition by characters and by words, keywords, and the soft length
-penalty.
+"""Compute ZeroTIR's metrics of a text: repetition by characters and by words, keywords, and the soft length penalty.
 
 Sources: env/common/{repeatness,repetition_penalty_reward,key_pattern,length_penalty}.py of the reference; DAPO (arXiv
 2503.14476) equation 13 for the length penalty.
@@ -27,13 +26,16 @@ OFFICIAL_KEYWORDS: dict[str, tuple[str, ...]] = {
     "reflection": (*(w for w in REFLECTION if w not in ("re-think", "recheck")), "re-thinkrecheck"),
     "new_idea": (*(w for w in NEW_IDEA if w != "wait"), " wait"),
 }
-"""The keywords as the reference has them: a missing comma joins two words, and " wait" begins with a space, so that it
-must follow a mark."""
+"""The reference's keywords. A missing comma joins two of them, and " wait" begins with a space, so that it must follow
+a mark."""
 
 
 def repeatness(text: str) -> float:
-    """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; near 1: a loop."""
-    from pydivsufsort import divsufsort, kasai  # where it is needed: the rest is imported without the `cpu` extra
+    """Return how much a text repeats itself, in [0, 1]. A value near 1 is a loop.
+
+    It is 2 * (sum of the longest common prefixes of neighbouring suffixes) / (n (n + 1)) for n characters.
+    """
+    from pydivsufsort import divsufsort, kasai  # imported here, since the other functions do without the `cpu` extra
 
     n = len(text)
     if n <= 1:
@@ -44,23 +46,24 @@ def repeatness(text: str) -> float:
 
 
 def _codes(text: str) -> np.ndarray:
-    """[n] a number for each character, in bytes where those suffice."""
+    """Return [n] a number for each character, as bytes if these suffice."""
     if text.isascii():
-        return np.frombuffer(bytearray(text.encode()), np.uint8)  # the library wants memory that may be written
+        return np.frombuffer(bytearray(text.encode()), np.uint8)  # the library needs writable memory
     symbols, codes = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
     return codes.astype(np.uint8 if len(symbols) <= 256 else np.uint32)
 
 
 def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:
-    """Share of the n-grams that occurred before: 1 - distinct / all; 0 for fewer than n words."""
+    """Return the share of n-grams that occurred before: 1 - distinct / all; 0 for fewer than n words."""
     grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -> dict[str, float]:
-    """1.0 per kind of keyword that occurs as a whole word, ignoring case.
+    """Return 1.0 for each kind of keyword that occurs as a whole word, ignoring case, and 0.0 for the others.
 
-    Only ASCII letters, digits and "_" are word characters, a match uses up the mark after it, as in flashtext."""
+    Only ASCII letters, digits and "_" are word characters, and a match consumes the mark after it, as in flashtext.
+    """
     kind_of = {word: kind for kind, words in keywords.items() for word in words}
     found = {kind_of[m[1]] for m in _any_of(tuple(kind_of)).finditer(text.lower())}
     return {kind: float(kind in found) for kind in keywords}
@@ -68,10 +71,11 @@ def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -
 
 @lru_cache
 def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern that matches each of the words."""
     longest_first = "|".join(re.escape(w) for w in sorted(words, key=len, reverse=True))
     return re.compile(rf"(?<![a-z0-9_])({longest_first})(?:[^a-z0-9_]|$)")
 
 
 def soft_overlong(length: int, max_length: int, cache: int = 512) -> float:
-    """0 up to max_length - cache tokens, then linear, -1 from max_length on."""
+    """Return the length penalty: 0 up to max_length - cache tokens, then linear, -1 from max_length on."""
     return max(-1.0, min(0.0, (max_length - cache - length) / cache))

@@ -1,11 +1,13 @@
-r"""ZeroTIR's format score: response text -> (valid, reward). Four templates of one rule, from
-env/common/zero_template_format_score.py.
+r"""Compute ZeroTIR's format score. Four templates share one rule.
+
+Source: env/common/zero_template_format_score.py.
 
     no <answer>...</answer>                     missing        (-3)
     no \boxed{} in it                           unboxed        (-2)
     a tag not exactly once                      -1
     more than 5 tokens after </answer>          trailing       (-0.5, or +0.5 by a sign bug of the reference's ZERO_TIR)
-Validity counts always; the reward only where the format reward is switched on.
+
+The validity always counts, the reward only if the format reward is on.
 """
 
 from __future__ import annotations
@@ -17,20 +19,23 @@ from .answer_text import MAX_TRAILING, count_words
 
 
 def answer_span(response: str) -> str:
-    """From the first <answer> to the last </answer>; "" where there is no such block."""
+    """Return the text from the first <answer> to the last </answer>; "" if there is no such block."""
     _, opened, rest = response.partition("<answer>")
     block, closed, _ = rest.rpartition("</answer>")
     return opened + block + closed if opened and closed else ""
 
 
 def has_box(block: str) -> bool:
-    r"""A \boxed{ and a brace that closes after it. As the reference's greedy pattern, even after a later </answer>."""
+    r"""Return True if there is a \boxed{ and a closing brace after it.
+
+    As in the reference's greedy pattern, the brace may follow a later </answer>.
+    """
     return "}" in block.partition("\\boxed{")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What one prompt template demands and what its violations cost."""
+    """What a prompt template demands, and what each violation costs."""
 
     tags: tuple[str, ...] = ("</think>", "<answer>", "</answer>")
     boxed: bool = True
@@ -40,11 +45,11 @@ class Template:
     trailing: float = -0.5
 
     def loose(self) -> Template:
-        """Without </think>: the reference's USE_TIR_FORMAT_LOOSE."""
+        """Return the template without </think>, which is the reference's USE_TIR_FORMAT_LOOSE."""
         return replace(self, tags=("<answer>", "</answer>"))
 
     def score(self, response: str, count_tokens: Callable[[str], int] = count_words) -> tuple[bool, float]:
-        """Returns (valid, format reward)."""
+        """Return whether a response is valid, and its format reward."""
         block = answer_span(response)
         if not block:
             return False, self.missing
@@ -65,4 +70,4 @@ TEMPLATES: dict[str, Template] = {
     "ZERO_TIR_LOOSE": ZERO_TIR.loose(),
     "think_answer_pattern": replace(ZERO_V2, boxed=False, missing=-2.0),
 }
-"""The reference's templates, as they are."""
+"""The reference's templates."""
