@@ -66,7 +66,7 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     # as a kill leaves it
     (directory / "items.jsonl").write_text("".join(f"{line}\n" for line in lines[:20]) + lines[20][:40])
     again = command(*words, cwd=tmp_path)
-    assert again.returncode == 0 and "20 of 30 problems" in again.stdout, again.stdout[-3000:] + again.stderr[-3000:]
+    assert again.returncode == 0 and "20 of 30 problems" in again.stderr, again.stdout[-3000:] + again.stderr[-3000:]
     after = (directory / "items.jsonl").read_text().splitlines()
     assert after[:20] == lines[:20] and sorted(json.loads(line)["index"] for line in after) == list(range(30))
 
