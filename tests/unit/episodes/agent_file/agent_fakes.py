@@ -36,7 +36,7 @@ class AgentExecutor:
         if label == "raise":
             raise KeyError("nothing there")
         if label == "die":
-            os._exit(7)
+            os.kill(os.getpid(), 9)
         if label == "block":
             time.sleep(3600)
         if label == "wait":
