@@ -49,6 +49,8 @@ class RemoteRank:
     def _call(self, method: str, *args: Any) -> Any:
         with self._one_call:
             self._connection.send((method, args))
+            if not self._connection.poll(START_S):
+                raise TimeoutError(f"{method} of the learner: no answer within {START_S:g} s")
             done, result = self._connection.recv()
         if not done:
             raise RuntimeError(f"{method} of the learner: {result}")
@@ -75,7 +77,6 @@ def config(args: argparse.Namespace) -> Any:
     settings["train"]["share_gpus"] = True
     settings["vllm"] |= {
         "kv_cache_mib": 128 if args.cpu else KV_CACHE_MIB,
-        "packed_logprobs": False,
         "sync_bucket_mib": args.bucket_mib,
     }
     return Config.model_validate(settings)

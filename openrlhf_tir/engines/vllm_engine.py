@@ -128,6 +128,7 @@ class VllmEngine:
         self._push_map_s = 0.0
         """Seconds that the last mapping of the learner's memory took, before the pause."""
         self._keeps_kv = cfg.pipeline.keeps_kv
+        self._returns_experts = cfg.rollout.routing_replay
         self._slots = cfg.vllm.max_num_seqs
         self._misloaded = False
         """The last push is frozen because its read-back failed; another one may begin."""
@@ -242,6 +243,9 @@ class VllmEngine:
                 f"Request {request_id} has tokens of a push that was not proved; the same version was pushed again."
             )
         completion = live.completion(final.outputs[0])
+        if self._returns_experts and completion.experts is None and completion.finish_reason != "abort":
+            self.broken = "vLLM returned no experts of its tokens, which rollout.routing_replay needs"
+            raise EngineError(self.broken)
         if not score_prompt:
             return completion
         scored = final.prompt_logprobs
@@ -311,7 +315,9 @@ class VllmEngine:
 
     async def abort(self, request_id: str) -> None:
         """See RolloutEngine."""
-        if self.inbox is not None and not self._paused:
+        if self.inbox is not None and self._paused:
+            await self._let_arrive()  # the tokens that left vLLM's process before the pause was complete
+        elif self.inbox is not None:
             await self._end_with_all_tokens(request_id)
         await within(self._unresponsive, self._llm.abort([request_id]), f"The abort of request {request_id}")
 
@@ -325,9 +331,9 @@ class VllmEngine:
         internal_ids = list(llm.output_processor.external_req_ids.get(request_id, ()))
         if not internal_ids:
             return  # it has ended, or has not begun
-        await llm.engine_core.abort_requests_async(internal_ids)
         with contextlib.suppress(TimeoutError):
             async with awake_timeout(LAST_TOKENS_S):
+                await llm.engine_core.abort_requests_async(internal_ids)
                 while any(internal_id in llm.output_processor.request_states for internal_id in internal_ids):
                     await asyncio.sleep(POLL_S)
 

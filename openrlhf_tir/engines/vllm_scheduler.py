@@ -103,7 +103,7 @@ class PackingScheduler(Scheduler):
             self._keep(outputs, lists, row_of)
         if self._packed:
             self._hand_over(outputs, everything=self._pausing or time.monotonic() - self._handed_over_at >= HOLD_S)
-            self._forget_finished()
+        self._forget_finished()
         return outputs
 
     def _keep(self, outputs: dict[int, EngineCoreOutputs], lists: LogprobsLists, row_of: dict[str, int]) -> None:

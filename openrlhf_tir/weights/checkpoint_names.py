@@ -47,10 +47,16 @@ class CheckpointNames:
 
         try:
             config = AutoConfig.from_pretrained(source)
-            return cls() if config.model_type in JOINED else cls.of_config(config)
         except Exception as error:
             # transformers may not know the model, or only with code of its own. Then its names are the checkpoint's.
             log.info("Pushed tensors of %s keep the learner's names: %s", source, error)
+            return cls()
+        if config.model_type in JOINED:
+            return cls()
+        try:
+            return cls.of_config(config)
+        except Exception as error:
+            log.warning("Pushed tensors of %s keep the learner's names, which vLLM may not load: %s", source, error)
             return cls()
 
     @classmethod

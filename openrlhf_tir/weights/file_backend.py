@@ -97,13 +97,14 @@ class WorkerExtension:
         start = time.monotonic()
         exposed = buckets_of(buckets)
         first = engine.exposed_push != push
+        whole = first and not remaining
         if first and self._weight_update_active:  # type: ignore[attr-defined]
             self.begin_again()  # the learner of another push was lost between two buckets
         elif first:
-            engine.layer_by_layer = not engine.can_load_in_place
+            # A push of several calls cannot be loaded a second time: its first buckets are overwritten by then.
+            engine.layer_by_layer = not (whole and engine.can_load_in_place)
             self.start_weight_update()  # type: ignore[attr-defined]
         begun = time.monotonic()
-        whole = first and not remaining
         self._load_buckets(push, exposed, whole=whole)
         report = None
         if not remaining:
@@ -257,6 +258,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def receive_weights(self, update_info: FileUpdate) -> None:
         self.path = update_info.path
         self._exposed = None
+        self._copy_plan = None  # else memory which is no longer exposed would be kept mapped
         self.model.load_weights(self.names(_tensors(update_info.path)))
 
     def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
@@ -320,6 +322,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         Layers that have received all of their weights keep the new ones; the others get their old weights back.
         """
         self.readback.forget()
+        self._copy_plan = None
         self.exposed_push = None
         if self.layer_by_layer:
             for layer in self.model.modules():

@@ -142,6 +142,35 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
     assert len(outputs) < tokens / 2
 
 
+async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_handed_over(engine, prompt, monkeypatch):
+    """One that ends by an EOS before the pause shows nothing."""
+    sampled = 0
+    unpack = engine.inbox.unpack
+
+    def count(step) -> None:
+        nonlocal sampled
+        sampled += sum(len(output.new_token_ids) for output in step)
+        unpack(step)
+
+    monkeypatch.setattr(engine.inbox, "unpack", count)
+    for seed in range(20):
+        sampled = 0
+        task = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=seed), request_id=f"late{seed}"))
+        while not engine.progress().get(f"late{seed}"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        await engine.pause()
+        try:
+            await engine.abort(f"late{seed}")
+            completion = await task
+        finally:
+            await engine.resume()
+        if completion.finish_reason == "abort":
+            break
+    assert completion.finish_reason == "abort"
+    assert len(completion.token_ids) == sampled > 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "engine_args"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..services import Services
 
 CONCURRENT_GROUPS = 32
-"""Groups that run at the same time, at least: an environment may take longer than the engine."""
+"""Fewest groups that run at the same time. While some wait for an environment, the others keep an engine busy."""
 EVAL_EPOCH = -1
 """Epoch in the keys of evaluation groups."""
 ACTOR_RETRIES = 120

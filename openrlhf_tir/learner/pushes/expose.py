@@ -43,7 +43,6 @@ def expose_weights(
     try:
         exposer.reserve(items)
     except (RuntimeError, OSError, ValueError, TypeError) as error:
-        exposer.release()
         fault = reason_of(error)
     for number in range(first, end):
         params = [p for weight in parts[number] for p in weight.gathered]
@@ -54,4 +53,6 @@ def expose_weights(
                     exposed.append(exposer.fill(number, items[number], tensors))
                 except RuntimeError as error:
                     fault = reason_of(error)
+    if fault is not None:
+        exposer.release()  # the transport pushes by file from now on
     return Exposed(push, exposed if fault is None else [], len(parts) - end, fault)

@@ -15,7 +15,7 @@ import torch
 from ...types import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ..broadcast.stream import Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
-from .sharing import device_name, shared_buffer, synchronise
+from .sharing import cuda_handle, device_name, shared_buffer, synchronise
 
 TRIAL_BYTES = 1 << 16
 
@@ -31,9 +31,14 @@ class Exposer:
         self._trial: torch.Tensor | None = None
 
     def trial(self) -> Exposed:
-        """Expose random bytes, with which an engine finds out whether it can map this device's memory."""
+        """Expose random bytes, with which a new engine finds out whether it can map this device's memory.
+
+        The buffers get new handles, because an engine that has ended may have released the old ones.
+        """
         name = f"trial {uuid.uuid4().hex}"
         try:
+            if self.device.type == "cuda":
+                self._handles = [cuda_handle(slot) for slot in self._slots]
             self._trial, handle = shared_buffer(TRIAL_BYTES, self.device)
             self._trial.random_(0, 256)
             bucket = self._bucket([Item("trial", "U8", (TRIAL_BYTES,))], self._trial, handle)

@@ -45,8 +45,17 @@ def shared_buffer(size: int, device: torch.device) -> tuple[torch.Tensor, bytes]
     """
     if device.type == "cuda":
         buffer = torch.empty(size, dtype=torch.uint8, device=device)
-        return buffer, bytes(ForkingPickler.dumps(reduce_tensor(buffer)))
+        return buffer, cuda_handle(buffer)
     return _cpu_stand_in(size)
+
+
+def cuda_handle(buffer: torch.Tensor) -> bytes:
+    """Return a new handle of a buffer on a GPU.
+
+    torch counts one release for each handle. A process that ends releases those that it has mapped, and only one that
+    maps a handle for the first time counts again, so a newcomer needs a handle of its own.
+    """
+    return bytes(ForkingPickler.dumps(reduce_tensor(buffer)))
 
 
 def synchronise(device: torch.device) -> None:

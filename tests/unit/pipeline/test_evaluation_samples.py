@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
+from openrlhf_tir.cluster.jobs.evaluate import evaluate, groups_at_once, summarise
 from openrlhf_tir.cluster.jobs.main import _as_json
 from openrlhf_tir.cluster.jobs.measured import HeldOut, evaluation_row, scores
+from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
@@ -132,3 +133,11 @@ async def test_a_group_that_fails_does_not_end_the_others():
 
     figures = await evaluate(Pool(), TASKS, EvalMode(2, 0.0))
     assert (figures.failed, figures.samples) == (2, 198)
+
+
+@pytest.mark.parametrize(
+    ("engines", "slots", "samples", "groups"), [(1, 64, 8, 32), (4, 512, 8, 256), (4, 512, 1, 2048)]
+)
+def test_an_evaluation_fills_all_engines_and_runs_at_least_32_groups(engines, slots, samples, groups):
+    cfg = Config.model_validate({"vllm": {"num_engines": engines, "max_num_seqs": slots}})
+    assert groups_at_once(cfg, samples) == groups
