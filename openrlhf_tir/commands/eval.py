@@ -76,6 +76,9 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
         )
     items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
     with run_lock(items):  # Two commands would sample and append the same problems.
+        if args.suite and "eval.dataset" not in args.overrides:
+            # What a recipe evaluates during its run is not asked for here.
+            cfg = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"dataset": None})})
         planned = plan(cfg, args.suite, args.suites_dir, items, args.sweep)
         check(planned.cfg, training=False, data=not args.suite)
         from ..cluster.jobs.main import evaluate_suites

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,10 +70,11 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
     async def go() -> tuple[EvalResult, EvalResult]:
         tasks = load_inputs(cfg, training=False).held_out
         model = cfg.actor.model_name_or_path
-        async with running_services(cfg, model=model, learner=False, console=_progress_console()) as services:
+        async with running_services(cfg, model=model, learner=False) as services:
             return await evaluate_held_out(services, cfg, tasks, model)
 
-    sampled, greedy = _run(go())
+    with _progress():
+        sampled, greedy = _run(go())
     text = json.dumps({"sampled": _as_json(sampled), "greedy": _as_json(greedy)}, indent=2, allow_nan=False)
     if out:
         out.write_text(text + "\n")
@@ -81,9 +82,10 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
     return sampled, greedy
 
 
-def _progress_console() -> Console:
-    """Return where a command that prints its result shows its progress: a pipe or a file gets the result alone."""
-    return Console(stderr=not sys.stdout.isatty())
+def _progress() -> AbstractContextManager[Any]:
+    """Return a context in which all that is printed is progress: in a pipe or a file it goes to standard error, so
+    that standard output has the result alone."""
+    return nullcontext() if sys.stdout.isatty() else redirect_stdout(sys.stderr)
 
 
 def _as_json(result: EvalResult) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     async def go() -> list[Evaluated]:
         tasks = tasks_of(plan)
         model = cfg.actor.model_name_or_path
-        async with running_services(cfg, model=model, learner=False, console=_progress_console()) as services:
+        async with running_services(cfg, model=model, learner=False) as services:
             return await evaluate_plan(services, plan, tasks)
 
     console = Console()
@@ -110,7 +112,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
         console.width = PIPE_WIDTH
     for line in dict.fromkeys(fact for evaluated_set in plan.sets for fact in evaluated_set.facts):
         console.print(line, soft_wrap=True, highlight=False)
-    results = _run(go())
+    with _progress():
+        results = _run(go())
     if out:
         out.write_text(json.dumps(as_json(plan, results), indent=2) + "\n")
     console.print(table(plan, results))

@@ -53,3 +53,11 @@ def test_the_list_names_every_suite_with_its_source(capsys, name):
     assert main(["eval", "--list-suites"]) == 0
     printed = capsys.readouterr().out
     assert name in printed and SUITES[name].source in printed and SUITES[name].shape in printed
+
+
+def test_the_held_out_rows_of_a_recipe_give_way_to_a_suite_and_those_of_a_flag_do_not(capsys, tmp_path):
+    (tmp_path / "r.toml").write_text('[eval]\ndataset = "x.jsonl"\n')
+    words = ("--recipe", str(tmp_path / "r.toml"), "--model", "m", "--run-dir", str(tmp_path / "r"))
+    words += ("--suite", "aime24", "--suites-dir", str(tmp_path))
+    assert "--suite aime24=FILE" in said(capsys, *words)
+    assert "both given" in said(capsys, *words, "--eval.dataset", "y.jsonl")
