@@ -188,6 +188,8 @@ class EnvServer:
         self.env = e
         self.port = 0
         self.process: asyncio.subprocess.Process | None = None
+        self._log_begins = 0
+        """Where the log of the present process begins in the log of all."""
         self._begun = False
         """True if `begin` has started the process and `start` has not waited for it yet."""
         self.log = log_file(cfg, e)
@@ -259,6 +261,7 @@ class EnvServer:
             "--die-with-parent", str(os.getpid()),
         ]  # fmt: skip
         args += server_flags(self.env)
+        self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", server_module(self.env), *args)
             # In its own session it does not get signals to our process group (timeout, Slurm, Ctrl-C): the run winds
@@ -293,7 +296,8 @@ class EnvServer:
         while True:
             code = await self._running().wait()
             why = f"the {self.env.name} environment server ended with code {code}"
-            if (place := crash_place(self.log.read_text(errors="replace"), self.env.env.file)) is not None:
+            said = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
+            if (place := crash_place(said, self.env.env.file)) is not None:
                 why += f", in {place}"
             log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             try:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import errors
 from ..config import Config
 from ..config.settings import to_toml
 from ..errors import ConfigError, DataError, DeadlineMissed, Diverged, InfraError, Stopped, Unavailable
@@ -32,7 +33,16 @@ POLL_S = 0.5
 """Seconds between two looks at the fine-tuning's process."""
 CLOSE_S = 60.0
 """Seconds that a stopped fine-tuning may take beyond train.stop_grace_s, to end Ray."""
-PASSED_ON = (ConfigError, DataError, Diverged, Stopped, Unavailable)
+PASSED_ON = (
+    ConfigError,
+    DataError,
+    errors.CheckpointDamaged,
+    Diverged,
+    errors.MethodBroken,
+    errors.Unproductive,
+    Stopped,
+    Unavailable,
+)
 """Errors of `sft` that are this process's errors too. All others are faults of the infrastructure."""
 
 
@@ -61,10 +71,10 @@ def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
     """
     directory = cfg.run_dir / DIRECTORY
     model = directory / MODEL
-    if cfg.train.overwrite and not cfg.train.resume:
-        shutil.rmtree(directory, ignore_errors=True)
+    if cfg.train.overwrite and not cfg.train.resume and directory.exists():
+        shutil.rmtree(directory)
     if (directory / FINISHED).is_file() and (model / "config.json").is_file():
-        _check_same(directory, cfg, number)
+        _check_same(directory, cfg, base, number)
         print(f"cold start: {model} is there already", flush=True)
         return model
     recipe = cfg.run_dir / f"{DIRECTORY}.toml"
@@ -167,20 +177,39 @@ def _end(process: subprocess.Popen, grace_s: float) -> None:
 
 
 def _error_of(code: int, log: Path, by_hand: str) -> Exception:
-    """Return the error of a process that ended with `code`: its last line names it."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    name, _, text = (lines[-1] if lines else "").partition(": ")
-    kind = next((kind for kind in PASSED_ON if kind.__name__ == name), None)
+    """Return the error of a process that ended with `code`: the last line of its log that begins with an error's name.
+
+    An error of several mistakes goes on in the lines below, and libraries may write after it.
+    """
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]
+    for index in reversed(range(len(lines))):
+        name, _, text = lines[index].partition(": ")
+        error = getattr(errors, name, None) if name.isidentifier() else None
+        if isinstance(error, type) and issubclass(error, Exception):
+            kind = next((kind for kind in PASSED_ON if issubclass(error, kind)), None)
+            text = " ".join([text if kind else lines[index], *lines[index + 1 :]])
+            break
+    else:
+        kind, text = None, lines[-1]
     if kind is Stopped:
         return Stopped(f"The cold start was stopped: {text} The same command with --resume goes on.")
-    reason = text if kind is not None else f"{lines[-1] if lines else 'it said nothing'} (exit code {code})."
+    reason = text if kind is not None else f"{text} (exit code {code})."
     remedy = f" Run it by hand to see more: {by_hand}" if by_hand else ""
     return (kind or InfraError)(f"The cold start failed: {reason} Its log is {log}.{remedy}")
 
 
-def _check_same(directory: Path, cfg: Config, number: int) -> None:
-    """Raise ConfigError if the finished cold start had other settings."""
-    made = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["sft"]
+def _check_same(directory: Path, cfg: Config, base: Path, number: int) -> None:
+    """Raise ConfigError if the finished cold start had another base model or other settings."""
+    settings = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    begun_from = settings["actor"]["model_name_or_path"]
+    if begun_from != str(base):
+        raise ConfigError(
+            f"The cold start in {directory} was made from {begun_from}, and now {base} is asked for. Give that model,"
+            " another --run-dir, or --train.overwrite to begin anew.",
+            code="resume",
+            setting="actor.model_name_or_path",
+        )
+    made = settings["sft"]
     wanted = {**cfg.sft.model_dump(mode="json", exclude={"dataset"}, exclude_none=True), "max_samples": number}
     names = {"max_samples": "--cold-start"}
     for key, value in wanted.items():
@@ -188,7 +217,8 @@ def _check_same(directory: Path, cfg: Config, number: int) -> None:
             setting = names.get(key, f"--sft.{key}")
             raise ConfigError(
                 f"The cold start in {directory} was made with {setting} {made.get(key)}, and now {value} is asked for."
-                f" Give {made.get(key)}, another --run-dir, or --train.overwrite to begin anew."
+                f" Give {made.get(key)}, another --run-dir, or --train.overwrite to begin anew.",
+                code="resume",
             )
 
 

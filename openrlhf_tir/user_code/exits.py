@@ -16,6 +16,8 @@ from typing import Any
 
 from .failures import Exited
 
+OURS = ("openrlhf_tir", "env_servers")
+"""Packages of this project."""
 _modules: set[str] = set()
 """Names of the user's modules that are loaded in this process."""
 _owner: list[int] = []
@@ -48,9 +50,15 @@ def _ended(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def _in_user_code(frame: FrameType | None) -> bool:
-    """Return True if a frame, or one that called it, belongs to a module of the user's."""
+    """Return True if the user's code makes the call, directly or by way of a library.
+
+    A signal handler of ours may have interrupted the user's code: it is above in the stack, and ends the process.
+    """
     while frame is not None:
-        if frame.f_globals.get("__name__") in _modules:
+        name = frame.f_globals.get("__name__", "")
+        if name in _modules:
             return True
+        if name.partition(".")[0] in OURS:
+            return False
         frame = frame.f_back
     return False

@@ -14,7 +14,15 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.commands.exit_codes import MISTAKE
 from openrlhf_tir.commands.quickstart import check_cold_start, resumable_before_the_first_checkpoint
 from openrlhf_tir.config.settings import load, to_toml
-from openrlhf_tir.errors import ConfigError, DeadlineMissed, InfraError, Stopped
+from openrlhf_tir.errors import (
+    ConfigError,
+    DataError,
+    DeadlineMissed,
+    InfraError,
+    Stopped,
+    Unavailable,
+    Unproductive,
+)
 from openrlhf_tir.miniatures import cold_start as module
 from openrlhf_tir.miniatures import lookup, numbers
 from openrlhf_tir.miniatures.cold_start import cold_start, run_watched
@@ -60,7 +68,13 @@ def started(monkeypatch) -> list[list[str]]:
         (directory / "model").mkdir(parents=True, exist_ok=True)
         (directory / "ckpt").mkdir(exist_ok=True)
         (directory / "model" / "config.json").write_text("{}")
-        learned = cfg.model_copy(update={"sft": cfg.sft.model_copy(update={"max_samples": rows})})
+        actor = {"model_name_or_path": command[command.index("--actor.model_name_or_path") + 1]}
+        learned = cfg.model_copy(
+            update={
+                "sft": cfg.sft.model_copy(update={"max_samples": rows}),
+                "actor": cfg.actor.model_copy(update=actor),
+            }
+        )
         (directory / "config.toml").write_text(to_toml(learned))
         (directory / "sft.json").write_text(json.dumps({"rows": rows}))
 
@@ -114,6 +128,14 @@ def test_a_finished_cold_start_with_other_settings_is_told(tmp_path, started, ch
     assert all(word in str(refused.value) for word in named)
 
 
+def test_a_finished_cold_start_from_another_model_is_told(tmp_path, started):
+    begin(configured(tmp_path))
+    with pytest.raises(ConfigError) as refused:
+        cold_start(configured(tmp_path), Path("other"), Path("rows.jsonl"), 64)
+    assert (refused.value.code, refused.value.setting) == ("resume", "actor.model_name_or_path")
+    assert "other" in str(refused.value)
+
+
 def test_the_recipe_of_the_cold_start_does_not_hold_the_key_of_a_logging_service(tmp_path, started):
     begin(configured(tmp_path, **{"logger.wandb.key": "a-secret"}))
     assert "a-secret" not in (tmp_path / "run" / "cold_start.toml").read_text()
@@ -123,6 +145,10 @@ def test_the_recipe_of_the_cold_start_does_not_hold_the_key_of_a_logging_service
     ("line", "code", "kind"),
     [
         ("ConfigError: no such column", 2, ConfigError),
+        ("ConfigError: no such column\nno such file", 2, ConfigError),
+        ("DataError: row 3\nresource_tracker: there appear to be leaked objects", 2, DataError),
+        ("Unproductive: no group can be used", 6, Unproductive),
+        ("ClusterFull: no room", 4, Unavailable),
         ("Stopped: Stopped by SIGTERM after update 3 of 12.", 5, Stopped),
         ("LearnerDied: a rank is gone", 3, InfraError),
         ("ValueError: a bug", 1, InfraError),
@@ -132,7 +158,7 @@ def test_an_error_of_the_fine_tuning_is_one_of_the_same_kind(tmp_path, line, cod
     with pytest.raises(kind) as failed:
         child(tmp_path, ends_with(line, code))
     assert type(failed.value) is kind
-    assert line.partition(": ")[2] in str(failed.value)
+    assert " ".join(line.partition(": ")[2].splitlines()) in str(failed.value)
 
 
 def test_a_fine_tuning_without_progress_is_ended_at_its_deadline(tmp_path):
@@ -181,8 +207,8 @@ def test_whoever_interrupts_the_command_stops_the_fine_tuning_in_good_order(tmp_
     assert said.read_text() == "stopped"
 
 
-def test_fine_tuning_ends_with_the_process_that_started_it(capsys):
-    """The kernel tells it to; a process that is not its parent is refused, so nothing can outlive its parent unseen."""
+def test_fine_tuning_refuses_to_end_with_a_process_that_is_not_its_parent(capsys):
+    """That it does end with its parent is seen in tests/e2e/test_cold_start.py."""
     assert main(["sft", "--die-with-parent", "1"]) == MISTAKE
     assert "--die-with-parent 1" in capsys.readouterr().err
 

@@ -65,3 +65,18 @@ def test_other_code_ends_the_process_as_before(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False)
     assert done.returncode == 9
+
+
+def test_a_signal_handler_of_ours_that_interrupts_user_code_ends_the_process(tmp_path):
+    (tmp_path / "mine.py").write_text("def score():\n    while True:\n        pass\n")
+    code = (
+        "import os, signal, types\n"
+        "from openrlhf_tir.user_code.plugins import Place, load\n"
+        f"score = load(Place('reward', 'reward.name', 'f()'), {str(tmp_path / 'mine.py')!r} + ':score')\n"
+        "ours = types.ModuleType('openrlhf_tir.handler')\n"
+        "exec('import os\\ndef end(*_):\\n    os._exit(9)', ours.__dict__)\n"
+        "signal.signal(signal.SIGALRM, ours.end)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+        "score()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 9
