@@ -61,7 +61,7 @@ class Problem:
 
     Attributes:
         message: Fact, value and remedy, for people. Its wording may change.
-        code: What kind of mistake it is, for tests and other programs (docs/troubleshooting.md lists those of mistakes).
+        code: What kind of mistake it is, for tests and other programs (docs/troubleshooting.md has a list).
         setting: The setting to look at, such as "actor.l2"; None if no setting is concerned.
     """
 

@@ -261,8 +261,8 @@ class EnvServer:
             "--die-with-parent", str(os.getpid()),
         ]  # fmt: skip
         args += server_flags(self.env)
-        self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
+            self._log_begins = log.tell()
             command = (sys.executable, "-m", server_module(self.env), *args)
             # In its own session it does not get signals to our process group (timeout, Slurm, Ctrl-C): the run winds
             # down first, and ends its servers when it is done.
@@ -296,8 +296,7 @@ class EnvServer:
         while True:
             code = await self._running().wait()
             why = f"the {self.env.name} environment server ended with code {code}"
-            said = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
-            if (place := crash_place(said, self.env.env.file)) is not None:
+            if (place := await asyncio.to_thread(self._crash_place)) is not None:
                 why += f", in {place}"
             log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             try:
@@ -306,6 +305,16 @@ class EnvServer:
             except (TirError, OSError) as error:
                 await self._pause(failures, error)
                 failures += 1
+
+    def _crash_place(self) -> str | None:
+        """Return the user's line in which the last process crashed; None if it did not, or its log is gone."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self._log_begins)
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return None
+        return crash_place(text, self.env.env.file)
 
     async def _pause(self, failures: int, error: Exception) -> None:
         pause_s = backoff_s(failures)
