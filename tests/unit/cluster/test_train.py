@@ -63,6 +63,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {})
 
     monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here
     assert run(go()) == 7
     first, between, second = joins
     assert between is None and None not in (first, second) and first.__self__ is not second.__self__
