@@ -236,6 +236,14 @@ def trial(run_dir: Path, job: Job, faults: list[Fault], step_s: float, expected:
     )
 
 
+def lives(process: psutil.Process) -> bool:
+    """Return False for a process that is gone, and for one that only its parent has yet to notice."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
 

@@ -39,8 +39,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, start
-from benchmarks.soak_watch import Watch, latest_step, lives, pushes_of, role_of
+from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, lives, start
+from benchmarks.soak_watch import Watch, latest_step, pushes_of, role_of
 from openrlhf_tir.commands.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
 from openrlhf_tir.pipeline.watchdog import DUMP
 from openrlhf_tir.replay.audit import AuditCode, audit

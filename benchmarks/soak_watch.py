@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.crash_trial import MARK
+from benchmarks.crash_trial import MARK, lives
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.weights.push_files import push_directory
 
@@ -186,14 +186,6 @@ def of_run(run_dir: Path) -> list[psutil.Process]:
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 marked.append(psutil.Process(pid))
     return [process for process in marked if lives(process)]
-
-
-def lives(process: psutil.Process) -> bool:
-    """Return False for a process that is gone, and for one that only its parent has yet to notice."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def role_of(process: psutil.Process) -> str:

@@ -14,7 +14,7 @@ import psutil
 
 from openrlhf_tir.commands.exit_codes import DONE, STOPPED, TERMINATED
 
-from .crash_trial import MARK, TIMEOUT_S, last_line, last_step
+from .crash_trial import MARK, TIMEOUT_S, last_line, last_step, lives
 
 LEFT_S = 20.0
 """Seconds for the kernel to end what was killed and for init to take it away, once the run itself is gone."""
@@ -87,7 +87,7 @@ def stop(process: subprocess.Popen, run_dir: Path, send: Callable[[], object] | 
         process.returncode,
         round(seconds, 1),
         last_step(run_dir),
-        [_shown(p) for p in alive if _lives(p)],
+        [_shown(p) for p in alive if lives(p)],
         last_line(run_dir / "log"),
     )
 
@@ -107,14 +107,6 @@ def _below(process: subprocess.Popen) -> set[psutil.Process]:
         return set(psutil.Process(process.pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return set()
-
-
-def _lives(process: psutil.Process) -> bool:
-    """A zombie holds nothing but its number, which is for init to free."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _shown(process: psutil.Process) -> str:

@@ -158,7 +158,7 @@ async def _measured(args: argparse.Namespace, listener: Listener, scratch: Path)
                 "unread": len(vllm.read_back.unread),
             }
             await publisher.close()
-        facts["ipc_off"] = ipc.off
+        facts["ipc_off"] = ipc.disabled_reason
     finally:
         stopping.set()
         for task in busy:

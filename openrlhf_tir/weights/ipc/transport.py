@@ -56,21 +56,21 @@ class IpcTransport:
         """The digest of `version`'s weights, of device sums; the file's where no engine got them otherwise. None before
         they were sent."""
         self.begun = False
-        self.off: str | None = None
+        self.disabled_reason: str | None = None
         """Why nothing is exposed any more; None while it works."""
-        self._tried: set[RemoteEngine] = set()
+        self._engines_tried: set[RemoteEngine] = set()
         """Engines that have mapped a trial."""
-        self._refused: set[RemoteEngine] = set()
+        self._engines_by_file: set[RemoteEngine] = set()
         """Engines that cannot map what the learner exposes."""
-        self._got: set[RemoteEngine] = set()
+        self._engines_reached: set[RemoteEngine] = set()
         """Engines that got this version through shared memory."""
         self._must_differ_from: str | None = None
         """The digest that this push must not have."""
-        self._in_file: int | None = None
+        self._file_version: int | None = None
         """The version that was written to a file; None: the last push was not."""
         self._expose_s = 0.0
         self._nbytes = 0
-        self._reached = 0
+        self._pushes_by_ipc = 0
         """Engines that got weights through shared memory since `begin`."""
         transport = uuid.uuid4().hex[:8]  # an engine may still hold a part of a push of the learner before
         self._names = (f"push {number} of {transport}" for number in count(1))
@@ -85,13 +85,13 @@ class IpcTransport:
 
     @property
     def parts(self) -> Mapping[str, float]:
-        return {"push_ipc": float(self._reached)}
+        return {"push_ipc": float(self._pushes_by_ipc)}
 
     def begin(self) -> None:
         self.by_file.begin()
         self._expose_s = 0.0
         self._nbytes = 0
-        self._reached = 0
+        self._pushes_by_ipc = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
         """Note the version; the weights are read from the learner when they are sent. A push is always `full`."""
@@ -99,8 +99,8 @@ class IpcTransport:
         self.begun = True
         self.digest = None
         self._must_differ_from = differs_from
-        self._got.clear()
-        self._in_file = None
+        self._engines_reached.clear()
+        self._file_version = None
 
     async def whole(self) -> None:
         """Do nothing: a push is always full."""
@@ -117,11 +117,13 @@ class IpcTransport:
         """
         outcomes: Outcomes = {}
         candidates = {
-            i: engine for i, engine in enumerate(engines) if engine not in self._refused and engine not in self._got
+            i: engine
+            for i, engine in enumerate(engines)
+            if engine not in self._engines_by_file and engine not in self._engines_reached
         }
-        if candidates and not self.off:
+        if candidates and not self.disabled_reason:
             outcomes |= await self._try(candidates)
-        if candidates and not self.off:
+        if candidates and not self.disabled_reason:
             outcomes |= await self._expose(
                 {i: e for i, e in candidates.items() if self._may_map(i, e, outcomes)}, canary
             )
@@ -132,11 +134,11 @@ class IpcTransport:
         return [outcomes[i] for i in range(len(engines))]
 
     def _may_map(self, i: int, engine: RemoteEngine, outcomes: Outcomes) -> bool:
-        return i not in outcomes and engine not in self._refused
+        return i not in outcomes and engine not in self._engines_by_file
 
     async def _try(self, engines: Mapping[int, RemoteEngine]) -> Outcomes:
         """Let engines that are new here map a few random bytes. Return the errors of those that are lost."""
-        new = {i: engine for i, engine in engines.items() if engine not in self._tried}
+        new = {i: engine for i, engine in engines.items() if engine not in self._engines_tried}
         if not new:
             return {}
         trial = await self.learner.expose_trial()
@@ -144,7 +146,7 @@ class IpcTransport:
             self._switch_off(f"the learner cannot share its device's memory: {trial.fault}")
             return {}
         outcomes = await self._map(new, trial)
-        self._tried.update(engine for i, engine in new.items() if self._may_map(i, engine, outcomes))
+        self._engines_tried.update(engine for i, engine in new.items() if self._may_map(i, engine, outcomes))
         return outcomes
 
     async def _map(self, engines: Mapping[int, RemoteEngine], exposed: Exposed) -> Outcomes:
@@ -156,7 +158,7 @@ class IpcTransport:
             if isinstance(answer, BaseException):
                 outcomes[i] = answer
             elif answer is not None:
-                self._refused.add(engine)
+                self._engines_by_file.add(engine)
                 log.warning("weights go to %s by file from now on, and not through shared device memory: %s",
                             engine.name, answer)  # fmt: skip
         return outcomes
@@ -194,7 +196,7 @@ class IpcTransport:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
-        self._got.update(engines[i] for i, outcome in outcomes.items() if isinstance(outcome, InfraError))
+        self._engines_reached.update(engines[i] for i, outcome in outcomes.items() if isinstance(outcome, InfraError))
         return outcomes
 
     async def _load(
@@ -219,8 +221,8 @@ class IpcTransport:
                 del loading[i]
             elif not exposed.remaining:
                 outcomes[i] = answer
-                self._got.add(engine)
-                self._reached += 1
+                self._engines_reached.add(engine)
+                self._pushes_by_ipc += 1
 
     async def _exposed(self, push: str, first: int) -> Exposed:
         start = time.monotonic()
@@ -242,14 +244,14 @@ class IpcTransport:
 
     async def _send_file(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Push to engines by file, which is written at most once for each version."""
-        if self._in_file != self.version:
+        if self._file_version != self.version:
             await self.by_file.take(self.version, self._must_differ_from, full=True)
             self._must_differ_from = None
-            self._in_file = self.version
+            self._file_version = self.version
         if self.digest is None:
             self.digest = self.by_file.digest
         return await self.by_file.sent(engines, canary)
 
     def _switch_off(self, reason: str) -> None:
-        self.off = reason
+        self.disabled_reason = reason
         log.warning("weights go by file from now on, and not through shared device memory: %s", reason)

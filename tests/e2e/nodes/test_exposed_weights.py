@@ -139,7 +139,7 @@ async def test_what_the_learner_stops_to_expose_comes_by_file_into_the_half_load
     learner.after = lambda exposed: exposed._replace(fault="no memory") if len(learner.exposures) == 3 else exposed
     publisher = make_publisher(learner, engine, tmp_path, prompt)
     report = await publisher.publish(8)
-    assert (report.refused, report.parts["push_ipc"], publisher.transport.off is None) == (0, 0.0, False)
+    assert (report.refused, report.parts["push_ipc"], publisher.transport.disabled_reason is None) == (0, 0.0, False)
     assert all(worst(learner, prompt, c) < TOLERANCE for c in await sampled(engine, prompt, "by file"))
     learner.reset(9)
     assert (await publisher.publish(9, must_differ=True)).refused == 0

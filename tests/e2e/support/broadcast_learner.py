@@ -26,23 +26,13 @@ class BroadcastLearner(HfLearner):
         return self.sender.open("gloo", "127.0.0.1", receivers, DEADLINE_S)
 
     async def broadcast(self, push: str) -> BroadcastResult:
-        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
-
-        names = {dtype: name for name, dtype in TORCH.items()}
-        parts, size = [[]], 0
-        for name, tensor in self._weights().items():
-            if parts[-1] and size + tensor.nbytes > self.bucket_bytes:
-                parts.append([])
-                size = 0
-            parts[-1].append((name, tensor))
-            size += tensor.nbytes
+        items, parts = self.buckets(self.bucket_bytes)
 
         def gathered():
             for n, part in enumerate(parts):
                 self.between(n)
                 yield part
 
-        items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
         self.pushing = push
         return await asyncio.to_thread(self.sender.send, push, items, gathered())
 

@@ -32,18 +32,7 @@ class ExposingLearner(HfLearner):
         return self.after(await asyncio.to_thread(self._expose, push, first))
 
     def _expose(self, push: str, first: int) -> Exposed:
-        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
-
-        names = {dtype: name for name, dtype in TORCH.items()}
-        parts: list[list] = [[]]
-        size = 0
-        for name, tensor in self._weights().items():
-            if parts[-1] and size + tensor.nbytes > self.bucket_bytes:
-                parts.append([])
-                size = 0
-            parts[-1].append((name, tensor))
-            size += tensor.nbytes
-        items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
+        items, parts = self.buckets(self.bucket_bytes)
         self.exposer.reserve(items)
         end = min(first + (1 if first else EXPOSED_BUCKETS), len(parts))
         buckets = [self.exposer.fill(n, items[n], parts[n]) for n in range(first, end)]

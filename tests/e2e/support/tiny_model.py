@@ -112,6 +112,20 @@ class HfLearner:
         skip = {"lm_head.weight", self.leave_out}
         return {name: t for name, t in self.model.state_dict().items() if name not in skip}
 
+    def buckets(self, most_bytes: int):
+        """Return the weights in buckets as a push makes them: their Items, and [(name, tensor), ...] of each."""
+        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
+
+        names = {dtype: name for name, dtype in TORCH.items()}
+        parts, size = [[]], 0
+        for name, tensor in self._weights().items():
+            if parts[-1] and size + tensor.nbytes > most_bytes:
+                parts.append([])
+                size = 0
+            parts[-1].append((name, tensor))
+            size += tensor.nbytes
+        return [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts], parts
+
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         return [self.logprobs(ids[:1], ids[1:]) for ids in sequences]
 
