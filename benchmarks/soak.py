@@ -129,6 +129,8 @@ class Soak:
             return
         self.codes[code] += 1
         self.watch.count_alarms()
+        if left := self.left_over():
+            self.fail(f"Left after the last resume: {left}")
         if code != DONE:
             self.fail(f"The last resume ended with exit code {code}: {last_line(self.run_dir / 'log')}")
 
@@ -202,7 +204,11 @@ class Soak:
     def left_over(self) -> list[str]:
         """Return the processes that are still there a little after the run has ended."""
         _, alive = psutil.wait_procs(self.watch.living(), timeout=self.left_s)
-        return [f"{process.pid} {role_of(process)}" for process in alive if lives(process)]
+        left = []
+        for process in filter(lives, alive):
+            with suppress(psutil.Error):  # It may end while it is looked at.
+                left.append(f"{process.pid} {role_of(process)}")
+        return left
 
     def _kill_all(self, process: subprocess.Popen) -> None:
         for living in self.watch.living():

@@ -122,8 +122,9 @@ class Watch:
         for process in self.living():
             with suppress(psutil.Error):  # It may end while it is looked at.
                 sample = Sample(self.updates, process.memory_full_info().pss / MIB, process.num_fds())
-                life = self.lives.setdefault(process, Life(""))
-                life.role = role_of(process)  # A worker of Ray is idle before it is an actor.
+                role = role_of(process)
+                life = self.lives.setdefault(process, Life(role))
+                life.role = role  # A worker of Ray is idle before it is an actor.
                 life.samples.append(sample)
         self.shared_memory.append(sum(bytes_below(path) for path in pushes_of(self.run_dir)))
         self.checkpoints.append(bytes_below(self.run_dir / "ckpt"))

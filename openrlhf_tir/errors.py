@@ -51,8 +51,9 @@
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,18 @@ class TirError(Exception):
         self.given_code = code
         self.given_setting = setting
         self.given_problems = tuple(problems)
+
+    def reworded(self, change: Callable[[str], str]) -> Self:
+        """Return an error of the same class and codes, with `change` applied to its messages and settings."""
+        return type(self)(
+            change(str(self)),
+            code=self.given_code,
+            setting=self.given_setting and change(self.given_setting),
+            problems=[
+                replace(problem, message=change(problem.message), setting=problem.setting and change(problem.setting))
+                for problem in self.given_problems
+            ],
+        )
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -33,14 +33,16 @@ esac
 failed=0
 # Two halves side by side, two processes each (much of it waits for servers): every process of xdist imports and collects
 # all tests of its half, some 30 CPU seconds for unit tests and 15 for contract tests.
-half() { "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 "$@"; }
+half() { exec "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 "$@"; } # call it in ( )
 output=$(mktemp)
-half tests/contract > "$output" 2>&1 &
+(half tests/contract) > "$output" 2>&1 &
 contract=$!
 trap 'kill "$contract" 2> /dev/null || true; rm -f "$output"' EXIT # a job in the background does not hear Ctrl-C
-half --ignore tests/e2e --ignore tests/contract || failed=1
+(half --ignore tests/e2e --ignore tests/contract) || failed=1
 wait "$contract" || failed=1
 cat "$output"
+rm -f "$output"
+trap - EXIT
 "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 tests/e2e || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then

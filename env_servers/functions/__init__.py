@@ -1,1 +1,1 @@
-"""Function calling with state, and users who speak in turns. Domains of typed functions, tasks with gold calls."""
+"""Function calling with state, and users who speak in turns: domains of typed functions, and tasks with gold calls."""

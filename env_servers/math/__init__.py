@@ -1,1 +1,1 @@
-"""A checker of answers to mathematics. By strings, exact arithmetic and computer algebra, under a deadline."""
+"""A checker of answers to mathematics. It compares strings, does exact arithmetic and algebra, and has a deadline."""

@@ -1,1 +1,1 @@
-"""Python that the model writes, each call in a sandbox of its own. Forked from a warm interpreter, or fresh."""
+"""Python that the model writes, each call in a sandbox of its own: a new process, or a fork of a warm interpreter."""

@@ -1,4 +1,4 @@
-"""Software engineering: a repository, bash and an editor a session. Hidden tests judge the git patch that it leaves.
+"""Software engineering: a session has a repository, bash and an editor. Hidden tests judge the git patch it leaves.
 
     task -> Tree (the repository, broken)
          -> session (a warm interpreter of python_tir: namespaces, limits, its own /tmp) -> patch

@@ -174,8 +174,10 @@ def crash_place(log_text: str, file: str | None) -> str | None:
     Returns:
         None if there was no crash, or none with a line of that file.
     """
-    path = (file or "").partition(".py")[0] + ".py"
-    stack = log_text.rpartition(CRASH)[2] if file and CRASH in log_text else ""
+    path = re.sub(r":\w+$", "", file or "")
+    crash = log_text.rpartition(CRASH)[2] if path.endswith(".py") and CRASH in log_text else ""
+    # The threads follow each other, with an empty line between them, and not the crashed one first.
+    stack = (crash.partition("Current thread")[2] or crash).partition("\n\n")[0]
     found = re.search(rf'File "{re.escape(path)}", line (\d+)', stack)
     return f"{path}:{found[1]}" if found else None
 

@@ -1,7 +1,8 @@
-"""End this process when the process that started it ends, in whatever way that happens (Linux)."""
+"""The flag --die-with-parent: end this process when the process that started it ends, in whatever way (Linux)."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import signal
@@ -9,6 +10,22 @@ import signal
 from ..errors import ConfigError
 
 PR_SET_PDEATHSIG = 1
+
+
+def add_die_with_parent(parser: argparse.ArgumentParser) -> None:
+    """Add the flag to `parser`."""
+    parser.add_argument(
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        help="stop when the process PID, which started this one, ends (Linux)",
+    )
+
+
+def apply_die_with_parent(args: argparse.Namespace) -> None:
+    """Do what the flag asks for, if it is given. Raises ConfigError as `die_with` does."""
+    if args.die_with_parent:
+        die_with(args.die_with_parent)
 
 
 def die_with(parent: int) -> None:

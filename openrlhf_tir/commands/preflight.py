@@ -30,7 +30,6 @@ from ..config.problems import Problems
 from ..config.recipe_paths import RULE
 from ..config.sections.sequence_parallel import heads_fault
 from ..data import templates
-from ..data.hub import is_cached, offline_by
 from ..episodes import turns
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
@@ -58,6 +57,7 @@ from .checks.host import (
     check_writable,
     runs_here,
 )
+from .checks.hub_name import check_hub_name
 from .checks.learner import check_budget, check_lora, check_lora_of_mixture, check_positions, check_routing
 from .checks.load_elsewhere import load_elsewhere
 from .checks.method import check_method
@@ -348,28 +348,8 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
         )
     path = local_path(name, "actor.model_name_or_path")
     if not asked(path, Path.is_dir, "actor.model_name_or_path"):
-        if (
-            name.startswith(("/", ".", "~"))
-            or name.count("/") > 1
-            or path.exists()
-            or ("/" in name and path.parent.is_dir())
-        ):
-            raise ConfigError(
-                f"Model directory {name!r} does not exist (looked at {shorten(str(path.absolute()))}). {RULE} Correct"
-                " actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`.",
-                code="no_model",
-            )
-        if is_cached(name):
-            return None, [f"model {name} is not a directory here; it is in the hub's cache"]
-        if runs_here(cfg) and (variable := offline_by()):
-            raise ConfigError(
-                f"actor.model_name_or_path = {name!r} is not a directory (looked beside the recipe, if it names it, and"
-                f" at {shorten(str(path.absolute()))}), and not in the hub's cache, which is the only source while"
-                f" {variable} is set. {RULE} Correct it,"
-                f" or download the model first, or unset {variable}.",
-                code="no_model",
-            )
-        return None, [f"model {name} is not a directory here; it will be downloaded from the hub"]
+        toy = ", or make a small model with `openrlhf-tir toy-model`"
+        return None, [check_hub_name(cfg, name, path, "actor.model_name_or_path", toy)]
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"{path} has no config.json, so it is not a model. Point actor.model_name_or_path at a HF model directory."

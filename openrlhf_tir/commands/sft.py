@@ -7,6 +7,7 @@ import argparse
 
 from ..config.fine_tuning import add_flags, config_of
 from ..config.problems import Problems
+from .parent import add_die_with_parent, apply_die_with_parent
 
 EXAMPLES = """what is learned
   The columns of a row decide (docs/sft.md):
@@ -38,12 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded"
     )
-    parser.add_argument(
-        "--die-with-parent",
-        type=int,
-        metavar="PID",
-        help="stop when the process PID, which started this one, ends (Linux)",
-    )
+    add_die_with_parent(parser)
     add_flags(parser)
 
 
@@ -51,10 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from .checks.sft import check_sft
 
-    if args.die_with_parent:
-        from .parent import die_with
-
-        die_with(args.die_with_parent)
+    apply_die_with_parent(args)
     problems = Problems()
     cfg = config_of(args, problems)
     inputs, resume, facts = check_sft(cfg, problems)

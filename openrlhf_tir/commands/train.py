@@ -10,6 +10,7 @@ from ..config import Config
 from ..config.flags import add_config_flags
 from . import config_and_problems
 from .exit_codes import status_of
+from .parent import add_die_with_parent, apply_die_with_parent
 from .restarts import run_with_restarts
 
 
@@ -20,12 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check everything, play scripted episodes through environments, rewards and filters, then stop",
     )
-    parser.add_argument(
-        "--die-with-parent",
-        type=int,
-        metavar="PID",
-        help="stop when the process PID, which started this one, ends (Linux)",
-    )
+    add_die_with_parent(parser)
     add_config_flags(parser)
 
 
@@ -34,10 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from ..pipeline.checkpoints.lineage import check_unused, checkpoints_of
     from .preflight import check
 
-    if args.die_with_parent:
-        from .parent import die_with
-
-        die_with(args.die_with_parent)
+    apply_die_with_parent(args)
     cfg, problems = config_and_problems(args)
     lines = (
         f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out."

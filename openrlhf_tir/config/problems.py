@@ -71,7 +71,7 @@ class Problems:
         """Add the mistakes of an error that the body raises.
 
         Args:
-            said: Makes of a line of the error what is told.
+            said: Returns the message to add for a message of the error.
             code: The code of an error that has none of its own.
         """
         try:

@@ -69,7 +69,7 @@ def _changed(value: Any, directory: Path) -> Any:
 
 
 def _meant(name: str, directory: Path) -> str:
-    if not name or "\0" in name or name.startswith(("/", "~")):
+    if not name or "\0" in name or "://" in name or name.startswith(("/", "~")):
         return name
     local = name.startswith(("./", "../")) or name in (".", "..") or name.endswith(SUFFIXES)
     return os.path.normpath(directory.absolute() / name) if local or _exists(directory / name) else name

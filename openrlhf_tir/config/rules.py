@@ -263,8 +263,8 @@ def _pushes(c: Config) -> Iterator[str]:
         )
     if v.sync_backend == "ipc" and not c.train.share_gpus:
         yield (
-            "vllm.sync_backend = 'ipc' maps the learner's memory into an engine on the same GPU, and here learner and"
-            " engines have GPUs of their own. Set train.share_gpus, or use 'nccl' or 'file'."
+            "vllm.sync_backend = 'ipc' maps the learner's memory into an engine that is on the same GPU at the same"
+            " time, which only train.share_gpus allows. Set that, or use 'nccl' or 'file'."
         )
     if c.push_backend in ("gloo", "nccl") and c.timeouts.broadcast_s >= c.timeouts.push_s:
         yield (

@@ -1,4 +1,4 @@
-r"""Render messages as the text that the model reads, and find what a template adds after a sampled message.
+"""Render messages as the text that the model reads, and find what a template adds after a sampled message.
 
     prompt    <|im_start|>user ... <|im_start|>assistant\\n                the first sampled message follows it
     sampled   Let me see. <tool_call> ... </tool_call><|im_end|>           stays as it was sampled

@@ -326,20 +326,23 @@ def load_prompts(
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
     bad = BadRows(cfg.on_bad_row)
     problem_rows = distinct_problems(cfg, bad, labels=not unlabelled)
+    tokenizer_id = tokenizer_digest(tokenizer)
     made_from = [
-        *(
-            problem_rows.digest,
-            tokenizer_digest(tokenizer),
-            limit,
-            env,
-            resolved,
-            template,
-            tools_of,
-            sorted(unlabelled),
-        ),
-        *(cfg.apply_chat_template, cfg.rendered, cfg.chat_template_options, cfg.env_key, cfg.on_bad_row),
+        problem_rows.digest,
+        tokenizer_id,
+        limit,
+        env,
+        resolved,
+        template,
+        tools_of,
+        sorted(unlabelled),
+        cfg.apply_chat_template,
+        cfg.rendered,
+        cfg.chat_template_options,
+        cfg.env_key,
+        cfg.on_bad_row,
     ]
-    cacheable = problem_rows.digest is not None and made_from[1] is not None
+    cacheable = problem_rows.digest is not None and tokenizer_id is not None
     entry = Entry(cache_directory(cfg.cache_dir) if cacheable else None, "prompts", made_from)
     counts = problem_rows.counts()
 

@@ -1,4 +1,4 @@
-r"""Rows of a question and an answer. Most public sets of problems have them, under many names.
+"""Rows of a question and an answer. Most public sets of problems have them, under many names.
 
     question    the first of QUESTIONS among the columns: problem, question, prompt, messages, ...
     answer      the first of ANSWERS: answer, final_answer, expected_answer, ...; or in `solution` the last \\boxed{},

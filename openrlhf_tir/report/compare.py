@@ -313,9 +313,10 @@ def screen_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[lis
         Its head, its rows, and lines that say which configuration each run is of, where there are several.
     """
     head, rows = table_of(arms, best, lowest)
-    shown = [head.index(name) for name in SCREEN]
-    shown.insert(1, 2)  # the best value
-    narrow = [("lowest" if lowest else "best") if index == 2 else head[index] for index in shown]
+    short = "lowest" if lowest else "best"
+    first, *others = SCREEN
+    shown = [head.index(name) for name in (first, f"{short} {best}", *others)]
+    narrow = [first, short, *others]
     named = [(", ".join(run.name for run in arm.runs), arm.label) for arm in arms] if len(arms) > 1 else []
     lines = [f"{names}: {label}" for names, label in named if label != names]
     if len(lines) < len(named):

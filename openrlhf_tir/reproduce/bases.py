@@ -60,7 +60,7 @@ def _convert(base: Packaged, directory: Path, how: How) -> None:
     if (directory / "base" / "config.json").is_file():
         return
     command = Command(["model", base.name, "--out", str(directory / "base")], directory)
-    command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
+    command.mark.unlink(missing_ok=True)  # An earlier conversion may have finished; its model is gone.
     how.say(f"making the model {directory / 'base'} (once; log: {command.log})")
     run(command, timeout_s=how.timeout_s, execute=how.execute)
 

@@ -17,8 +17,10 @@ Measure = Callable[[Columns], float | None]
 LAST, SPAN = 4, 6
 GOAL = 0.5
 """Held-out accuracy that `updates_to_half` counts the updates to."""
-GOAL_OF_TIME, SMOOTHED = 0.6, 3
-"""Accuracy that `seconds_to_60` counts the seconds to, as the mean of so many updates: a single one is good to .05."""
+GOAL_OF_TIME = 0.6
+"""Accuracy of sampled responses up to which `seconds_to_60` counts."""
+SMOOTHED = 3
+"""Updates over which that accuracy is a mean: the accuracy of a single update is good to 0.05."""
 
 
 def points(columns: Columns, name: str) -> list[tuple[float, float]]:
@@ -125,7 +127,7 @@ def together(columns: Columns) -> float | None:
 
 
 def _seconds_and_accuracy(columns: Columns) -> list[tuple[float, float]]:
-    """(seconds of training so far, mean accuracy of what the last SMOOTHED updates sampled)."""
+    """Return (seconds of training so far, mean accuracy of the samples of the last SMOOTHED updates) of each update."""
     found: list[tuple[float, float]] = []
     seconds = 0.0
     accuracies: list[float] = []
@@ -141,14 +143,16 @@ def _seconds_and_accuracy(columns: Columns) -> list[tuple[float, float]]:
 
 
 def seconds_to_60(columns: Columns) -> float | None:
-    """Seconds of training until the accuracy of what is sampled reaches GOAL_OF_TIME; where it does not, those of the
-    whole run: it took longer."""
+    """Return the seconds of training until the sampled accuracy reaches GOAL_OF_TIME.
+
+    A run that does not reach it counts with its whole duration, which is a lower bound.
+    """
     found = _seconds_and_accuracy(columns)
     return next((seconds for seconds, accuracy in found if accuracy >= GOAL_OF_TIME), found[-1][0] if found else None)
 
 
 def reached_60(columns: Columns) -> float | None:
-    """1.0 where `seconds_to_60` is no bound, else 0.0."""
+    """Return 1.0 if the run reached GOAL_OF_TIME, else 0.0: then `seconds_to_60` is only a lower bound."""
     found = _seconds_and_accuracy(columns)
     return float(any(accuracy >= GOAL_OF_TIME for _, accuracy in found)) if found else None
 

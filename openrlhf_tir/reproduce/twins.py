@@ -163,8 +163,9 @@ def _retool(arms: Arms) -> list[Check]:
 
 def _otc(arms: Arms) -> list[Check]:
     plain, otc = arms["grpo"], arms["otc_grpo"]
+    share = otc["calls"] / plain["calls"] if plain["calls"] else 1.0  # without calls there is nothing to save
     return [
-        at_most("calls with OTC, as a share of GRPO's,", otc["calls"] / plain["calls"], 0.9),
+        at_most("calls with OTC, as a share of GRPO's,", share, 0.9),
         at_least("accuracy with OTC minus GRPO's", otc["accuracy"] - plain["accuracy"], -0.03),
     ]
 

@@ -18,7 +18,7 @@ REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda 
 
 
 MOST = 1e30
-"""Signals that are further from 0 are not recorded: one such value would hide all others in a mean."""
+"""Signals that are NaN or further from 0 are not recorded: one such value would spoil a mean."""
 
 
 OPTIONS = ("correct_above", "signals")

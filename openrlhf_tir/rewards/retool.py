@@ -84,7 +84,8 @@ def evaluation_answer(text: str) -> str:
 
 
 def eval_code(segment: str) -> str:
-    """Return the code of a segment that stopped at </code>: what follows the last fence, as the official evaluation."""
+    """Return the code of a segment that stopped at </code>: the text after the last fence, as the official evaluation
+    takes it."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
 
 

@@ -44,13 +44,13 @@ CLOSE_S = 10.0
 """Seconds within which the workers must be stopped. It takes a moment, unless one of them is just being started: pebble
 waits for it without a limit."""
 INTERRUPT_AT = 0.95
-"""Share of the deadline after which user code is interrupted, so that the error has its line. Its worker is killed at
-the deadline."""
+"""Share of the deadline after which user code is interrupted, so that the error has its line. Code that no signal
+handler can stop is killed with its worker: at the deadline, or after STRETCH deadlines if it has a budget of CPU."""
 STARVED = 0.5
 """Share of its time for which a call must have waited for a core to be late because of the machine."""
 STRETCH = 4
-"""Number of deadlines that user code gets while the machine has no core for it. An endless loop then uses up its CPU
-and is reported as such. Without a budget of CPU the deadline is not extended."""
+"""Number of deadlines after which the worker of user code is killed, if the code has a budget of CPU. While the machine
+has no core for it, its deadline begins again: an endless loop then uses up its CPU and is reported as such."""
 PRINTED = 2000
 """Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0

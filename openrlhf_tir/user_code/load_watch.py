@@ -3,7 +3,7 @@
 A file is executed when it is loaded. That may take long: torch and vLLM are imported in a minute on a busy machine, and
 a model or a data set may be loaded. So the line is printed every NOTICE_S seconds, and the import is interrupted
 
-    after OWN_S seconds   in which only lines of the file itself ran, and the standard library for them: a loop
+    after OWN_S seconds   of CPU time in loops of the file itself
     after END_S seconds   in any case
 
 Only the standard library is imported.
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from opcode import opname
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -24,13 +25,11 @@ from .failures import Overrun
 NOTICE_S = 20.0
 """Seconds before the first notice of an import's line, and between two notices."""
 OWN_S = 45.0
-"""Seconds after which an import is interrupted that imports nothing and calls no installed package meanwhile."""
+"""Seconds of CPU time in loops of the file itself after which its import is interrupted."""
 END_S = 300.0
 """Seconds after which any import is interrupted."""
 LOOK_EVERY_S = 0.5
 """Seconds between two looks at the line that runs."""
-ELSEWHERE = ("<frozen importlib", "site-packages", "dist-packages")
-"""What the file name of a frame contains that imports a module, or belongs to an installed package."""
 
 
 class LoadWatch:
@@ -49,13 +48,16 @@ class LoadWatch:
         self.notice_s = NOTICE_S if notice_s is None else notice_s
         self.end_s = END_S if end_s is None else end_s
         self.own_s = OWN_S if own_s is None else own_s
-        self._limit_s = self.end_s
-        """The limit that an interrupt names."""
+        self._fault = f"it was not loaded within {self.end_s:g} s"
+        """What an interrupt says."""
+        self._lock = threading.Lock()
+        """Held for a look, and by the end of the import, so that nothing is interrupted after that."""
         self._over = threading.Event()
         self._before: Any = None
 
     def __enter__(self) -> Self:
         self._thread = threading.get_ident()
+        self._cpu_clock = time.pthread_getcpuclockid(self._thread)
         # Only the main thread can have a signal handler. A handler or timer that other code has set is not replaced.
         self._ends = threading.current_thread() is threading.main_thread() and (
             signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -67,53 +69,70 @@ class LoadWatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._over.set()
-        if self._ends:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
+        try:
+            with self._lock:
+                self._over.set()
+        finally:  # an interrupt may have come in between
+            self._over.set()
+            if self._ends:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, self._before)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        raise Overrun(f"it was not loaded within {self._limit_s:g} s")
+        raise Overrun(self._fault)
 
     def _watch(self) -> None:
-        began = own_since = time.monotonic()
-        told = 0
+        began = time.monotonic()
+        notices = 0
+        cpu_s: float | None = None
+        looped_s = 0.0
         while not self._over.wait(min(LOOK_EVERY_S, self.notice_s, self.own_s / 4)):
-            now = time.monotonic()
-            line, is_own = _line_in(sys._current_frames().get(self._thread), self.file)
-            if not is_own:
-                own_since = now
-            if now - own_since >= self.own_s:
-                self._interrupt()
-                return
-            if line is not None and now - began >= self.notice_s * (told + 1):
-                told += 1
+            with self._lock:
+                if self._over.is_set():
+                    return
+                frame = sys._current_frames().get(self._thread)
+                before_s = cpu_s
+                cpu_s = time.clock_gettime(self._cpu_clock)
+                if before_s is not None and _loops_in(frame, self.file):
+                    looped_s += cpu_s - before_s
+                if looped_s >= self.own_s:
+                    self._interrupt()
+                    return
+            line = _line_in(frame, self.file)
+            waited_s = time.monotonic() - began
+            if line is not None and waited_s >= self.notice_s * (notices + 1):
+                notices += 1
                 print(
-                    f"{self.setting}: {self.file}:{line} has not ended after {now - began:.0f} s: that is executed when"
+                    f"{self.setting}: {self.file}:{line} has not ended after {waited_s:.0f} s: that is executed when"
                     " the file is loaded. Move it into a function if it does not end.",
                     file=sys.stderr,
                     flush=True,
                 )
 
     def _interrupt(self) -> None:
-        """Raise Overrun in the thread that imports, by a signal where that is possible: it ends a sleep as well."""
-        self._limit_s = self.own_s
+        """Raise Overrun in the thread that imports, by a signal where that is possible."""
+        self._fault = f"a loop in it took {self.own_s:g} s of CPU time"
         if self._ends:
             signal.pthread_kill(self._thread, signal.SIGALRM)
         else:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
 
 
-def _line_in(frame: FrameType | None, file: str) -> tuple[int | None, bool]:
-    """Return the innermost line of `file` that a thread's stack contains, and whether its own code runs.
-
-    It does not while another module is imported, or a function of an installed package runs, which may load a model.
-    """
-    is_own = True
+def _line_in(frame: FrameType | None, file: str) -> int | None:
+    """Return the innermost line of `file` that a thread's stack contains; None if it contains none."""
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name == file:
-            return frame.f_lineno, is_own
-        is_own = is_own and not any(part in name for part in ELSEWHERE)
+        if frame.f_code.co_filename == file:
+            return frame.f_lineno
         frame = frame.f_back
-    return None, False
+    return None
+
+
+def _loops_in(frame: FrameType | None, file: str) -> bool:
+    """Return True if a thread is about to repeat a loop in `file` itself.
+
+    Python lets another thread run behind a call, or where a loop begins again. So a thread that is in C code for long,
+    to read a model for instance, is seen at its call, and not here.
+    """
+    if frame is None or frame.f_code.co_filename != file:
+        return False
+    return "JUMP_BACKWARD" in opname[frame.f_code.co_code[frame.f_lasti]]

@@ -139,7 +139,7 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
     completions = await asyncio.gather(*tasks)
     tokens = sum(len(c.token_ids) for c in completions)
     assert sum(len(output.new_token_ids) for output in outputs) == tokens
-    assert len(outputs) < tokens / 2
+    assert len(outputs) < tokens / 2  # each step would have to take a quarter of a second, half of HOLD_S
 
 
 async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_handed_over(engine, prompt, monkeypatch):
@@ -165,7 +165,7 @@ async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_hand
             completion = await task
         finally:
             await engine.resume()
-        if completion.finish_reason == "abort":
+        if completion.finish_reason == "abort" and sampled > 1:
             break
     assert completion.finish_reason == "abort"
     assert len(completion.token_ids) == sampled > 1

@@ -1,1 +1,1 @@
-"""BFCL v3's multi-turn tasks, by the package bfcl-eval. Its own classes are the environment, its rule the reward."""
+"""BFCL v3's multi-turn tasks, by the package bfcl-eval. Its classes are the environment, and its rule is the reward."""

@@ -1,1 +1,1 @@
-"""Tools of any MCP server (Model Context Protocol). And our functions as an MCP server."""
+"""Tools of any MCP server (Model Context Protocol). The folder also serves our functions as an MCP server."""

@@ -1,1 +1,1 @@
-"""Any server of OpenEnv; no package is needed. And any server of ours as one of OpenEnv's."""
+"""Any server of OpenEnv; no package is needed. The folder also serves any server of ours as one of OpenEnv's."""

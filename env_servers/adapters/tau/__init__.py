@@ -1,1 +1,1 @@
-"""tau-bench's airline and retail desks, by the package tau-bench. On its own tools, data and grading."""
+"""tau-bench's airline and retail desks, by the package tau-bench. Tools, data and grading are the package's own."""

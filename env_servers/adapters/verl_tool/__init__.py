@@ -1,1 +1,1 @@
-"""Tools of any server of verl-tool. What sessions do at the same time goes to it as one batch."""
+"""Tools of any server of verl-tool. Actions of several sessions at the same time go to it as one batch."""

@@ -63,7 +63,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
         try:
             problems, bad = _scan(cfg, cfg.held_out)
         except ConfigError as error:
-            raise type(error)(str(error).replace(SETTING, "eval.dataset")) from None
+            raise error.reworded(lambda text: text.replace(SETTING, "eval.dataset")) from None
         facts += [
             f"{problems.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(problems)}",
             *_specials(problems),

@@ -16,6 +16,7 @@ from ...config.paths import asked, local_path
 from ...engines.reward_model import checked_normalisation
 from ...errors import ConfigError
 from ...memory.model_size import config_json
+from .hub_name import check_hub_name
 from .weights import check_weights
 
 
@@ -35,8 +36,13 @@ def check_roles(cfg: Config) -> list[str]:
             f" {', '.join(uses)}"
         )
     if critic := cfg.critic.model_name_or_path:
-        _directory(critic, "critic.model_name_or_path")
-    if (reward := cfg.reward.model_name_or_path) and (path := _directory(reward, "reward.model_name_or_path")):
+        _, remarks = _directory(cfg, critic, "critic.model_name_or_path")
+        facts += remarks
+    path = None
+    if reward := cfg.reward.model_name_or_path:
+        path, remarks = _directory(cfg, reward, "reward.model_name_or_path")
+        facts += remarks
+    if reward and path:
         try:
             shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
         except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -66,17 +72,15 @@ def _place(cfg: Config) -> str:
     return f"loss ({cfg.algo.kl.estimator})" if cfg.algo.kl.use_loss else f"reward ({cfg.algo.kl.estimator})"
 
 
-def _directory(name: str, setting: str) -> Path | None:
-    """Return a model's directory; None for a name that looks like one on the hub."""
+def _directory(cfg: Config, name: str, setting: str) -> tuple[Path | None, list[str]]:
+    """Return a model's directory; None with a fact for a name that looks like one on the hub."""
     path = local_path(name, setting)
     if not asked(path, Path.is_dir, setting):
-        if name.startswith(("/", ".", "~")) or name.count("/") > 1:
-            raise ConfigError(f"Model directory {name!r} does not exist. Correct {setting}.")
-        return None
+        return None, [check_hub_name(cfg, name, path, setting)]
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json, so it is no model. Point {setting} at a HF model directory.")
     check_weights(path, setting)
-    return path
+    return path, []
 
 
 def _head_shapes(path: Path, prefix: str) -> Iterator[tuple[str, int]]:

@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     try:
         code: int = SUBCOMMANDS[args.what][0].run(args)
     except ConfigError as error:
-        raise type(error)(str(error).replace(SETTING, "DATA")) from None
+        raise error.reworded(lambda text: text.replace(SETTING, "DATA")) from None
     return code

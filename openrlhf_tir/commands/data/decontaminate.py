@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         evaluations = Evaluations((p for text in args.against for p in _problems(args, text, unread)), args.ngram)
     except ConfigError as error:
-        raise type(error)(str(error).replace(SPLIT_SETTING, "--against-split")) from None
+        raise error.reworded(lambda text: text.replace(SPLIT_SETTING, "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
             _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)

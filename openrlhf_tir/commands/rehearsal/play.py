@@ -231,8 +231,10 @@ class _Rehearsal:
         for trajectory in group.trajectories:
             if trajectory.failed:
                 during = scripts[trajectory.index].title + row_note
-                in_user_code = trajectory.failed in METHOD_REASONS or self._has_own_server(task)
-                why = self._crash(task) or trajectory.why
+                method_failed = trajectory.failed in METHOD_REASONS
+                in_user_code = method_failed or self._has_own_server(task)
+                # The log still has the crash when a reward or filter fails later: that has a line of its own.
+                why = trajectory.why if method_failed else self._crash(task) or trajectory.why
                 if not why:  # It was given up with its group, for no reason that is known of this episode.
                     why = f"not all episodes were over within {GROUP_S:g} s ({trajectory.failed})"
                     in_user_code = False

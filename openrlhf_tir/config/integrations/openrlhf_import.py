@@ -276,10 +276,9 @@ def _leave_out(flags: CommandFlags, draft: Draft) -> None:
     backend = flags.values.pop("vllm.sync_backend", None)
     if backend and backend != ["gloo"]:
         draft.differs(
-            f"--vllm.sync_backend {backend[0]}: vllm.sync_backend = auto. Weights go to the engines through shared"
-            " memory or the run's directory, which works wherever the engines are, and by CUDA IPC with"
-            " train.share_gpus. NCCL cannot where learner and engine share a GPU; set nccl yourself to try it where"
-            " they do not."
+            f"--vllm.sync_backend {backend[0]}: vllm.sync_backend = auto. Weights go to the engines by CUDA IPC with"
+            " train.share_gpus, else through shared memory or the run's directory, which works wherever the engines"
+            " are. NCCL does not work where learner and engine share a GPU; set nccl to try it where they do not."
         )
     elif backend:
         draft.set("vllm.sync_backend", "gloo")

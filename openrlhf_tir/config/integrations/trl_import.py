@@ -153,8 +153,7 @@ def import_trl(
         draft.unset("algo.advantage.no_std_norm")
     elif script.trainer != "GRPOTrainer":
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
-    assert script.reader is not None
-    for note in dict.fromkeys(script.reader.notes):
+    for note in script.notes:
         draft.differs(note)
     for key, value in trl.unread():
         if NEEDS_NOTHING.fullmatch(key):

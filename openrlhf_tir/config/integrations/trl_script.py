@@ -71,6 +71,11 @@ class TrlScript:
     directories: tuple[Path, ...] = ()
     """Where relative paths may begin, the likeliest first."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What reading the script could not tell for certain, each sentence once."""
+        return [*dict.fromkeys(self.reader.notes)] if self.reader else []
+
     def path_of(self, name: str) -> str:
         """Return the absolute path of a file or directory that the script names, or the name where there is none."""
         paths = (directory / name for directory in self.directories)

@@ -75,8 +75,7 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) 
     save = trl("save_steps")
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
     _learned(draft, trl)
-    assert script.reader is not None
-    for note in dict.fromkeys(script.reader.notes):
+    for note in script.notes:
         draft.differs(note)
     for key, value in trl.unread():
         if NEEDS_NOTHING.fullmatch(key) or ALSO_NOTHING.fullmatch(key):

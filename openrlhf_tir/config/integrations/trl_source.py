@@ -10,6 +10,7 @@ import ast
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,13 @@ def _is_environ(node: ast.expr) -> bool:
     )
 
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+"""Numbers that YAML 1.1 reads as text: 1e-6 has no dot, or no sign in its exponent."""
+
+
 def _number(value: Any) -> Any:
-    """Return a value of a YAML file, which takes 1e-6 for a text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    """Return a value of a YAML file, with a number such as 1e-6 as a number."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 class _Named(ast.NodeTransformer):
@@ -476,7 +478,8 @@ class SourceReader:
             return [node.id]
         if isinstance(node, ast.Call) and (made := self._list_made_by(node)) is not None:
             return made
-        if isinstance(node, ast.Attribute) and (held := self.given(node)) is not None:  # self.rewards
+        held = self.given(node) if isinstance(node, ast.Attribute) else None
+        if held is not None and not any(part is node for part in ast.walk(held)):  # self.rewards = list(self.rewards)
             return self.names(held)
         if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
             return self.names(node.body if test else node.orelse)

@@ -69,11 +69,11 @@ def chars(given: Any) -> int:
     """Return the number of characters of an input: of its text, or of its messages."""
     if isinstance(given, str):
         return len(given)
-    contents = (message.get("content") for message in given)
-    return sum(
-        len(content) if isinstance(content, str) else len(json.dumps(message))
-        for message, content in zip(given, contents, strict=True)
-    )
+    total = 0
+    for message in given:
+        content = message.get("content")
+        total += len(content) if isinstance(content, str) else len(json.dumps(message))
+    return total
 
 
 def spread(values: list[int]) -> str:

@@ -1,6 +1,5 @@
-"""Split a message of the assistant into what it wrote itself and what a tool wrote inside it (ReTool's <interpreter>
-...
-</interpreter>).
+"""Split a message of the assistant into what it wrote itself and what a tool wrote inside it, such as ReTool's block
+<interpreter> ... </interpreter>.
 
 A block is masked with the white space around it: in an episode the model stops at </code>, and everything up to its
 next word belongs to the environment.

@@ -1,4 +1,4 @@
-r"""Turn messages into chains of pieces, as the model's chat template renders them. What is learned is what the model
+"""Turn messages into chains of pieces, as the model's chat template renders them. What is learned is what the model
 would sample.
 
     <|im_start|>user ... <|im_start|>assistant\\n      template: the text before the assistant speaks, with the

@@ -51,7 +51,6 @@ class Reader:
     """
 
     def __init__(self, cfg: Sft, template: ChatTemplate | None, bos: str = "", specials: Sequence[str] = ()) -> None:
-
         self.cfg = cfg
         self.template = template
         self.bos = bos

@@ -147,7 +147,9 @@ def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterat
 
 
 def _renamed(error: TirError, names: Mapping[str, str]) -> TirError:
-    message = str(error)
-    for theirs, ours in names.items():
-        message = message.replace(theirs, ours)
-    return type(error)(message)
+    def change(text: str) -> str:
+        for theirs, ours in names.items():
+            text = text.replace(theirs, ours)
+        return text
+
+    return error.reworded(change)

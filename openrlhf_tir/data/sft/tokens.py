@@ -1,4 +1,4 @@
-r"""Turn pieces of text, each with its author, into a row of tokens. This is the one place that makes the loss mask of
+"""Turn pieces of text, each with its author, into a row of tokens. This is the one place that makes the loss mask of
 fine-tuning.
 
     Piece("prompt ...", "template")     its special tokens are special                  weight 0

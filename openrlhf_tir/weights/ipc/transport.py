@@ -63,7 +63,7 @@ class IpcTransport:
         self._engines_by_file: set[RemoteEngine] = set()
         """Engines that cannot map what the learner exposes."""
         self._engines_reached: set[RemoteEngine] = set()
-        """Engines that got this version through shared memory."""
+        """Engines to which this version was sent through shared memory, also if that failed: they get a file next."""
         self._must_differ_from: str | None = None
         """The digest that this push must not have."""
         self._file_version: int | None = None

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Reply = dict[str, Any]
-SHORT_S = 1
-"""Time of a program that may be stopped: more of it would only cost more."""
+SHORT = {language: {"run_timeout": 1} for language in ("bash", "cpp")}
+"""Time limit, in seconds, of a program that may go on until it is stopped, in languages that start within milliseconds.
+Node alone may need a second on a busy machine."""
 TOOLS = {"bash": "bash", "cpp": "g++", "nodejs": "node"}
 TIME, MEMORY, FLOOD = "TimeLimitExceeded", "MemoryLimitExceeded", "OutputLimitExceeded"
 
@@ -66,7 +67,7 @@ def fails(language: str, name: str, code: str, **fields: Any) -> Attack:
 
 def stopped(language: str, name: str, code: str, *by: str, **fields: Any) -> Attack:
     if by == (TIME,):
-        fields = {"run_timeout": SHORT_S, **fields}
+        fields = SHORT.get(language, {}) | fields
     return Attack(language, name, code, lambda r: r["status"] == "Failed" and bool(words(r) & set(by)), fields)
 
 
@@ -76,7 +77,7 @@ def survives(language: str, name: str, code: str, **fields: Any) -> Attack:
         name,
         code,
         lambda r: r["status"] in ("Success", "Failed") and "ESCAPED" not in str(r),
-        {"run_timeout": SHORT_S, **fields},
+        SHORT.get(language, {}) | fields,
     )
 
 

@@ -24,3 +24,13 @@ def test_without_a_crash_or_a_line_of_the_file_there_is_no_place(tmp_path):
     assert crash_place("INFO: started\n", f"{tmp_path}/mine.py:Class") is None
     assert crash_place('Fatal Python error: Aborted\n  File "/x.py", line 3 in f\n', f"{tmp_path}/mine.py") is None
     assert crash_place('Fatal Python error: Aborted\n  File "/x.py", line 3 in f\n', None) is None
+
+
+def test_the_line_of_another_thread_is_not_the_crash(tmp_path):
+    path = f"{tmp_path}/x.pyenv/mine.py"
+    log = (
+        f'Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "{path}", line 9 in idle\n\n'
+        f'Current thread 0x2 (most recent call first):\n  File "/lib.py", line 1 in f\n'
+        f'  File "{path}", line 4 in step\n'
+    )
+    assert crash_place(log, f"{path}:Class") == f"{path}:4"

@@ -56,7 +56,7 @@ def cluster(tmp_path, monkeypatch):
 
     for job in ("train", "toy"):
         monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.only_here", lambda: True)
-        monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.has_gpus", lambda: False, raising=False)
+        monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.has_gpus", lambda: False)
     c = FakeCluster(config(tmp_path, engines=2), monkeypatch)
     c.actor_class = Weighing
     return c

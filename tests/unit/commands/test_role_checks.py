@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from openrlhf_tir.commands.checks.roles import check_roles
 from openrlhf_tir.config import Config
+from openrlhf_tir.data.hub import OFFLINE_VARIABLES
 from openrlhf_tir.errors import ConfigError
 
 
@@ -47,8 +48,28 @@ def test_scores_are_normalised_only_by_a_reward_model_that_has_mean_and_deviatio
 
 def test_a_critic_that_is_not_there_is_refused(tmp_path):
     cfg = Config(critic={"model_name_or_path": str(tmp_path / "absent")}, algo={"advantage": {"estimator": "gae"}})
-    with pytest.raises(ConfigError, match=r"does not exist. Correct critic\.model_name_or_path"):
+    with pytest.raises(ConfigError, match=r"does not exist.*Correct critic\.model_name_or_path") as error:
         check_roles(cfg)
+    assert (error.value.code, error.value.setting) == ("no_model", "critic.model_name_or_path")
+
+
+OF_THE_HUB = {
+    "critic": {"critic": {"model_name_or_path": "nobody/no-model"}, "algo": {"advantage": {"estimator": "gae"}}},
+    "reward": {"reward": {"name": "model", "model_name_or_path": "nobody/no-model"}},
+}
+
+
+@pytest.mark.parametrize("role", OF_THE_HUB)
+def test_a_name_that_is_neither_here_nor_cached_is_refused_where_the_hub_may_not_be_asked(monkeypatch, role):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError) as error:
+        check_roles(Config(**OF_THE_HUB[role]))
+    assert (error.value.code, error.value.setting) == ("no_model", f"{role}.model_name_or_path")
+    assert "nobody/no-model" in str(error.value) and "HF_HUB_OFFLINE" in str(error.value)
+    for variable in OFFLINE_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    assert any("nobody/no-model" in fact for fact in check_roles(Config(**OF_THE_HUB[role])))
 
 
 def test_the_reference_is_told_as_a_fact():

@@ -57,7 +57,8 @@ def test_an_option_of_an_environments_server_that_names_a_file_is_beside_the_rec
     (tmp_path / "wiki").mkdir()
     path = tmp_path / "r.toml"
     path.write_text(
-        '[env]\nname = "search"\nserver_options = { corpus = "wiki.jsonl", index = "wiki.txt", mode = "wiki", k = 5 }\n'
+        '[env]\nname = "search"\nserver_options = { corpus = "wiki.jsonl", index = "wiki.txt", mode = "wiki", k = 5,'
+        ' mirror = "http://host/wiki.jsonl" }\n'
         '[envs.other]\nname = "search"\nserver_options = { corpus = "../wiki.jsonl" }\n'
     )
     table = recipe_paths.beside(tomllib.loads(path.read_text()), tmp_path)
@@ -66,6 +67,7 @@ def test_an_option_of_an_environments_server_that_names_a_file_is_beside_the_rec
         "index": str(tmp_path / "wiki.txt"),
         "mode": "wiki",
         "k": 5,
+        "mirror": "http://host/wiki.jsonl",
     }
     assert table["envs"]["other"]["server_options"] == {"corpus": str(tmp_path.parent / "wiki.jsonl")}
 

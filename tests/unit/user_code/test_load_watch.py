@@ -97,3 +97,26 @@ def test_a_file_that_imports_something_slow_is_waited_for(tmp_path, monkeypatch)
     path = tmp_path / "patient.py"
     path.write_text("import slow_module\n\ndef score():\n    return 1.0\n")
     assert load_plugin(PLACE, f"{path}:score")() == 1.0
+
+
+@pytest.mark.usefixtures("alarm_is_free", "own_limit")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 1_500_000)",  # C code, as of a tokenizer
+        "import json; json.loads('[' + '1.5,' * 6_000_000 + '1]')",
+        "import time; time.sleep(0.8)",  # as of a download, or of a machine without a free core
+    ],
+)
+def test_a_long_call_of_the_file_is_no_loop(tmp_path, line):
+    path = tmp_path / "patient.py"
+    path.write_text(f"{line}\n\ndef score():\n    return 1.0\n")
+    assert load_plugin(PLACE, f"{path}:score")() == 1.0
+
+
+@pytest.mark.usefixtures("alarm_is_free", "own_limit")
+def test_a_loop_that_calls_something_short_is_ended_as_well(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text("import math\nwhile True:\n    math.sqrt(2.0)\n")
+    with pytest.raises(ConfigError, match=r"loop\.py:[23]: .*0\.3 s"):
+        load_plugin(PLACE, f"{path}:score")

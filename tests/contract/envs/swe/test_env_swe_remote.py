@@ -338,8 +338,8 @@ TIME_IS_UP, NO_REPORT = Done(124, {}), Done(0, {})
     [
         pytest.param(1, False, TIME_IS_UP, ("resolved", 4, 1), id="once"),
         pytest.param(2, False, NO_REPORT, ("resolved", 6, 2), id="twice", marks=pytest.mark.long),
-        pytest.param(9, False, TIME_IS_UP, ("time_limit", 6, 3), id="always with the patch", marks=pytest.mark.long),
-        pytest.param(9, False, NO_REPORT, ("no_report", 6, 3), id="no report with the patch"),
+        pytest.param(9, False, TIME_IS_UP, ("time_limit", 6, 3), id="always with the patch"),
+        pytest.param(9, False, NO_REPORT, ("no_report", 6, 3), id="no report with the patch", marks=pytest.mark.long),
         pytest.param(9, True, TIME_IS_UP, (None, 5, 3), id="without the patch too"),
     ],
 )

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.commands import preflight
 from openrlhf_tir.commands.checks import host as host_checks
+from openrlhf_tir.commands.checks import hub_name
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.hub import OFFLINE_VARIABLES
@@ -165,7 +165,7 @@ def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
 
 
 def test_the_size_of_pushes_is_unknown_for_a_model_on_the_hub_that_cannot_be_read(ready, monkeypatch):
-    monkeypatch.setattr(preflight, "offline_by", lambda: None)
+    monkeypatch.setattr(hub_name, "offline_by", lambda: None)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
     assert any("weight pushes" in fact and "org/no-such-model" in fact for fact in facts)
 

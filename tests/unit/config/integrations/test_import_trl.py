@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
+from openrlhf_tir.config.integrations.trl_source import _number as number
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
@@ -491,6 +492,25 @@ def test_attributes_conditions_and_files_of_arguments_are_read(imported, tmp_pat
     assert code == 0 and (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 4)
     assert load_plugin(REWARD, cfg.reward.name)([0]) == [1.0]
     assert "only a run" not in told
+
+
+def test_a_list_that_is_made_of_itself_is_read(imported):
+    text = OF_A_CLASS.format(test="False", table="{{}}").replace("{{}}", "{}")
+    text = text.replace("    def train(self):\n", "    def train(self):\n        self.rewards = list(self.rewards)\n")
+    code, path, _ = imported(text)
+    assert code == 0 and load(str(path), {}).actor.model_name_or_path == "m"
+
+
+def test_texts_of_a_yaml_file_that_look_like_numbers_stay_texts():
+    assert [number(value) for value in ("1e-6", "3E5", "2024", "001", "nan", "inf", 7)] == [
+        1e-6,
+        3e5,
+        "2024",
+        "001",
+        "nan",
+        "inf",
+        7,
+    ]
 
 
 def test_a_table_of_arguments_that_only_a_run_knows_is_said(imported):

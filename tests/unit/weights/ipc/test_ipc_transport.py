@@ -179,7 +179,7 @@ async def test_a_learner_that_cannot_share_its_memory_writes_files_and_says_so_o
     run.learner.trial_fault = "expandable segments"
     with caplog.at_level(logging.WARNING):
         reports = [await run.push(), await run.push()]
-    assert run.learner.log == ["write", "file"] and run.transport.off
+    assert run.learner.log == ["write", "file"] and run.transport.disabled_reason
     assert [r.digest for r in reports] == ["file 1", "file 2"] and reports[1].parts["push_ipc"] == 0.0
     assert sum("expandable segments" in record.getMessage() for record in caplog.records) == 1
 
@@ -198,7 +198,7 @@ async def test_memory_that_runs_out_before_or_in_the_middle_of_a_push_is_followe
         run.learner.fault_at = fault_at
         report = await run.push()
         assert run.learner.log.count("file") == 1 and sum(x.startswith("load") for x in run.learner.log) == loads
-        assert (report.refused, report.digest, run.transport.off is None) == (0, "file 1", False)
+        assert (report.refused, report.digest, run.transport.disabled_reason is None) == (0, "file 1", False)
 
 
 @pytest.mark.parametrize("fate", ["dies in map", "dies in load"])

@@ -1,0 +1,50 @@
+"""Check the name of a model that is no directory here: a path that does not exist, or a name on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...config import Config
+from ...config.paths import shorten
+from ...config.recipe_paths import RULE
+from ...data.hub import is_cached, offline_by
+from ...errors import ConfigError
+from .host import runs_here
+
+
+def check_hub_name(cfg: Config, name: str, path: Path, setting: str, alternative: str = "") -> str:
+    """Return a fact that says where the model will come from.
+
+    Args:
+        cfg: The configuration.
+        name: The model's name as it is configured.
+        path: The directory that the name would mean here; there is none.
+        setting: The setting that names it.
+        alternative: What else may be done, as the end of a sentence.
+
+    Raises:
+        ConfigError: The name is a path, or the hub may not be asked and its cache lacks the model.
+    """
+    looked_at = shorten(str(path.absolute()))
+    if (
+        name.startswith(("/", ".", "~"))
+        or name.count("/") > 1
+        or path.exists()
+        or ("/" in name and path.parent.is_dir())
+    ):
+        raise ConfigError(
+            f"Model directory {name!r} does not exist (looked at {looked_at}). {RULE} Correct {setting}{alternative}.",
+            code="no_model",
+            setting=setting,
+        )
+    if is_cached(name):
+        return f"model {name} is not a directory here; it is in the hub's cache"
+    if runs_here(cfg) and (variable := offline_by()):
+        raise ConfigError(
+            f"{setting} = {name!r} is not a directory (looked beside the recipe, if it names it, and at {looked_at}),"
+            f" and not in the hub's cache, which is the only source while {variable} is set. {RULE} Correct it, or"
+            f" download the model first, or unset {variable}.",
+            code="no_model",
+            setting=setting,
+        )
+    return f"model {name} is not a directory here; it will be downloaded from the hub"
