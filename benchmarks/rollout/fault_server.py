@@ -5,7 +5,7 @@
     GET  /sessions                               {"open": [ids], "resets": n, "steps": n}
 
 "down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back
-after `seconds`."""
+after `seconds`. "wait" is no fault: no /step is answered until another name is given."""
 
 from __future__ import annotations
 
@@ -83,6 +83,8 @@ class FaultServer:
         if body["session_id"] not in self.open:
             return web.json_response({"detail": "no session"}, status=404)
         await asyncio.sleep(self.delay_s)
+        while self.fault == "wait":
+            await asyncio.sleep(0.02)
         return web.json_response(reply | {"observation": body["action"]})
 
     async def broken(self, request: web.Request, body: dict) -> web.StreamResponse | None:

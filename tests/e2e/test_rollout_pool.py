@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout.fault_actor import EmulatedActor
-from benchmarks.rollout.fault_parts import PATIENCE_S, config, fault_server, sessions, trained_on_a_fault
+from benchmarks.rollout.fault_parts import PATIENCE_S, config, fault_server, sessions, set_fault, trained_on_a_fault
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.jobs.control import Control, apply
 from openrlhf_tir.cluster.ray_session import ray_session
@@ -105,12 +105,14 @@ async def killed_with_500_live(cfg, pool: EnginePool, url: str) -> None:
     )
     victim = pool.members[0]
     pid = await victim.actor.pid.remote()
+    await set_fault(url, "wait")  # no step ends, so that sessions stay open however slow this machine is
     run = asyncio.create_task(pipeline.run())
     while len([s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]) < 500:
         assert not run.done(), run.result()
         await asyncio.sleep(0.02)
     lost = set(victim.running)
     os.kill(pid, signal.SIGKILL)
+    await set_fault(url, "")
     await run
 
     assert learner.wrong == [] and learner.version == STEPS
