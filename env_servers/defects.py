@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from openrlhf_tir.protocol import CODE_DEFECT
 from openrlhf_tir.user_code.failures import Exited, suspended_at, thread_at, traceback_of, user_code_errors
 from openrlhf_tir.user_code.failures import described as described  # other files of this package take these from here
 from openrlhf_tir.user_code.failures import is_outage as is_outage
@@ -26,7 +27,6 @@ OURS = "env_servers."
 """Classes of modules below it are this package's."""
 SHOWN = 120
 """Characters of a wrong value that a message shows."""
-CODE_DEFECT = "code_defect"
 
 
 class Defects:

@@ -29,6 +29,8 @@ from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
 from openrlhf_tir.protocol import (
+    CODE_DEFECT,
+    NO_SESSION,
     NOT_NEEDED,
     EnvSchema,
     Health,
@@ -42,7 +44,7 @@ from openrlhf_tir.user_code.failures import Overrun, described
 from openrlhf_tir.user_code.loop_watch import LoopWatch
 
 from .admission import Admission, CapacityFull
-from .defects import CODE_DEFECT, Defects, without_exit
+from .defects import Defects, without_exit
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step
@@ -131,7 +133,9 @@ class EnvService:
             return await self.step(request)
         except CapacityFull as e:
             return _reply(request, outcome="capacity", signals={"retry_after_s": e.retry_after_s})
-        except (NoSession, Conflict) as e:
+        except NoSession as e:
+            return _reply(request, outcome="env_error", signals={NO_SESSION: True, "error": str(e)})
+        except Conflict as e:
             return _reply(request, outcome="env_error", signals={"error": str(e)})
 
     async def _execute(self, session: Session, request: StepRequest) -> StepReply:

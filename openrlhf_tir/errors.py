@@ -14,6 +14,7 @@
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
     |  |  |- VersionGone      no engine is left that has the weights which are evaluated
+    |  |- LearnerDied         a learner rank died; all ranks start again from the last checkpoint
     |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
@@ -327,7 +328,7 @@ class PipelineError(TirError):
 
 
 class ConservationError(PipelineError):
-    """acquired != trained + filtered + stale + surplus + failed + rolling + buffered + training."""
+    """A slot or a prompt was lost or counted twice: dispatched groups are not the sum of the states in GroupState."""
 
     reason = "conservation"
 

@@ -345,6 +345,9 @@ class Publisher(Protocol):
         Raises:
             WeightsUnverified: The weights could not be proved, or equal those of the last push though they
                 `must_differ`.
+            LearnerDied: A rank of the learner died while it wrote or scored.
+            Diverged: A weight is not finite.
+            InfraError: The weights could not be written or sent.
         """
 
 

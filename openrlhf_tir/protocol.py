@@ -14,8 +14,10 @@ Outcomes, and what the trainer makes of them:
     model_error  the action was wrong (syntax, exception, its own    observation, trained
                  time limit: signals["error_type"] == "time_limit")
     env_error    the environment broke                              trajectory failed, never a reward
-                 with signals["code_defect"] = "file:line": its      the same, and no outage: it is not tried again
-                 author's code is wrong
+                 with signals["code_defect"] = "file:line": its      the same, and no outage: nothing is tried again;
+                 author's code is wrong                              before the first update the run ends
+                 with signals["no_session"], in a batch: the         as 404 of a single step: the session is lost
+                 server does not know the session
     timeout      server or network missed `deadline_s`              trajectory failed, never a reward
     capacity     the server is full (HTTP 429)                      tried again, no failure
 """
@@ -30,6 +32,10 @@ Outcome = Literal["ok", "model_error", "env_error", "timeout", "capacity"]
 MAX_REPLY_BYTES = 1 << 20
 """What a trainer reads of one reply. A server cuts a longer observation; a longer reply is nonsense to a trainer."""
 TRAINABLE_OUTCOMES: frozenset[str] = frozenset({"ok", "model_error"})
+CODE_DEFECT = "code_defect"
+"""Signal of a reply whose environment's code is wrong; its value is "file:line"."""
+NO_SESSION = "no_session"
+"""Signal of an item of a batch whose session the server does not know. A single step is answered with HTTP 404."""
 
 
 PYTHON_TOOL: dict[str, Any] = {

@@ -9,9 +9,9 @@ only. B accepted groups become a `TrainBatch`; the learner reads the groups them
 
 Shapes: T tokens of a response, P tokens of a prompt, n samples of a group, B groups of a batch.
 
-The *source* of a token says who produced it. The loss mask is derived from the source and never stored, so a mask that
-trains on tool output cannot be expressed. The *version* of a token is the number of learner updates behind the weights
-that sampled it.
+The *source* of a token says who produced it. The loss mask is derived from the source and never stored: tokens of the
+environment are trained only where train.env_mask = false or train.env_mask_from asks for it. The *version* of a token
+is the number of learner updates behind the weights that sampled it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class GroupState(StrEnum):
     FILTERED = "filtered"
     """Dropped by a filter. Terminal."""
     FAILED = "failed"
-    """Failed for good: dispatched again as often as train.max_reissues allows, or its gradient was not finite.
-    Terminal."""
+    """Failed for good: a fault after as many new attempts as train.max_reissues allows, an error in the user's own
+    code (which is not tried again), or a gradient that is not finite. Terminal."""
     REQUEUED = "requeued"
     """This attempt is over (a fault, surplus, an interruption) and the prompt is dispatched again. Terminal."""
 
@@ -314,6 +314,10 @@ class Exposed(NamedTuple):
     buckets: list[ExposedBucket]
     remaining: int = 0
     fault: str | None = None
+
+
+CANARY_TEXTS = 8
+"""Texts in one round of a push's proof. An engine answers them at once, beside the requests that it keeps."""
 
 
 class Canary(NamedTuple):
@@ -582,7 +586,7 @@ class Trajectory:
 
     @property
     def is_model(self) -> np.ndarray:
-        """[T] bool, True where the model produced the token: the loss mask."""
+        """[T] bool, True where the model produced the token: the loss mask, unless train.env_mask is off."""
         parts = [np.full(len(segment.token_ids), segment.source == "model") for segment in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
 
@@ -803,7 +807,11 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Trained (model-written) tokens of the whole batch: the denominator of the token-mean loss."""
+        """Model-written tokens of the whole batch, for throughput figures.
+
+        The loss divides by another count, which leaves out masked samples and weighs tokens of the environment by
+        train.env_coef (learner/zero3.py, `_trained_counts`).
+        """
         return sum(item.meta.trained_tokens for item in self.items)
 
 

@@ -15,8 +15,9 @@ OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_si
 accumulation. The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained
 sequences for N. And "seq-mean-token-sum-norm" (Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead
 of its own length) is token-mean with N = sequences * c. A rank's mean over *its own* tokens would be wrong whenever
-ranks or micro batches hold different numbers of tokens, which with tool calls is always. zero3.py sets accumulation = 1
-and tells DeepSpeed where the last micro batch is, because the number of micro batches changes from step to step.
+ranks or micro batches hold different numbers of tokens, which with tool calls is always. learner/passes.py sets
+accumulation = 1 and tells DeepSpeed where the last micro batch is, because the number of micro batches changes from
+step to step.
 """
 
 from __future__ import annotations

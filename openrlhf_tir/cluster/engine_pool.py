@@ -28,7 +28,8 @@ from ..actors.router import Router
 from ..config import Config
 from ..envs.orphans import close_orphans
 from ..episodes.group_runner import EvalMode
-from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
+from ..episodes.sample_selection import ENGINE_FAULTS
+from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull
 from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import Deadline, within
 from .engine_handle import EngineHandle, spawn
@@ -36,9 +37,10 @@ from .ray_faults import death
 from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
-ENGINE_FAULTS = frozenset({EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"})
-"""Reasons of a failed group that point at its engine: the prompt goes to another engine next time. Other reasons
-(environment, verifier, a refused request) would fail there as well."""
+AVOID_THE_ENGINE = ENGINE_FAULTS | {"deadline"}
+"""Reasons of a failed group for which its prompt goes to another engine next time: a fault of the engine, or a deadline
+that a slow engine may have missed. Other reasons (environment, verifier, a refused request) would fail there as
+well."""
 LONGEST = "push_pause_s"
 """The figure of an engine's report of which the pool's is the longest; of the others it is the sum."""
 MAX_FAILED_PROMPTS = 3
@@ -137,7 +139,7 @@ class EnginePool:
     ) -> tuple[GroupMeta, Any]:
         meta, payload = await engine.run_group(key, task, mode)
         self.router.record_report(engine.name, meta.load)
-        if meta.failed in ENGINE_FAULTS:
+        if meta.failed in AVOID_THE_ENGINE:
             self.router.record_failure(task.prompt, engine.name)
         if meta.failed == EngineError.reason:
             await self._judge_engine(engine, task.prompt)

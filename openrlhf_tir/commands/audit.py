@@ -24,8 +24,9 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from ..logs.lost import lost_processes
     from ..replay.audit import audit
+    from ..replay.lines import LEDGER
 
-    path = args.run_dir / "ledger.jsonl"
+    path = args.run_dir / LEDGER
     if not path.exists():
         raise ConfigError(f"There is no ledger {path}. Give the directory that train wrote (--run-dir).")
     report = audit(path)

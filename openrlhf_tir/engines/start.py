@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..machine.gpus import runs_on_gpus, visible_gpus
+from ..types import CANARY_TEXTS
 from .packed_logprobs import SCHEDULER
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
-CANARIES = 8
-"""Canary requests of one push, which run at once (weights/publisher.py, TEXTS)."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one engine step on CPU."""
 NO_SHARE = 0.01
@@ -166,7 +165,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enable_sleep_mode=cfg.train.colocate_all,
         enable_return_routed_experts=cfg.rollout.routing_replay,
         # If a push keeps the KV cache, running requests keep their slots: the additional ones are for the canary.
-        max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.keeps_kv else 0),
+        max_num_seqs=v.max_num_seqs + (CANARY_TEXTS if cfg.pipeline.keeps_kv else 0),
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by order of arrival, except for the canary

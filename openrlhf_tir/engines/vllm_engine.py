@@ -191,6 +191,7 @@ class VllmEngine:
         Raises:
             WeightsUnverified: A token was sampled with weights that were found not to be the learner's.
             EngineError: A log-prob is not finite; the engine is then broken.
+            RequestRefused: The request is too long, or asks for tokens beyond the vocabulary. The engine is well.
         """
         completion = await self._generate(token_ids, sampling, request_id)
         await self.proof.passed(completion.versions)

@@ -28,9 +28,9 @@ from typing import Any, Self, TypeVar
 
 from ..config import Env
 from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
-from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
+from ..protocol import CODE_DEFECT, TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
 from ..waiting.backoff import backoff_s, jittered
-from .http import CODE_DEFECT, CONNECT_TIMEOUT_S, Broken, EnvHttp, Full, InvalidReply, Unreachable
+from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, Full, InvalidReply, Unreachable
 from .session import HttpSession
 from .stage_times import StageTimes
 from .step_batches import StepBatches

@@ -4,7 +4,7 @@
     broken connection                  Unreachable    a Broken: the same request may be sent again
     5xx                                Broken         the same request may be sent again
     nothing within the deadline        EnvTimeout
-    404 at /step                       EnvLost        the server does not know the session any more
+    404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
     anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
 
 Replies are read up to MAX_REPLY_BYTES and never decompressed, so that no server can fill the actor's memory.
@@ -22,7 +22,7 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from ..errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout
-from ..protocol import MAX_REPLY_BYTES, StepReply, StepRequest
+from ..protocol import CODE_DEFECT, MAX_REPLY_BYTES, StepReply, StepRequest
 from .refusals import seconds
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ REFUSAL_BYTES = 1 << 15
 """Bytes that are read of the body of a refusal: room for a traceback."""
 EXCERPT_BYTES = 200
 """Bytes of a body that a message shows."""
-CODE_DEFECT = "code_defect"
-"""Signal of a reply whose environment's code is wrong; its value is "file:line" (protocol.py)."""
 Wire = TypeVar("Wire", bound=BaseModel)
 
 
@@ -187,8 +185,13 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
             " to the server's token."
         )
     if response.status == 404 and url.endswith("/step"):
-        return EnvLost(f"{url} does not know the session any more (HTTP 404): {reason}. Was the server restarted?")
+        return session_lost(f"{url} answered HTTP 404: {reason}")
     return EnvError(f"{url} answered HTTP {response.status}: {reason}")
+
+
+def session_lost(answer: str) -> EnvLost:
+    """Return the error for a step whose session the server does not know."""
+    return EnvLost(f"The environment server does not know the session any more: {answer}. Was it restarted?")
 
 
 def _defect_of(body: bytes, url: str) -> EnvironmentCodeError | None:

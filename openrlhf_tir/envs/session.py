@@ -91,9 +91,12 @@ class HttpSession:
             step_id: Number of the step. The server executes a number once and repeats its reply.
 
         Raises:
-            EnvError: The environment failed, or its server is down.
+            EnvLost: The session's server is down until the deadline, or does not know the session any more.
+            EnvironmentCodeError: The environment's own code failed; file and line are in the message.
+            EnvError: The environment failed, or its reply is not valid.
             EnvTimeout: The deadline passed.
             EnvFull: There was no room.
+            RuntimeError: The session was not opened by `reset`.
         """
         if self._server is None:
             raise RuntimeError("step() before reset(): the session is not open.")

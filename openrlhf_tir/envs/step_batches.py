@@ -8,7 +8,8 @@
 
 It takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so no
 caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
-whose client sends it again with the same step_id.
+whose client sends it again with the same step_id. An item whose session the server does not know raises EnvLost, as a
+single step's 404 does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 
 from ..errors import EnvError, EnvTimeout, InfraError
 from ..logs.histogram import histogram
-from ..protocol import EnvSchema, StepReply, StepRequest
-from .http import Broken, Full
+from ..protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
+from .http import Broken, Full, session_lost
 from .refusals import seconds
 
 Key = tuple[str, int]
@@ -62,6 +63,8 @@ class _Batch:
                 continue
             if reply.outcome == "capacity":
                 future.set_exception(Full(seconds(str(reply.signals.get("retry_after_s", "")))))
+            elif NO_SESSION in reply.signals:
+                future.set_exception(session_lost(str(reply.signals.get("error", "no reason given"))))
             else:
                 future.set_result(reply)
 

@@ -1,8 +1,9 @@
 """Health: end runs that go nowhere, by name. It counts events, never seconds, so a slow machine ends nothing.
 
 counted in a row                        limit                       error          meaning
-groups that failed for good             a batch of groups           StallError     something outside is down
-groups that were filtered or failed     train.max_unused_batches    Unproductive   no group could be learned from
+groups that failed for good             more than a batch           StallError     something outside is down
+groups that were filtered or failed     train.max_unused_batches,   Unproductive   no group could be learned from
+                                        at least MIN_UNUSED groups
 steps without a finite gradient         train.max_nonfinite_steps   Diverged       loss or weights are broken
 """
 

@@ -5,7 +5,7 @@ It answers whether a prompt was lost or trained twice, also after crashes and re
     ledger(format, run)    first line: the run that the file belongs to
     issued ---> trained(step)      provisional until committed(step)
            ---> filtered(reason)   dropped by a filter
-           ---> failed(reason)     failed for good, after train.max_reissues
+           ---> failed(reason)     failed for good: after train.max_reissues, or at once by the user's own code
            ---> requeued(reason)   this attempt is over; the prompt is issued again as attempt + 1
                                    (failed once, surplus, open at a crash)
     committed(step, upto)          a checkpoint of that step is safe on disk; it describes the events before line `upto`
@@ -109,6 +109,7 @@ class Ledger:
 
         Raises:
             ConservationError: The attempt is open already.
+            PipelineError: The line could not be written (a full disk).
         """
         if key in self._open:
             raise ConservationError(
@@ -129,6 +130,7 @@ class Ledger:
 
         Raises:
             ConservationError: The attempt is not open.
+            PipelineError: The line could not be written (a full disk).
         """
         if event not in TERMINAL:
             raise ValueError(f"{event!r} is not a terminal event. Known: {', '.join(sorted(TERMINAL))}.")

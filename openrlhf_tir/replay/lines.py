@@ -21,6 +21,8 @@ from ..errors import CheckpointDamaged
 from ..logs.jsonl import BLOCK, whole_lines
 from ..types import TERMINAL
 
+LEDGER = "ledger.jsonl"
+"""Name of the ledger in the run directory."""
 FORMAT = 2
 """Version of the format, in the first line of every ledger."""
 EVENTS_WITH_KEY = TERMINAL | {"issued"}

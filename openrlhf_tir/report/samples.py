@@ -12,9 +12,8 @@ from ..errors import DataError
 from ..logs import trajectories
 from ..logs.progress import NO_FAULT
 from ..replay.audit import events
+from ..replay.lines import LEDGER
 
-LEDGER = "ledger.jsonl"
-"""Name of the ledger in the run directory."""
 ANY = "any"
 """Stands for every reason."""
 DROPPED = ("filtered", "failed", "requeued")

@@ -146,6 +146,7 @@ class RewardPool:
         Raises:
             VerifierError: A check failed for a reason that is not the answer.
             RewardError: The reward raised an exception, or returned no finite number.
+            RewardModelError: The reward model, or the server of reward.remote_url, does not answer.
         """
         scored = [await self._score(component, trajectory, task) for component in self.components]
         trajectory.changes = [change for _, changes in scored for change in changes]

@@ -23,6 +23,7 @@ from ..pipeline.checkpoints.checkpoint import Checkpoints
 from ..pipeline.lane.keeper import fast_lane
 from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
+from ..replay.lines import LEDGER
 from ..types import GroupKey
 from .faults import Fault, script_faults
 from .parts import PHASES, TASK, EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
@@ -196,7 +197,7 @@ async def _simulate(
         "learner_busy_s": learner.busy_s,
     }
     script_faults(faults, rollout, loop)
-    ledger = Ledger(cfg.run_dir / "ledger.jsonl")
+    ledger = Ledger(cfg.run_dir / LEDGER)
     pipeline = Pipeline(
         cfg,
         prompts=EndlessPrompts(),

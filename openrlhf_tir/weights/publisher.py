@@ -39,7 +39,7 @@ from ..errors import (
     WeightsUnverified,
 )
 from ..ports import Learner, RemoteEngine, RolloutEngine
-from ..types import Canary, Completion, PublishReport
+from ..types import CANARY_TEXTS, Canary, Completion, PublishReport
 from ..waiting.deadlines import Deadline
 from .file_transport import FileTransport
 from .transport import Results, Transport, same_weights
@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 CEILING = 0.5
 """Default of vllm.canary_ceiling, in nats."""
 PUSH = Deadline(600.0, "timeouts.push_s")
-TEXTS = 8
-"""Texts in one round of a proof. The second round has as many other texts, if there are enough prompts."""
 TEXT_TOKENS = 96
 """Only this many tokens at the end of a prompt are scored, so that long prompts do not make a proof expensive."""
 SECOND_SEED = 1_000_003
@@ -115,8 +113,8 @@ class WeightPublisher:
             learner: The learner, which has the weights.
             engines: The live engines. The owner adds those that `joining` proved and removes the dead.
             directory: Where files for the engines go, if `transport` is not given.
-            canary_prompts: Tokenised prompts; the first TEXTS are scored at every push, the next ones in a second
-                round.
+            canary_prompts: Tokenised prompts; the first CANARY_TEXTS are scored at every push, the next ones in a
+                second round.
             tolerance: Threshold of the mean difference in nats, or the reference of an earlier publisher of the same
                 run. None: call `calibrate` before the first push.
             canary_tokens: Tokens that an engine samples after each text.
@@ -135,7 +133,7 @@ class WeightPublisher:
         self.engines = engines
         self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline, place=place)
         texts = [prompt[-TEXT_TOKENS:] for prompt in canary_prompts]
-        self.rounds = [texts[:TEXTS], texts[TEXTS : 2 * TEXTS] or texts[:TEXTS]]
+        self.rounds = [texts[:CANARY_TEXTS], texts[CANARY_TEXTS : 2 * CANARY_TEXTS] or texts[:CANARY_TEXTS]]
         """The texts of the first and of the second round of a proof."""
         self.canary_tokens = canary_tokens
         self.seed = seed
@@ -213,6 +211,9 @@ class WeightPublisher:
 
         Raises:
             WeightsUnverified: The weights equal those of the last push, although `must_differ` is set.
+            LearnerDied: A rank of the learner died while it wrote or scored.
+            Diverged: A weight is not finite.
+            InfraError: The weights could not be written or sent.
         """
         start = time.monotonic()
         async with self._changing:

@@ -1,7 +1,7 @@
 """REINFORCE without a baseline (Williams 1992): A_t = gamma^(last - t) * R, then whitened over the batch.
 
 The whitening centres the advantages: with rewards of one sign a batch would otherwise only push up, or only down. This
-is the only estimator that uses `gamma`; the group estimators compare whole trajectories.
+estimator and gae use `gamma`; the group estimators compare whole trajectories.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ from ...data.blend import curriculum_of
 from ...data.chat_template import special_texts_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
-from ...engines.start import CANARIES
 from ...episodes.chat_format import chat_formats
 from ...errors import ConfigError, DataError
 from ...inert import MARK
-from ...types import Task
+from ...types import CANARY_TEXTS, Task
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +139,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         )
     canary = [
         tokenizer(task.prompt, add_special_tokens=False)["input_ids"]
-        for task in (prompts.tasks if len(prompts) else held_out)[: 2 * CANARIES]  # A proof has two rounds.
+        for task in (prompts.tasks if len(prompts) else held_out)[: 2 * CANARY_TEXTS]  # A proof has two rounds.
     ]
     return Inputs(prompts, held_out, canary)

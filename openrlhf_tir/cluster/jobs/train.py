@@ -24,13 +24,14 @@ from ...machine.sizes import room
 from ...memory.model_size import push_bytes
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
-from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
+from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...pipeline.lane.keeper import fast_lane
 from ...pipeline.live import Live
 from ...pipeline.loop import Pipeline
 from ...pipeline.observer import Observer
 from ...pipeline.tracker_samples import TrackerSamples
 from ...replay.ledger import Ledger, audit
+from ...replay.lines import LEDGER
 from ...report import summary as summaries
 from ...waiting.background import FOR_EVER, background
 from ...waiting.deadlines import Deadline, within

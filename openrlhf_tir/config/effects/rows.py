@@ -326,8 +326,9 @@ IDLE = [
     ),
     Idle(
         "logger.wandb.org logger.wandb.group logger.wandb.project logger.wandb.run_name",
-        lambda c: c.logger.wandb.key is None,
-        "while --logger.wandb.key is unset: there is no wandb run. Set the key (or env), or leave it out.",
+        lambda c: not (c.logger.wandb.key or c.logger.wandb.mode),
+        "while --logger.wandb.key and --logger.wandb.mode are unset: there is no wandb run. Set the key (or env), or"
+        " mode offline, or leave it out.",
     ),
     Idle(
         "eval.split eval.max_samples eval.max_tries eval.timeout_s",

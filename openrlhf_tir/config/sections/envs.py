@@ -25,6 +25,8 @@ JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
 """Fields of [reward] that go together: where [envs.NAME.reward] sets one, it takes none from [reward]."""
 OF_THE_WORKERS = ("verify_timeout_s", "verify_deadline_s", "workers", "max_failed_groups")
 """Fields of [reward] that are the actor's or the run's, whatever the environment."""
+OF_THE_LEARNER = ("max_base_ppl",)
+"""Fields of [filter] that the learner applies to a whole batch, whatever the environment."""
 
 
 def _optional(model: type[Section], without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -62,7 +64,7 @@ class _NamedEnv(Section):
 
 
 EnvReward = create_model("EnvReward", __base__=_Reward, __module__=__name__, **_optional(Reward, OF_THE_WORKERS))
-EnvFilter = create_model("EnvFilter", __base__=_Filter, __module__=__name__, **_optional(Filter))
+EnvFilter = create_model("EnvFilter", __base__=_Filter, __module__=__name__, **_optional(Filter, OF_THE_LEARNER))
 
 if TYPE_CHECKING:
 

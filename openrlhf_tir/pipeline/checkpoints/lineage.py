@@ -22,6 +22,7 @@ from ...config.changes import changes, dumped, refusal
 from ...data.identity import columns_digest, tasks_digest
 from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes, model_directory
+from ...replay.lines import LEDGER
 from ...types import Task
 from . import ranks
 from .checkpoint import Checkpoints
@@ -30,7 +31,6 @@ VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "us
 """Keys of a model's config.json that differ between copies of the same model."""
 VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
-LEDGER = "ledger.jsonl"
 RUN_LOGS = (LEDGER, "metrics.jsonl")
 """Files that a run writes to its directory from its first update on; fine-tuning writes only the second."""
 

@@ -17,7 +17,8 @@ Life of a group
 
 Decisions are pure: they read the state and change nothing, so a caller may ask as often as it likes. Transitions change
 the state without an await: a group's slot, its ledger line and its place change together, so a checkpoint may be taken
-between any two calls. `snapshot` returns an immutable copy; a checkpoint never holds a live object.
+between any two calls except during a learner step, in which `snapshot` raises. It returns an immutable copy: a
+checkpoint never holds a live object.
 """
 
 from __future__ import annotations
@@ -403,6 +404,7 @@ class RolloutScheduler:
 
         Raises:
             ConservationError: The group does not roll.
+            PipelineError: The ledger's line could not be written.
         """
         if self._rolling.pop(group.sequence_number, None) is None:
             raise ConservationError(

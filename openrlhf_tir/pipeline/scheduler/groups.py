@@ -1,4 +1,8 @@
-"""The values that the scheduler works on, all of them immutable, so that a snapshot can share them."""
+"""The values that the scheduler works on, all of them immutable, so that a snapshot can share them.
+
+A checkpoint holds them field by field: who adds or renames a field raises pipeline/checkpoints/manifest.py, FORMAT, so
+that a resume from an older checkpoint is refused by name.
+"""
 
 from __future__ import annotations
 

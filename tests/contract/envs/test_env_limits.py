@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from env_servers.defects import CODE_DEFECT
+from openrlhf_tir.protocol import CODE_DEFECT
 
 from ..env_process import Http, env_server
 

@@ -125,7 +125,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--env\.url.*--train\.agent_func_path",
         ),
         ("--reward.remote_timeout_s 5", r"--reward\.remote_timeout_s.*--reward\.remote_url"),
-        ("--logger.wandb.group g", r"--logger\.wandb\.group.*--logger\.wandb\.key"),
+        ("--logger.wandb.group g", r"--logger\.wandb\.group.*--logger\.wandb\.key.*--logger\.wandb\.mode"),
         ("--eval.split dev", r"--eval\.split.*--eval\.dataset"),
         ("--train.new_ledger", r"--train\.new_ledger.*--train\.resume"),
         ("--actor.muon.lr 0.01", r"--actor\.muon\.lr.*--actor\.optim adam"),
@@ -239,6 +239,17 @@ def test_what_one_of_several_environments_looks_at_is_let_pass(capsys):
         " --reward.env_reduce last --envs.a.reward.name env"
     )
     assert shown(capsys, *f"{TWO_ENVS} {argv}".split())["filter"]["accuracy_range"] == [0.2, 0.7]
+
+
+def test_a_setting_that_the_learner_applies_to_whole_batches_is_none_of_one_environment(capsys):
+    (line,) = mistakes(capsys, "show-config", *f"{TWO_ENVS} --envs.a.filter.max_base_ppl 5".split())
+    assert "envs.a.filter.max_base_ppl" in line and "filter.max_base_ppl" in line
+    assert shown(capsys, *f"{TWO_ENVS} --filter.max_base_ppl 5".split())["filter"]["max_base_ppl"] == 5.0
+
+
+def test_an_offline_run_of_wandb_has_a_name_without_a_key(capsys):
+    wandb = shown(capsys, "--logger.wandb.mode", "offline", "--logger.wandb.run_name", "first")["logger"]["wandb"]
+    assert wandb == {"mode": "offline", "run_name": "first"}
 
 
 def test_a_reward_named_by_a_flag_is_used_in_place_of_the_recipes_weights(capsys, tmp_path):

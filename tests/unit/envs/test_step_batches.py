@@ -12,7 +12,7 @@ from openrlhf_tir.config import Env as EnvConfig
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.envs.http import Broken, Full
 from openrlhf_tir.envs.step_batches import StepBatches
-from openrlhf_tir.errors import EnvError, EnvTimeout
+from openrlhf_tir.errors import EnvError, EnvLost, EnvTimeout
 from openrlhf_tir.logs.histogram import count
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
 from openrlhf_tir.serving.app import serve
@@ -187,4 +187,19 @@ async def test_trajectories_of_one_environment_share_requests_to_a_real_server()
         assert await asyncio.gather(*[one(s) for s in [2.0] + [0.01] * 23]) == ["2.0"] + ["0.01"] * 23
         assert back[-1] == "2.0"
         assert count(client.send_step.sizes) < 12
+    serving.cancel()
+
+
+async def test_a_session_that_a_batch_server_has_forgotten_is_lost_as_one_of_a_single_step_is():
+    app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=4, prefers_batches=True))
+    app.state.has_token = False
+    serving, port = await serve(app)
+    async with EnvClient.of(EnvConfig(name="sleeper"), {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+        async with client.session("sleeper", {}) as forgotten, client.session("sleeper", {}) as kept:
+            await forgotten.reset()
+            await kept.reset()
+            await app.state.service.sessions.close(forgotten._id)
+            with pytest.raises(EnvLost):
+                await forgotten.step("0", step_id=0)
+            assert (await kept.step("0", step_id=0)).observation == "0"
     serving.cancel()

@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from openrlhf_tir.commands.preflight import check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import CheckpointDamaged
-from openrlhf_tir.pipeline.checkpoints.lineage import LEDGER, checkpoints_of
+from openrlhf_tir.pipeline.checkpoints.lineage import checkpoints_of
 from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.replay.lines import LEDGER
 from openrlhf_tir.types import Task
 
 from .runs import CPU, refused
