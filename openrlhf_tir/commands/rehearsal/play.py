@@ -38,6 +38,7 @@ from ...user_code import plugins
 from ...user_code.loop_watch import LoopWatch
 from .engine import ScriptedEngine
 from .result import Rehearsal
+from .rewards import NotScored, RewardsUntilOneHangs
 from .scripts import Script, scripts_of, short_scripts_of
 from .tried import TriedEstimator, TriedLoss, estimator_inputs
 
@@ -127,6 +128,7 @@ class _Rehearsal:
             tasks = self._tasks()
             self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
             owned.push_async_callback(self.pools.stop)
+            self.rewards = RewardsUntilOneHangs(self.pools, cfg.reward.workers)
             self.judge = GroupEvaluator(cfg, self.pools.workers)
             await self.pools.workers.warm()  # so that the start of a worker is not part of an episode's time
             urls = await owned.enter_async_context(self._servers())
@@ -138,7 +140,7 @@ class _Rehearsal:
             chats = None if writers else chat_formats(cfg, self.codec, self.tokenizer)
             self.chats = chats
             self.runner = GroupRunner(
-                cfg, self.engine, self.codec, envs, self.pools, lambda group: KEEP, "rehearsal", writers, chats
+                cfg, self.engine, self.codec, envs, self.rewards, lambda group: KEEP, "rehearsal", writers, chats
             )
             for name, env_tasks in tasks.items():
                 await self._environment(one(cfg.environments, name), env_tasks)
@@ -229,7 +231,7 @@ class _Rehearsal:
             _, group = await self.runner.run(key, task)
         self.result.episodes += len(scripts)
         for trajectory in group.trajectories:
-            if trajectory.failed:
+            if trajectory.failed and trajectory.failed != NotScored.reason:
                 during = scripts[trajectory.index].title + row_note
                 method_failed = trajectory.failed in METHOD_REASONS
                 in_user_code = method_failed or self._has_own_server(task)
@@ -265,7 +267,7 @@ class _Rehearsal:
         trajectory.segments = [Segment.of_model(completion)]
         trajectory.finish_reason = completion.finish_reason
         try:
-            trajectory.reward, correct, parts = await self.pools.score(trajectory, task)
+            trajectory.reward, correct, parts = await self.rewards.score(trajectory, task)
             trajectory.parts |= {"correct": float(correct), **parts}
         except InfraError as error:
             trajectory.failed, trajectory.why = error.reason, str(error)

@@ -61,7 +61,7 @@ LOSSES = {
 }
 """loss_type -> actor.loss_agg_mode."""
 NEEDS_NOTHING = re.compile(
-    "use_vllm|vllm_.*|bf16|fp16|tf32|logging_.*|log_.*|remove_unused_columns|ds3_gather.*|disable_dropout|report_to"
+    "use_vllm|vllm_.*|bf16|fp16|tf32|logging_.*|log_.*|remove_unused_columns|ds3_gather.*|disable_dropout"
     "|dataloader_.*|push_to_hub|hub_.*|save_strategy|save_total_limit|save_only_model|overwrite_output_dir|optim"
     "|per_device_eval_batch_size|eval_strategy|do_.*|run_name|shuffle_dataset|use_liger.*|gradient_checkpointing_.*"
     "|torch_dtype|dtype|attn_implementation|model_init_kwargs|num_completions_to_print|cache_implementation"
@@ -148,6 +148,7 @@ def import_trl(
     _method(draft, trl)
     _placement(draft, trl, gpus)
     set_run_dir(draft, name)
+    set_outputs(draft, trl)
     if script.trainer == "RLOOTrainer":
         draft.set("algo.advantage.estimator", "rloo")
         draft.unset("algo.advantage.no_std_norm")
@@ -161,6 +162,8 @@ def import_trl(
         else:
             why = SENTENCES.get(key, "there is no such setting here; left out")
             draft.differs(f"{key}={value}: {why}.")
+    for other in script.others:
+        draft.differs(f"{other}: not in this recipe, which is of the last trainer that the script makes.")
     if script.changed:
         draft.differs(f"{script.changed}: what this class changes of {script.trainer} is not taken over.")
     if script.quantised:
@@ -374,7 +377,7 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     draft.set("actor.lr_scheduler", known or "constant")
     if known in ("linear", "cosine"):
         draft.set("actor.min_lr_ratio", 0.0)
-    steps, warm = int(trl("max_steps")), trl("warmup_steps") or 0
+    steps = int(trl("max_steps"))
     per = updates * int(trl("num_iterations"))
     if steps > 0:
         draft.set("train.max_steps", math.ceil(steps / per) * per)
@@ -390,9 +393,7 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
             " rollout.batch_size."
         )
     draft.set("train.num_episodes", max(1, math.ceil(float(trl("num_train_epochs")))))
-    ratio = float(trl("warmup_ratio") or 0) or (min(0.99, float(warm) / steps) if warm and steps > 0 else 0.0)
-    if ratio:
-        draft.set("actor.lr_warmup_ratio", ratio)
+    _warm_up(draft, trl, int(draft.settings["train.max_steps"]) if steps > 0 or rows else None)
     draft.set("actor.l2", float(trl("weight_decay")))
     draft.set("actor.adam_betas", [float(trl("adam_beta1")), float(trl("adam_beta2"))])
     draft.set("actor.max_norm", float(trl("max_grad_norm")))
@@ -400,8 +401,49 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     draft.set("train.seed", int(trl("seed")))
     save = trl("save_steps")
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
-    for key in ("eval_steps", "output_dir"):
-        trl(key)
+    trl("eval_steps")
+
+
+def _warm_up(draft: Draft, trl: TrlArguments, updates: int | None) -> None:
+    """Set the share of the updates in which the learning rate rises.
+
+    Args:
+        draft: The recipe.
+        trl: The arguments.
+        updates: The number of updates; None where it is not known.
+    """
+    ratio, steps = float(trl("warmup_ratio") or 0), float(trl("warmup_steps") or 0)
+    if 0 < steps < 1:  # transformers 5 takes a share under this name
+        ratio = steps
+    elif steps and updates:
+        ratio = min(0.99, steps / updates)
+    elif steps:
+        draft.differs(
+            f"warmup_steps={steps:g}: a share of train.max_steps here. Set actor.lr_warmup_ratio, and train.max_steps."
+        )
+    if ratio:
+        draft.set("actor.lr_warmup_ratio", ratio)
+
+
+def set_outputs(draft: Draft, trl: TrlArguments) -> None:
+    """Set what is logged, and say where checkpoints and the model are."""
+    if "output_dir" in trl.values:
+        draft.differs(f"output_dir={trl('output_dir')}: checkpoints and the model are in run_dir.")
+    if "report_to" not in trl.values:
+        return
+    given = trl("report_to")
+    trackers = [given] if isinstance(given, str) else list(given or ["none"])
+    if trackers == ["none"]:
+        draft.set("logger.tensorboard", False)
+    for tracker in (t for t in trackers if t not in ("none", "tensorboard")):
+        if tracker in ("wandb", "all"):
+            draft.differs(
+                f'report_to {tracker}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.'
+            )
+        else:
+            draft.differs(
+                f"report_to {tracker}: there are W&B and TensorBoard (logger.*), report.html and metrics.jsonl."
+            )
 
 
 def _placement(draft: Draft, trl: TrlArguments, gpus: int) -> None:

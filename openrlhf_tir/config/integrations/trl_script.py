@@ -9,7 +9,7 @@ words behind the script, --num_generations 8          -> win over the values, as
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class TrlScript:
     lora: dict[str, Any] = field(default_factory=dict)
     changed: str = ""
     """The script's own subclass of the trainer with the methods that it overrides; empty where there is none."""
+    others: tuple[str, ...] = ()
+    """Other trainers that the script makes, each with its line."""
     quantised: bool = False
     """Whether the model is loaded in 4 or 8 bits."""
     reader: SourceReader | None = None
@@ -146,14 +148,21 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     arguments = reader.arguments(call, POSITIONS.get(trainer, POSITIONS[""]))
     found = TrlScript(trainer, call.lineno, arguments, reader=reader, directories=(Path.cwd(), path.parent))
     found.changed = reader.overrides(called(call))
+    found.others = tuple(
+        f"{called(other)} in line {other.lineno}" for other in reader.calls() if other is not call and _trains(other)
+    )
+    config = reader.chosen(arguments.get("args"))
+    adapters = reader.chosen(arguments.get("peft_config"))
+    if isinstance(adapters, ast.Constant) and adapters.value is None:
+        del arguments["peft_config"]
     for made in reader.calls():
-        if called(made) in configs:
+        if called(made) in configs and (made is config or not _makes(config, configs)):
             found.config |= reader.keywords(made)
-        if called(made) == "LoraConfig":
+        if called(made) == "LoraConfig" and (made is adapters or not _makes(adapters, {"LoraConfig"})):
             found.lora |= reader.keywords(made)
         if called(made) == "get_peft_model" and not reader.has_lora_config():
-            adapters = reader.keywords(made)
-            found.lora |= {name: adapters[name] for name in PEFT_FLAGS.values() if name in adapters}
+            ranks = reader.keywords(made)
+            found.lora |= {name: ranks[name] for name in PEFT_FLAGS.values() if name in ranks}
         if called(made) in (*LOADERS, "BitsAndBytesConfig"):
             loaded = reader.keywords(made)
             found.quantised |= loaded.get("load_in_4bit") is True or loaded.get("load_in_8bit") is True
@@ -167,6 +176,16 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     elif "get_peft_config" in reader.source(arguments.get("peft_config")):
         del arguments["peft_config"]  # None without --use_peft
     return found
+
+
+def _trains(call: ast.Call) -> bool:
+    """Return True for a call that makes a trainer."""
+    return called(call).endswith("Trainer") and isinstance(call.func, ast.Name)
+
+
+def _makes(node: ast.expr | None, classes: Collection[str]) -> bool:
+    """Return True if an expression makes an object of one of these classes."""
+    return isinstance(node, ast.Call) and called(node) in classes
 
 
 def _config_file(name: Any, script: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .trl_import import NEEDS_NOTHING, TrlArguments, TrlRecipe, set_model, set_rows, set_run_dir
+from .trl_import import NEEDS_NOTHING, TrlArguments, TrlRecipe, set_model, set_outputs, set_rows, set_run_dir
 from .trl_script import TrlScript
 
 DEFAULTS: dict[str, Any] = {
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
 }
 """What SFTConfig says of the arguments that are read here."""
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
-ALSO_NOTHING = re.compile("dataset_num_proc|dataset_kwargs|packing_strategy|eos_token|output_dir|activation_offloading")
+ALSO_NOTHING = re.compile("dataset_num_proc|dataset_kwargs|packing_strategy|eos_token|activation_offloading")
 
 
 def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) -> TrlRecipe:
@@ -74,7 +74,10 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) 
         draft.set("ds.packing_samples", True, "forward passes without padding: no row reads another")
     save = trl("save_steps")
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
+    set_outputs(draft, trl)
     _learned(draft, trl)
+    for other in script.others:
+        draft.differs(f"{other}: not in this recipe, which is of the last trainer that the script makes.")
     for note in script.notes:
         draft.differs(note)
     for key, value in trl.unread():

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+Tests = tuple[ast.expr, ...]
+"""The conditions under which a statement is executed: all of them hold."""
 UNKNOWN = object()
 """The value of an expression that only a run can tell."""
 CONFIGS = ("GRPOConfig", "RLOOConfig", "SFTConfig", "AsyncGRPOConfig")
@@ -36,6 +38,11 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+FOLLOWED = (
+    *(ast.List, ast.Tuple, ast.Name, ast.Subscript, ast.ListComp),
+    *(ast.Attribute, ast.IfExp, ast.Constant),
+)
+"""What a name that holds functions may hold, where `names` goes on to read."""
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -135,8 +142,8 @@ def _moved(node: ast.expr, line: int) -> ast.expr:
 
 
 def _statements(
-    body: Sequence[ast.stmt], tests: tuple[ast.expr, ...] = (), *, into_functions: bool = False
-) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...]]]:
+    body: Sequence[ast.stmt], tests: Tests = (), *, into_functions: bool = False
+) -> Iterator[tuple[ast.stmt, Tests]]:
     """Yield all statements, each with the conditions under which it is executed.
 
     Args:
@@ -153,10 +160,12 @@ def _statements(
             yield from _statements(statement.body, (*tests, statement.test), into_functions=into_functions)
             yield from _statements(statement.orelse, otherwise, into_functions=into_functions)
             continue
-        for name in ("body", "orelse", "finalbody"):
-            inner = getattr(statement, name, None)
-            if isinstance(inner, list):
-                yield from _statements(inner, tests, into_functions=into_functions)
+        parts = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
+        for part in parts:
+            for name in ("body", "orelse", "finalbody"):
+                inner = getattr(part, name, None)
+                if isinstance(inner, list):
+                    yield from _statements(inner, tests, into_functions=into_functions)
 
 
 def _added_to(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -190,37 +199,87 @@ class SourceReader:
         """What `names` could not tell for certain, a sentence each."""
         self.assigned: dict[str, ast.expr] = {}
         """The last value that each name is given."""
-        self._values: dict[str, list[tuple[int, ast.expr]]] = {}
-        """All values that each name is given, each with the last line of the statement, in the order of the lines."""
-        for node in sorted((n for n in ast.walk(tree) if isinstance(n, ast.stmt)), key=lambda n: n.lineno):
+        self._values: dict[str, list[tuple[int, ast.expr, Tests]]] = {}
+        """All values that each name is given, each with the last line of the statement and the conditions of it, in the
+        order of the lines."""
+        self._deciding: set[int] = set()
+        """Ids of the conditions that are being evaluated, whose own names may be set under them."""
+        statements = _statements(tree.body, into_functions=True)
+        self._statements = sorted(statements, key=lambda pair: pair[0].lineno)
+        for node, tests in self._statements:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                self._assign(node.targets[0], node.value, node)
+                self._assign(node.targets[0], node.value, node, tests)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                self._assign(node.target, node.value, node)
+                self._assign(node.target, node.value, node, tests)
             elif isinstance(node, ast.With):  # with open(path) as file
                 for item in node.items:
                     if isinstance(item.optional_vars, ast.Name):
                         self.assigned[item.optional_vars.id] = item.context_expr
                         held = self._values.setdefault(item.optional_vars.id, [])
-                        held.append((node.lineno, item.context_expr))
+                        held.append((node.lineno, item.context_expr, tests))
 
-    def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt) -> None:
+    def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt, tests: Tests) -> None:
         """Remember what a name is given; of `a, b = f()` the first is what a loader of models returns."""
         if isinstance(target, ast.Name | ast.Attribute):  # an attribute goes by its source, self.rewards
             name = ast.unparse(target)
             self.assigned[name] = value
-            self._values.setdefault(name, []).append((statement.end_lineno or statement.lineno, value))
+            line = statement.end_lineno or statement.lineno
+            self._values.setdefault(name, []).append((line, value, tests))
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             for one, its in zip(target.elts, value.elts, strict=True):
-                self._assign(one, its, statement)
+                self._assign(one, its, statement, tests)
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Call) and called(value) in LOADERS:
-            self._assign(target.elts[0], value, statement)
+            self._assign(target.elts[0], value, statement, tests)
 
     def given(self, name: ast.Name | ast.Attribute) -> ast.expr | None:
-        """Return what a name or an attribute holds where it is used: the last value above it, or else the last one."""
+        """Return what a name or an attribute holds where it is used: the last value above it, or else the last one.
+
+        A value that is given under a condition which does not hold is none.
+        """
         values = self._values.get(ast.unparse(name), [])
-        above = [value for line, value in values if line < name.lineno]
-        return above[-1] if above else values[-1][1] if values else None
+        above = [(value, tests) for line, value, tests in values if line < name.lineno]
+        below = [(value, tests) for line, value, tests in values if line >= name.lineno]
+        for value, tests in [*reversed(above), *reversed(below)]:
+            if self.may_hold(tests):
+                return value
+        return None
+
+    def may_hold(self, tests: Tests) -> bool:
+        """Return False if one of the conditions is known not to hold."""
+        return all(self._truth(test) is not False for test in tests)
+
+    def _truth(self, test: ast.expr) -> bool | None:
+        """Return whether a condition holds; None if only a run can tell, or if the answer depends on itself."""
+        if id(test) in self._deciding:
+            return None
+        self._deciding.add(id(test))
+        try:
+            value = self.value(test)
+        finally:
+            self._deciding.remove(id(test))
+        return None if value is UNKNOWN else bool(value)
+
+    def chosen(self, node: ast.expr | None) -> ast.expr | None:
+        """Return the expression that names and conditional expressions lead to.
+
+        Of a condition that only a run can tell it is the part that is not None, and `notes` says so.
+        """
+        for _ in range(20):
+            if isinstance(node, ast.Name) and (held := self.given(node)) is not None:
+                node = held
+            elif isinstance(node, ast.IfExp):
+                truth = self._truth(node.test)
+                if truth is None:
+                    self.notes.append(
+                        f"line {node.lineno}: {ast.unparse(node)[:120]} depends on what only a run can tell. It is"
+                        " taken in: leave it out of the recipe if the run had not."
+                    )
+                    body_is_none = isinstance(node.body, ast.Constant) and node.body.value is None
+                    truth = not body_is_none
+                node = node.body if truth else node.orelse
+            else:
+                break
+        return node
 
     def kinds(self, bases: Sequence[str]) -> dict[str, str]:
         """Return the names of some classes of TRL's and of the script's own subclasses -> the class of TRL's."""
@@ -286,8 +345,25 @@ class SourceReader:
             return None
 
     def calls(self) -> list[ast.Call]:
-        """Return all calls in the order of their lines."""
-        return sorted((n for n in ast.walk(self.tree) if isinstance(n, ast.Call)), key=lambda n: n.lineno)
+        """Return the calls that a run may make, in the order of their lines.
+
+        Those under a condition that is known not to hold are left out.
+        """
+        found = [
+            call for statement, tests in self._statements if self.may_hold(tests) for call in self._calls_in(statement)
+        ]
+        return sorted(found, key=lambda call: call.lineno)
+
+    def _calls_in(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Yield the calls in a statement's own expressions, without those of a branch that is not taken."""
+        if isinstance(node, ast.Call):
+            yield node
+        parts: Iterator[ast.AST] = ast.iter_child_nodes(node)
+        if isinstance(node, ast.IfExp) and (truth := self._truth(node.test)) is not None:
+            parts = iter((node.test, node.body if truth else node.orelse))
+        for part in parts:
+            if not isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case):
+                yield from self._calls_in(part)
 
     def set_later(self) -> dict[str, Any]:
         """Return `training_args.x = value`, of names that hold one of TRL's configs or are called args."""
@@ -298,11 +374,12 @@ class SourceReader:
         }
         return {
             node.targets[0].attr: self.value(node.value)
-            for node in ast.walk(self.tree)
+            for node, tests in self._statements
             if isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Attribute)
             and isinstance(node.targets[0].value, ast.Name)
             and (node.targets[0].value.id in configs or "args" in node.targets[0].value.id)
+            and self.may_hold(tests)
         }
 
     def keywords(self, call: ast.Call) -> dict[str, Any]:
@@ -351,6 +428,8 @@ class SourceReader:
         """Return an expression's value, UNKNOWN where only a run can tell."""
         if depth > 20:
             return UNKNOWN
+        if isinstance(node, ast.Name) and node.id == "__name__":
+            return "__main__"
         if isinstance(node, ast.Name) and (held := self.given(node)) is not None:
             return self.value(held, depth + 1)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self.flags:
@@ -468,10 +547,12 @@ class SourceReader:
         return table
 
     def names(self, node: ast.expr) -> list[str]:
-        """Return the names in a list of functions. What is no name is its source."""
+        """Return the names in a list of functions. What is no name is its source; None is no function."""
+        if isinstance(node, ast.Constant) and node.value is None:
+            return []
         if isinstance(node, ast.Name):
             inner = self.given(node)
-            if isinstance(inner, ast.List | ast.Tuple | ast.Name | ast.Subscript | ast.ListComp | ast.Attribute):
+            if isinstance(inner, FOLLOWED):
                 return [*self.names(inner), *self._appended(node)]
             if isinstance(inner, ast.Call) and (made := self._list_made_by(inner)) is not None:
                 return made
@@ -738,10 +819,11 @@ class SourceReader:
         """The last assignment to a name before a line."""
         found = [
             n
-            for n in ast.walk(self.tree)
+            for n, tests in self._statements
             if isinstance(n, ast.Assign)
             and isinstance(n.targets[0], ast.Name)
             and n.targets[0].id == name
             and n.lineno < line
+            and self.may_hold(tests)
         ]
         return max(found, key=lambda n: n.lineno) if found else None

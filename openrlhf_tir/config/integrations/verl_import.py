@@ -330,7 +330,7 @@ def import_verl(
     files = _data(verl, draft, directories)
     _model(verl, draft, directories)
     updates = _batches(verl, draft)
-    _method(verl, draft)
+    _method(verl, draft, updates)
     _kl(verl, draft)
     _optimiser(verl, draft)
     _rollout(verl, draft)
@@ -498,7 +498,7 @@ def _batches(verl: _VerlSettings, draft: Draft) -> int:
     return parts * epochs
 
 
-def _method(verl: _VerlSettings, draft: Draft) -> None:
+def _method(verl: _VerlSettings, draft: Draft, updates: int) -> None:
     """Estimator, policy loss, clip ranges, filters."""
     theirs = str(verl("algorithm.adv_estimator"))
     ours = ESTIMATORS.get(theirs)
@@ -518,7 +518,7 @@ def _method(verl: _VerlSettings, draft: Draft) -> None:
         draft.set("algo.advantage.gamma", float(verl("algorithm.gamma")))
     if ours == "gae":
         draft.set("algo.advantage.lambd", float(verl("algorithm.lam")))
-        _critic(verl, draft)
+        _critic(verl, draft, updates)
     mode = str(verl("actor_rollout_ref.actor.policy_loss.loss_mode"))
     loss = LOSSES.get(mode)
     if loss is None:
@@ -589,7 +589,7 @@ def _correction(verl: _VerlSettings, draft: Draft) -> None:
             )
 
 
-def _critic(verl: _VerlSettings, draft: Draft) -> None:
+def _critic(verl: _VerlSettings, draft: Draft, updates: int) -> None:
     draft.set("critic.learning_rate", float(verl("critic.optim.lr")))
     draft.set("critic.l2", float(verl("critic.optim.weight_decay")))
     draft.set("critic.adam_betas", [0.9, 0.999])
@@ -599,8 +599,9 @@ def _critic(verl: _VerlSettings, draft: Draft) -> None:
         draft.set("critic.model_name_or_path", str(verl("critic.model.path")))
     if verl("critic.optim.lr_warmup_steps_ratio"):
         draft.set("critic.lr_warmup_ratio", float(verl("critic.optim.lr_warmup_steps_ratio")))
-    if int(verl("trainer.critic_warmup") or 0):
-        draft.set("critic.freezing_steps", int(verl("trainer.critic_warmup")), "critic_warmup")
+    first_batch = int(verl("trainer.critic_warmup") or 0)  # the first one, counted from 1, that trains the policy too
+    if first_batch > 1:
+        draft.set("critic.freezing_steps", (first_batch - 1) * updates, "before batch critic_warmup")
     if verl("critic.ppo_epochs"):
         draft.set("critic.epochs", int(verl("critic.ppo_epochs")))
     if verl("critic.ppo_mini_batch_size"):
@@ -845,7 +846,8 @@ def _length(verl: _VerlSettings, draft: Draft, updates: int, rows: int | None) -
     verl(f"{prefix}.lr_decay_steps")
     if warm is not None and int(warm) > 0:
         if batches:
-            draft.set("actor.lr_warmup_ratio", min(0.99, int(warm) / (batches * updates)), f"{warm} steps")
+            # verl's schedule moves on once a batch, however many updates that makes.
+            draft.set("actor.lr_warmup_ratio", min(0.99, int(warm) / batches), f"{warm} of {batches} batches")
         else:
             draft.differs(
                 f"{prefix}.lr_warmup_steps={warm}: a share of train.max_steps here. Set actor.lr_warmup_ratio, and"

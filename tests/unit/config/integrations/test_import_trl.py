@@ -567,3 +567,120 @@ def test_a_trainer_without_a_counterpart_is_named(tmp_path, capsys):
 def test_a_name_that_other_trainers_use_is_answered_with_ours():
     with pytest.raises(ConfigError, match=r"reward\.name"):
         load(None, {"reward.function": "f.py:g"})
+
+
+OF_SWITCHES = """
+import argparse
+import os
+from datasets import load_dataset
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for c in completions]
+
+
+def add(a: int, b: int) -> int:
+    \"\"\"Add two integers.
+
+    Args:
+        a: The first.
+        b: The second.
+    \"\"\"
+    return a + b
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--tools", action="store_true")
+    parser.add_argument("--big", action="store_true")
+    parser.add_argument("--sft", action="store_true")
+    args = parser.parse_args()
+    lr = 1e-6
+    if args.big:
+        lr = 3e-6
+    try:
+        model = os.environ["A_MODEL_OF_NOBODYS"]
+    except KeyError:
+        model = "m"
+    {lora}
+    if args.big:
+        config = GRPOConfig(num_generations=16, beta=0.5, learning_rate=lr)
+    else:
+        config = GRPOConfig(num_generations=4, learning_rate=lr)
+    if args.big:
+        config.temperature = 0.5
+    if args.sft:
+        SFTTrainer(model="m", args=SFTConfig(learning_rate=1e-3), train_dataset=load_dataset("x")).train()
+    tools = [add] if args.tools else None
+    GRPOTrainer(
+        model=model, reward_funcs=right, args=config, train_dataset=load_dataset("x"), tools=tools, peft_config={peft}
+    ).train()
+"""
+LORA = "LoraConfig(r=8, lora_alpha=64)"
+
+
+@pytest.mark.parametrize(
+    ("lora", "peft"),
+    [
+        ("", f"{LORA} if args.lora else None"),
+        (f"peft = {LORA} if args.lora else None", "peft"),
+        (f"peft = None\n    if args.lora:\n        peft = {LORA}", "peft"),
+        (f"if args.lora:\n        peft = {LORA}\n    else:\n        peft = None", "peft"),
+    ],
+)
+def test_what_a_switch_leaves_out_is_not_in_the_recipe(imported, lora, peft):
+    script = OF_SWITCHES.format(lora=lora, peft=peft)
+    _, path, told = imported(script)
+    cfg = load(str(path), {})
+    assert cfg.ds.lora.rank == 0 and cfg.env.name == "echo" and cfg.actor.model_name_or_path == "m"
+    assert (cfg.rollout.n_samples_per_prompt, cfg.algo.kl.init_coef, cfg.actor.learning_rate) == (4, 0.0, 1e-6)
+    assert cfg.rollout.temperature == 1.0 and "SFTTrainer" not in told and "only a run" not in told
+
+    _, path, told = imported(script, "--lora", "--tools", "--big", "--sft")
+    cfg = load(str(path), {})
+    assert (cfg.ds.lora.rank, cfg.ds.lora.alpha) == (8, 64) and cfg.env.name == "tools"
+    assert (cfg.rollout.n_samples_per_prompt, cfg.algo.kl.init_coef, cfg.actor.learning_rate) == (16, 0.5, 3e-6)
+    assert cfg.rollout.temperature == 0.5 and "differs: SFTTrainer in line" in told
+
+
+def test_a_switch_that_only_a_run_knows_is_said(imported):
+    _, path, told = imported(OF_SWITCHES.format(lora="", peft=f"{LORA} if os.path.exists('adapter') else None"))
+    assert load(str(path), {}).ds.lora.rank == 8 and "os.path.exists" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ratio", "told_of_it"),
+    [
+        ("max_steps=40, warmup_steps=10", 0.25, False),
+        ("warmup_steps=1, num_train_epochs=2", 0.5, False),
+        ("warmup_steps=0.1", 0.1, False),
+        ("warmup_ratio=0.2", 0.2, False),
+    ],
+)
+def test_a_warm_up_in_steps_becomes_a_share_of_the_updates(imported, arguments, ratio, told_of_it):
+    """Two rows of four responses for each of two prompts a batch: one update a pass."""
+    text = SCRIPT.replace("max_steps=3,", "").replace("warmup_ratio=0.1,", f"{arguments},")
+    text = text.replace("per_device_train_batch_size=2 * N", "per_device_train_batch_size=N")
+    _, path, told = imported(text)
+    assert load(str(path), {}).actor.lr_warmup_ratio == pytest.approx(ratio)
+    assert ("differs: warmup_steps" in told) == told_of_it
+
+
+def test_a_warm_up_of_unknown_length_has_a_sentence(imported):
+    text = SCRIPT.replace("max_steps=3,", "").replace("warmup_ratio=0.1,", "warmup_steps=10,")
+    text = text.replace("Dataset.from_list(rows)", "load_dataset('x')")
+    _, path, told = imported(text)
+    assert load(str(path), {}).actor.lr_warmup_ratio == 0.0 and "differs: warmup_steps=10" in told
+
+
+@pytest.mark.parametrize(
+    ("report_to", "tensorboard", "sentences"),
+    [('"none"', False, []), ('"wandb"', True, ["wandb"]), ('["tensorboard", "trackio"]', True, ["trackio"])],
+)
+def test_trackers_are_set_or_have_a_sentence(imported, report_to, tensorboard, sentences):
+    _, path, told = imported(SCRIPT.replace('report_to="none"', f"report_to={report_to}"))
+    assert load(str(path), {}).logger.tensorboard is tensorboard
+    assert [line.split()[3].rstrip(":") for line in told.splitlines() if "differs: report_to" in line] == sentences

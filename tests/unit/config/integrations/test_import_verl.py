@@ -249,3 +249,28 @@ def test_values_of_a_hydra_file_are_under_those_of_the_command_line(tmp_path):
 def test_train_with_overrides_of_verl_points_to_the_import(capsys):
     assert main(["train", "algorithm.adv_estimator=grpo", "data.train_files=x"]) == 2
     assert "import-verl" in capsys.readouterr().err
+
+
+OPTIM = "actor_rollout_ref.actor.optim"
+
+
+@pytest.mark.parametrize(
+    ("mini_batch", "warmup_steps", "ratio"),
+    [(64, 10, 0.05), (32, 10, 0.05), (16, 50, 0.25)],
+)
+def test_the_warm_up_is_counted_in_batches_as_verls_schedule_is(mini_batch, warmup_steps, ratio):
+    """200 batches of 64 prompts make 200, 400 or 800 updates; the rate rises over the same share of them."""
+    words = [*GRPO, "trainer.total_training_steps=200", f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}"]
+    found = settings(*words, f"{OPTIM}.lr_warmup_steps={warmup_steps}")
+    assert found["train.max_steps"] == 200 * 64 // mini_batch
+    assert found["actor.lr_warmup_ratio"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("critic_warmup", "mini_batch", "frozen"), [(0, 64, None), (1, 64, None), (5, 64, 4), (5, 32, 8)]
+)
+def test_the_policy_is_trained_from_the_batch_that_critic_warmup_names(critic_warmup, mini_batch, frozen):
+    """verl counts batches from 1 and trains the policy in batch `critic_warmup`; freezing_steps counts updates."""
+    words = [*GRPO, "algorithm.adv_estimator=gae", f"trainer.critic_warmup={critic_warmup}"]
+    found = settings(*words, f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}")
+    assert found.get("critic.freezing_steps") == frozen

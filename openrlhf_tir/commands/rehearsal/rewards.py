@@ -1,0 +1,53 @@
+"""The rewards of a rehearsal: once one call has used up its time, no other begins.
+
+A reward that does not end is found by its first call. If every episode waited for its own, the check would take
+minutes to say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...episodes.group_runner import Rewards
+from ...errors import InfraError
+from ...rewards.workers import CpuSpent, Late
+from ...types import RewardParts, Task, Trajectory
+from ...user_code.failures import Overrun
+
+
+class NotScored(InfraError):
+    """Raised in place of a reward that was not computed, because an earlier one did not end."""
+
+    reason = "not_scored"
+
+
+class RewardsUntilOneHangs:
+    """Rewards (group_runner.py) that are computed until one of them uses up its time."""
+
+    def __init__(self, rewards: Rewards, at_once: int) -> None:
+        """Create the rewards.
+
+        Args:
+            rewards: What computes them.
+            at_once: Number of calls that may run side by side.
+        """
+        self.rewards = rewards
+        self._turns = asyncio.Semaphore(at_once)
+        self._hung = False
+
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        """Return the reward of a trajectory.
+
+        Raises:
+            NotScored: An earlier call used up its time.
+            InfraError: See RewardPool.score.
+        """
+        async with self._turns:
+            if self._hung:
+                raise NotScored("an earlier call of the reward did not end")
+            try:
+                return await self.rewards.score(trajectory, task)
+            except InfraError as error:
+                if isinstance(error, CpuSpent | Late) or isinstance(error.__cause__, Overrun):
+                    self._hung = True
+                raise
