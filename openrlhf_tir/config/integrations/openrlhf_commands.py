@@ -41,6 +41,10 @@ _FILE = re.compile(r"(?:.*/)?(\w+)\.py")
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num_processes")
 
 
+_INCLUDED = ("--include", "-i")
+"""deepspeed's flags for nodes and GPUs: localhost:0,1 or worker-0@worker-1:0,2."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A command that starts one of OpenRLHF's programs."""
@@ -53,12 +57,14 @@ class Call:
 
     @property
     def gpus(self) -> int | None:
-        """The number of processes per node that the launcher was told."""
+        """The number of processes per node that the launcher was told; None if it was told none."""
         for i, word in enumerate(self.launcher):
             name, equals, value = word.partition("=")
+            text = value if equals else next(iter(self.launcher[i + 1 : i + 2]), "")
             if name in _PROCESSES:
-                text = value if equals else next(iter(self.launcher[i + 1 : i + 2]), "")
                 return int(text) if text.isdecimal() else None
+            if name in _INCLUDED:
+                return _slots_of_a_node(text)
         return None
 
     @property
@@ -73,6 +79,15 @@ class Call:
             return f"{OTHERS[self.program]}."
         why = PROGRAMS.get(self.program, f"this project has nothing like openrlhf.cli.{self.program}")
         return f"{why}. It remains OpenRLHF's: {self.text}"
+
+
+def _slots_of_a_node(text: str) -> int | None:
+    """Return how many GPUs of each node deepspeed's --include names; None where nodes have different numbers, or all
+    GPUs of a node are meant."""
+    counts = {
+        len(slots.split(",")) if slots else 0 for _, _, slots in (node.partition(":") for node in text.split("@"))
+    }
+    return (counts.pop() or None) if len(counts) == 1 else None
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:

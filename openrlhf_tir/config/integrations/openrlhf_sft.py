@@ -58,6 +58,11 @@ def import_train_sft(
     _settings(flags, draft)
     if gpus:
         draft.set("actor.num_gpus_per_node", gpus, "the launcher's")
+    else:
+        draft.differs(
+            "The launcher is told no number of GPUs, so it takes all that it finds: set actor.num_gpus_per_node to it"
+            " where that is not 8."
+        )
     dataset = draft.settings.get("sft.dataset")
     if isinstance(dataset, str):
         parts = [part.strip() for part in dataset.split(",")]

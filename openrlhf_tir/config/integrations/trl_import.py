@@ -438,7 +438,8 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
     for tracker in (t for t in trackers if t not in ("none", "tensorboard")):
         if tracker in ("wandb", "all"):
             draft.differs(
-                f'report_to {tracker}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.'
+                f'report_to {tracker}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs'
+                " without."
             )
         else:
             draft.differs(

@@ -173,6 +173,23 @@ def test_fine_tuning_from_a_here_document_has_openrlhfs_defaults():
     assert calls("sft_heredoc.sh", "slurm") == []
 
 
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("deepspeed --include localhost:0,1 --master_port 29501", 2),
+        ("deepspeed --include=worker-0:0,1,2@worker-1:0,1,2", 3),
+        ("deepspeed -i localhost:7", 1),
+        ("deepspeed --include worker-0@worker-1", None),
+        ("deepspeed --include worker-0:0,1@worker-1:0", None),
+        ("deepspeed --num_gpus 4", 4),
+        ("torchrun --nproc_per_node=gpu", None),
+        ("deepspeed --module", None),
+    ],
+)
+def test_the_launcher_says_how_many_gpus_a_node_has(launcher, gpus):
+    assert Call("train_sft", tuple(launcher.split()), (), 1).gpus == gpus
+
+
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
     (call,) = calls("slurm_wrapper.sh")
     assert call.program == "train_sft" and call.gpus == 8
