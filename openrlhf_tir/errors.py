@@ -150,9 +150,15 @@ class DataError(TirError):
 
 
 class InfraError(TirError):
-    """Infrastructure failed. `reason` is the short name that is counted: `env_error`, `timeout`, ..."""
+    """Infrastructure failed. `reason` is the short name that is counted: `env_error`, `timeout`, ...
+
+    Attributes:
+        out_of_time: True if user code was interrupted because it had used up its time. It travels between processes,
+            which the cause of an exception does not.
+    """
 
     reason = "infra"
+    out_of_time: bool = False
 
 
 class EnvError(InfraError):

@@ -53,12 +53,15 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
         if isinstance(raised, Exception) and is_outage(raised):
             raise VerifierError(f"{message} What it asks does not answer.") from raised
         if isinstance(raised, Starved):
-            raise VerifierError(f"{message} Give the machine more cores, or raise the deadline.") from raised
+            starved = VerifierError(f"{message} Give the machine more cores, or raise the deadline.")
+            starved.out_of_time = True
+            raise starved from raised
         remedy = "It is a bug in that line, or a row of the data that it does not expect."
         if isinstance(raised, Overrun):
             remedy = "Make it quicker, or raise that."
         failure = error(f"{message} {remedy}")
         failure.user_traceback = traceback_of(raised, file)
+        failure.out_of_time = isinstance(raised, Overrun)
         raise failure from raised
 
 

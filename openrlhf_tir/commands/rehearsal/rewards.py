@@ -12,7 +12,6 @@ from ...episodes.group_runner import Rewards
 from ...errors import InfraError
 from ...rewards.workers import CpuSpent, Late
 from ...types import RewardParts, Task, Trajectory
-from ...user_code.failures import Overrun
 
 
 class NotScored(InfraError):
@@ -48,6 +47,6 @@ class RewardsUntilOneHangs:
             try:
                 return await self.rewards.score(trajectory, task)
             except InfraError as error:
-                if isinstance(error, CpuSpent | Late) or isinstance(error.__cause__, Overrun):
+                if error.out_of_time or isinstance(error, CpuSpent | Late):
                     self._hung = True
                 raise

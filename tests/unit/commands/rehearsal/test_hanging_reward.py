@@ -7,53 +7,52 @@ import asyncio
 import pytest
 
 from openrlhf_tir.commands.rehearsal.rewards import NotScored, RewardsUntilOneHangs
-from openrlhf_tir.errors import InfraError, RewardError
-from openrlhf_tir.rewards.workers import CpuSpent, Late
-from openrlhf_tir.types import RewardParts
-from openrlhf_tir.user_code.failures import Overrun, Starved
+from openrlhf_tir.config.sections.reward import Reward
+from openrlhf_tir.errors import RewardError
+from openrlhf_tir.rewards.pool import RewardPool
+from openrlhf_tir.types import Task
+from tests.unit.rewards.reward_fakes import says
+
+REWARD = """
+from pathlib import Path
+
+def score(trajectory, task, context):
+    with open(Path(__file__).with_name("calls"), "a") as calls:
+        print(trajectory.text, file=calls)
+    if trajectory.text == "no":
+        {bug}
+    return 1.0
+"""
+TEXTS = ["yes", "yes", "no", "yes", "no", "no", "no", "no", "no", "no"]
 
 
-def _caused_by(cause: BaseException) -> InfraError:
-    error = RewardError("the reward failed")
-    error.__cause__ = cause
-    return error
-
-
-class Failing:
-    """Rewards that raise an error from the `first` call on."""
-
-    def __init__(self, error: Exception, first: int) -> None:
-        self.error = error
-        self.first = first
-        self.calls = 0
-
-    async def score(self, trajectory, task):
-        self.calls += 1
-        if self.calls >= self.first:
-            await asyncio.sleep(0)
-            raise self.error
-        return RewardParts(1.0, True, {})
-
-
-def scored(error, first, episodes=14, at_once=2):
-    """Return the number of calls, and what became of each episode."""
-    rewards = Failing(error, first)
-    until = RewardsUntilOneHangs(rewards, at_once)
+def scored(directory, bug):
+    """Score the texts two at a time; return the texts of the calls that began, and what became of each."""
+    (directory / "mine.py").write_text(REWARD.format(bug=bug))
+    cfg = Reward(name=f"{directory}/mine.py:score", workers=2, verify_timeout_s=0.5)
 
     async def score_all():
-        return await asyncio.gather(*(until.score(None, None) for _ in range(episodes)), return_exceptions=True)
+        pool = RewardPool(cfg)
+        rewards = RewardsUntilOneHangs(pool, cfg.workers)
+        calls = (rewards.score(says(text), Task("", "")) for text in TEXTS)
+        try:
+            return await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            await pool.stop()
 
     results = asyncio.run(score_all())
-    return rewards.calls, [type(result) for result in results]
+    return (directory / "calls").read_text().split(), [type(result) for result in results]
 
 
-@pytest.mark.parametrize("error", [CpuSpent("5 s"), Late("12 s"), _caused_by(Overrun()), _caused_by(Starved())])
-def test_no_call_begins_after_one_that_used_up_its_time(error):
-    calls, results = scored(error, first=4)
-    assert calls == 5, "the fifth ran beside the fourth"
-    assert results == [RewardParts] * 3 + [type(error)] * 2 + [NotScored] * 9
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["while True: pass", "10 ** 10 ** 9"], ids=["a loop", "one long operation"])
+def test_no_call_begins_after_one_that_used_up_its_time(tmp_path, bug):
+    calls, results = scored(tmp_path, bug)
+    assert calls.count("no") <= 2, "the first, and one that ran beside it"
+    assert results.count(NotScored) >= 5 and NotScored not in results[:3]
 
 
-def test_a_reward_that_raises_is_called_for_every_episode():
-    calls, results = scored(_caused_by(KeyError("answer")), first=4)
-    assert calls == 14 and results == [RewardParts] * 3 + [RewardError] * 11
+@pytest.mark.slow
+def test_a_reward_that_raises_is_called_for_every_episode(tmp_path):
+    calls, results = scored(tmp_path, "task.nothing")
+    assert sorted(calls) == sorted(TEXTS) and results.count(RewardError) == TEXTS.count("no")
