@@ -21,6 +21,8 @@ from ..user_code.failures import Overrun, Starved, described, is_outage, traceba
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Reasons that a filter may give. A metric is named after the reason."""
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address of an object in its default repr."""
 SHOWN = 120
 """Characters of a wrong value that a message shows."""
 
@@ -183,6 +185,6 @@ def check_reason(reason: str, place: plugins.Place, name: str, function: Callabl
 
 
 def _show(value: Any) -> str:
-    """Return a value with its type, for a message."""
-    text = repr(value)
+    """Return a value with its type, for a message. Addresses are left out: the same fault has the same message."""
+    text = ADDRESS.sub("", repr(value))
     return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"

@@ -212,7 +212,26 @@ class _Rehearsal:
             if number == 0:
                 self.result.groups[environment.name] = group
                 self.result.scripts[environment.name] = [script.title for script in scripts]
+                self._note_without_calls(environment, group)
             await self._evaluate(group, environment)
+
+    def _note_without_calls(self, environment: Environment, group: Group) -> None:
+        """Note that no episode called the environment, although a model may: its code was not tried."""
+        calls = [call for trajectory in group.trajectories for call in trajectory.calls]
+        executed = any(call.signals.get("error_type") != "malformed_call" for call in calls)
+        if (
+            self.cfg.by_agent
+            or environment.env.max_calls == 0
+            or executed
+            or len(group.valid) < len(group.trajectories)
+        ):
+            return
+        self.result.notes.append(
+            f"no episode called environment {environment.name}: no text of at most rollout.max_new_tokens ="
+            f" {self.cfg.rollout.max_new_tokens} tokens is known that {environment.section}.protocol ="
+            f" {environment.env.protocol!r} takes for a call. Raise that, or try the environment by `openrlhf-tir"
+            " check-env`."
+        )
 
     def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg

@@ -13,6 +13,8 @@ from .recipe_draft import Draft
 PROMPTS = 4
 SAMPLES = 4
 RESPONSE = 64
+RESPONSE_WITH_TOOLS = 256
+"""Tokens of a response in which a call and a few words fit, where a small model writes them character by character."""
 LENGTH = 256
 LENGTH_WITH_TOOLS = 4096
 """Tokens of a prompt with its tools' schemas, which a small model may read character by character."""
@@ -91,12 +93,14 @@ def rehearse(draft: Draft) -> None:
     samples = min(samples, SAMPLES)
     size = PROMPTS * samples // min(parts, 2)
     updates = PROMPTS * samples // size * int(s.get("train.max_epochs", 1))
-    response = min(int(s.get("rollout.max_new_tokens", RESPONSE)), RESPONSE)
+    has_tools = s.get("env.name") == "tools"
+    longest = RESPONSE_WITH_TOOLS if has_tools else RESPONSE
+    response = min(int(s.get("rollout.max_new_tokens", longest)), longest)
     cut = {
         "rollout.batch_size": PROMPTS,
         "rollout.n_samples_per_prompt": samples,
         "rollout.max_new_tokens": response,
-        "data.max_len": LENGTH_WITH_TOOLS if s.get("env.name") == "tools" else LENGTH,
+        "data.max_len": LENGTH_WITH_TOOLS if has_tools else LENGTH,
         "train.batch_size": size,
         "train.max_steps": BATCHES * updates,
     }

@@ -77,7 +77,7 @@ def played(tmp_path):
     rows = [{"prompt": f"Guess {i}.\n", "label": "7", "env": "guess"} for i in range(2)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def rehearsed(*, second="", reward="", filter="", estimator=""):
+    def rehearsed(*, second="", reward="", filter="", estimator="", **changes):
         (tmp_path / "guess.py").write_text(ENVIRONMENT.format(second=second))
         (tmp_path / "mine.py").write_text(CODE.format(reward=reward, filter=filter, estimator=estimator))
         settings = {
@@ -98,7 +98,7 @@ def played(tmp_path):
             "data.prompt_dataset": str(tmp_path / "rows.jsonl"),
             "data.max_len": 128,
         }
-        return rehearse(load(None, settings))
+        return rehearse(load(None, settings | changes))
 
     rehearsed.directory = tmp_path
     return rehearsed
@@ -117,6 +117,12 @@ def test_right_and_wrong_answers_calls_and_cut_responses_are_played_and_the_mask
     text = "\n".join(lines_of(found))
     assert "Guess 0." in text and "masked" in text and "trained" in text
     assert not (played.directory / "run").exists(), "nothing is left on disk"
+
+
+@pytest.mark.slow
+def test_an_environment_that_no_episode_called_is_named(played):
+    (note,) = played(**{"env.protocol": "zerotir", "rollout.max_new_tokens": 4}).notes
+    assert "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
 
 
 @pytest.mark.slow
