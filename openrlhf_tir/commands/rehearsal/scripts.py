@@ -7,7 +7,8 @@ takes one for a call. So a user's protocol is explored like ours.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ BROKEN_FORMS = (
 """Texts that look like a call but cannot be read."""
 MAX_SEGMENTS = 4
 """Stops after which a form is given up: a protocol may stop at the opening and at the closing of a call."""
-MAX_CALLS = 4
+MAX_CALLS = 5
 """Forms of calls that are played."""
 Complete = Callable[[str, Sequence[str]], tuple[Completion, str]]
 """(text, stop strings) -> what an engine returns for it, and the text that is left after the stop string."""
@@ -130,8 +131,31 @@ def _actions(task: Task, environment: Environment) -> list[str]:
     """Return texts that may be actions of the environment: known ones of ours, the label, and plain texts."""
     known = actions_for(environment.serves) if not environment.env.file else actions_for("")
     first = [known.valid, *(action for action in (known.failing,) if action)]
-    plain = [task.label, "3", "hello", ""]
+    plain = [task.label, *_named_in_the_prompt(task)[:1], "3", "hello", ""]
     return list(dict.fromkeys([*plain, *first] if environment.env.file else [*first, *plain]))
+
+
+def _named_in_the_prompt(task: Task) -> list[str]:
+    """Return keys and texts of the row's columns that stand in the prompt as words, the longest first.
+
+    A tool that looks something up, such as an account, finds these and nothing else.
+    """
+    words = set(re.findall(r"\w+", task.prompt))
+    found = words.intersection(_texts((dict(task.meta), dict(task.extra))))
+    return sorted(found, key=lambda word: (-len(word), word))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the keys and texts in nested tables and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _calls(
@@ -214,7 +238,11 @@ def _named(action: str, tools: Sequence[Any]) -> dict[str, str]:
     function: Any = tools[0].get("function", tools[0]) if tools else {}
     properties = (function.get("parameters") or {}).get("properties") or {}
     by_type: dict[Any, Any] = {"integer": 3, "number": 1.5, "boolean": True, "array": [], "object": {}}
-    arguments = {key: by_type.get((schema or {}).get("type"), action) for key, schema in properties.items()}
+
+    def value(schema: dict[str, Any]) -> Any:
+        return next(iter(schema.get("enum") or ()), by_type.get(schema.get("type"), action))
+
+    arguments = {key: value(schema or {}) for key, schema in properties.items()}
     name = function.get("name", "python")
     return {
         "name": json.dumps(name),

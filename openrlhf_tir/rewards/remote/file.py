@@ -10,7 +10,7 @@ from ...errors import ConfigError, RewardError
 from ...user_code import plugins
 from .. import accept
 from ..workers import Workers
-from .answer import plain
+from .answer import parts_of, plain
 
 REWARD_FUNC = plugins.Place(
     "remote reward",
@@ -75,4 +75,9 @@ class _Call:
         except ConfigError as error:
             raise RewardError(str(error)) from None
         with accept.named(REWARD_FUNC, self.name, function, RewardError):
-            return plain(function(queries, prompts, labels))
+            answer = plain(function(queries, prompts, labels))
+        try:
+            parts_of(answer, len(queries))
+        except ValueError as fault:
+            raise accept.wrong_result(REWARD_FUNC, self.name, function, str(fault), RewardError) from None
+        return answer

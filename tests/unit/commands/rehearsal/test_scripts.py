@@ -63,3 +63,28 @@ def test_a_response_that_is_too_long_and_an_empty_one_are_always_played():
     by_title = {s.title: s.turns for s in scripts}
     assert len(by_title["a response that is cut"][0]) > 30 and by_title["an empty response"] == [""]
     assert by_title["the right answer"] == ["<answer>\\boxed{x}</answer>"], "the longest form that there is room for"
+
+
+BALANCE = {
+    "type": "function",
+    "function": {
+        "name": "balance",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "account": {"type": "string"},
+                "currency": {"type": "string", "enum": ["EUR", "USD"]},
+            },
+        },
+    },
+}
+
+
+def test_a_tool_is_called_with_what_the_row_names_and_with_values_of_an_enumeration():
+    """A tool that looks an account up answers a call with an account that exists."""
+    row = replace(ROW, prompt="What has ann17?", extra={"tools_kwargs": {"balance": {"accounts": {"ann17": 5}}}})
+    e = environment(protocol="hermes", max_calls=3, tools=[BALANCE])
+    scripts = scripts_of(row, e, lambda: turns.make(e.env), ScriptedEngine(Letters(), 0).complete, 200)
+    calls = [script.turns[0] for script in scripts if script.title.startswith("a call, then the right answer")]
+    assert any('"account": "ann17"' in call for call in calls)
+    assert calls and all('"currency": "EUR"' in call for call in calls)
