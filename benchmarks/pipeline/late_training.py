@@ -54,7 +54,9 @@ def simulated(
     depth then crawls. `settings`: more of [pipeline]."""
     cfg = configure(seed, mode="pipeline", max_staleness=S, depth=depth, **settings)
     cfg = cfg.model_copy(
-        update={"train": cfg.train.model_copy(update={"max_steps": acceptance.steps + cfg.pipeline.S + 1})}
+        update={
+            "train": cfg.train.model_copy(update={"max_steps": acceptance.steps + cfg.pipeline.requested_staleness + 1})
+        }
     )
     return simulate(seed, cfg, acceptance=acceptance, learner_s=seed.prompts / seed.saturated_groups_per_s)
 

@@ -196,7 +196,7 @@ class Runs:
             settings["depth"] = (settings["max_staleness"] + 1) * workload.prompts
         config = configure(workload, **settings)
         # Steps behind the counted ones: at its end a run admits no more groups than it still needs.
-        steps = situation.steps + config.pipeline.S + 1
+        steps = situation.steps + config.pipeline.requested_staleness + 1
         config = config.model_copy(update={"train": config.train.model_copy(update={"max_steps": steps})})
         with replaced(AutoDepth, way.laws):
             result = simulate(

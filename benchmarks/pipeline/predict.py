@@ -39,7 +39,7 @@ SPLIT = {
 def simulated(w: Workload, plan: Plan) -> Result:
     """With so many steps after the measured that its end does not show: the measured run is cut in mid-training too."""
     cfg = plan.config(w, "simulated")
-    steps = plan.steps + cfg.pipeline.S + 1
+    steps = plan.steps + cfg.pipeline.requested_staleness + 1
     cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps})})
     return simulate(w, cfg, acceptance=plan.acceptance, learner_s=plan.learner_s, warm_up=plan.warmup)
 

@@ -135,7 +135,12 @@ class RolloutActor(MovesResponses):
             cfg.logger.trajectories,
             codec.special,
             dropped=cfg.logger.dropped,
-            advantages=group_advantages(cfg),
+            advantages=group_advantages(
+                cfg.algo.advantage.estimator,
+                credit=cfg.algo.advantage.credit,
+                gamma=cfg.algo.advantage.gamma,
+                options=cfg.algo.advantage.options,
+            ),
         )
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)

@@ -1,110 +1,24 @@
-"""Changes: the configuration of a checkpoint against that of the run that resumes from it. Which field may differ
-stands in one table.
+"""Compare the configuration of a checkpoint with that of the run that resumes from it.
 
-    refuse   the run could not go on: its accounting, its files or its order of prompts would not fit
-    say      it can, and it is another run from here on: listed at start
-    free     where things are and how fast they go
-
-A field that is in neither list is said: what nobody thought of is never silent.
+Whether a setting may differ is declared at the setting (`resume`, setting.py). pipeline/checkpoints/lineage.py compares
+some besides by what they amount to: pipeline.max_staleness and, unless ds.zero_stage is 3, the number of learner ranks;
+the model and the prompts by content.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
+from .catalog import env_names, settings_with
 from .own_files import by_content
 from .schema import Config
-
-REFUSE = {
-    "train.seed": "the order of the prompts comes from it",
-    "data.shuffle": "the order of the prompts comes from it",
-    "data.prompt_probs": "the order of the prompts comes from it",
-    "data.curriculum": "the order of the prompts comes from it",
-    "envs.*.share": "the order of the prompts comes from it",
-    "train.env_mask": "which tokens are trained at which update follows from it",
-    "train.env_mask_from": "which tokens are trained at which update follows from it",
-    "rollout.batch_size": "the accounting of groups was made for it",
-    "ds.zero_stage": "the optimiser's shards were cut for it",
-    "ds.param_dtype": "the weights were saved in it",
-    "actor.optim": "the optimiser's state was saved as that one's",
-    "critic.optim": "the optimiser's state was saved as that one's",
-    "train.colocate_all": "the optimiser's state was saved as torch's AdamW, or with it as DeepSpeed's",
-    "ds.lora.rank": "the weights were saved with it",
-    "ds.lora.alpha": "the weights were saved with it",
-    "ds.lora.target_modules": "the weights were saved with it",
-    "ds.value_head_prefix": "the critic's weights were saved with it",
-}
-"""`envs.*` is every environment.
-Besides, compared as what they amount to: pipeline.max_staleness (S) and, unless ds.zero_stage is 3, the number of
-learner ranks; the model and the prompts by content."""
-
-FREE = (
-    "run_dir",
-    "actor.model_name_or_path",
-    "actor.num_nodes",
-    "actor.num_gpus_per_node",
-    "pipeline.max_staleness",
-    "pipeline.stall_timeout_s",
-    "data.prompt_dataset",
-    "data.prompt_split",
-    "data.input_key",
-    "data.label_key",
-    "data.env_key",
-    "data.input_template",
-    "data.apply_chat_template",
-    "data.rendered",
-    "data.max_samples",
-    "data.cache_dir",
-    "train.resume",
-    "train.resume_from",
-    "train.resume_or_start",
-    "train.new_ledger",
-    "train.overwrite",
-    "train.max_restarts",
-    "train.max_learner_restarts",
-    "train.start_wait_s",
-    "train.restart_wait_s",
-    "train.stop_grace_s",
-    "train.save_before_s",
-    "train.micro_batch_size",
-    "train.max_tokens_per_gpu",
-    "ds.overlap_comm",
-    "ds.keep_logits_mib",
-    "ref.offload",
-    "reward.model_replicas",
-    "reward.num_nodes",
-    "reward.offload",
-    "rollout.micro_batch_size",
-    "rollout.max_tokens_per_gpu",
-    "rollout.vllm_generate_batch_size",
-    "data.dataloader_num_workers",
-    "reward.model_timeout_s",
-    "rollout.heartbeat_s",
-    "rollout.unresponsive_s",
-    "rollout.port",
-    "env.url",
-    "env.token_env",
-    "env.workers",
-    "envs.*.url",
-    "envs.*.workers",
-    "envs.*.input_template",
-    "vllm.num_engines",
-    "vllm.tensor_parallel_size",
-    "vllm.enforce_eager",
-    "vllm.enable_prefix_caching",
-    "vllm.packed_logprobs",
-    "vllm.gpu_memory_utilization",
-    "vllm.max_num_seqs",
-    "vllm.kv_cache_mib",
-    "train.share_gpus",
-    "timeouts",
-    "ckpt",
-    "logger",
-)
-"""A field, or a section with all that is in it."""
+from .setting import REPORTED, Resume
 
 
 class Change(NamedTuple):
+    """A setting that differs between a checkpoint and the run that resumes from it."""
+
     field: str
     before: Any
     now: Any
@@ -118,7 +32,7 @@ def _shown(value: Any) -> str:
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted names of a dumped configuration's fields. `options` and other free tables are one field each."""
+    """Return dotted names of a dumped configuration's settings and their values. A table of options is one setting."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, dict) and name not in ("options", "server_options", "engine_args"):
@@ -129,34 +43,46 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def dumped(cfg: Config) -> dict[str, Any]:
-    """The configuration as a checkpoint keeps it: JSON, without secrets."""
+    """Return the configuration as a checkpoint keeps it: as JSON, without secrets."""
     tree = cfg.model_dump(mode="json")
     tree["logger"]["wandb"].pop("key")
     return tree
 
 
 def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Change]]:
-    """(refused, to be said). A field that the checkpoint's version did not have counts as its default there; one that
-    is gone is said as unset."""
+    """Compare the configuration of a checkpoint with that of a run.
+
+    Args:
+        saved: The configuration as the checkpoint keeps it. A setting that it lacks has its default there.
+        cfg: The run's configuration.
+
+    Returns:
+        The changes that are refused, and those to report. A setting that is gone is reported as unset.
+    """
     before = flat(by_content(saved))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
-    pairs = ((f, before.get(f, default.get(f)), now.get(f)) for f in [*now, *(f for f in before if f not in now)])
-    differ = [Change(f, was, is_now) for f, was, is_now in pairs if was != is_now]
-    return [c for c in differ if refusal(c.field)], [c for c in differ if not refusal(c.field) and not _free(c.field)]
+    names = [*now, *(name for name in before if name not in now)]
+    pairs = ((name, before.get(name, default.get(name)), now.get(name)) for name in names)
+    differing = [Change(name, old, new) for name, old, new in pairs if old != new]
+    return (
+        [change for change in differing if policy_of(change.field).policy == "refused"],
+        [change for change in differing if policy_of(change.field).policy == "reported"],
+    )
 
 
 def refusal(field: str) -> str | None:
-    """Why a resume may not change the field; None: it may."""
-    return REFUSE.get(_general(field))
+    """Return why a resume must not change the setting; None if it may."""
+    return policy_of(field).reason or None
 
 
-def _general(field: str) -> str:
-    """`envs.calc.share` -> `envs.*.share`: what holds for every environment."""
-    parts = field.split(".")
-    return ".".join(["envs", "*", *parts[2:]]) if parts[0] == "envs" and len(parts) > 2 else field
+@cache
+def policy_of(field: str) -> Resume:
+    """Return what happens if a resumed run has another value of the setting.
 
-
-def _free(field: str) -> bool:
-    general = _general(field)
-    return any(general == name or general.startswith(name + ".") for name in FREE)
+    A name that no setting has any more is reported, as are the entries of a table, such as reward.weights.env.
+    """
+    known = {setting.name: setting for setting in settings_with(env_names([field]))}
+    while field not in known and "." in field:
+        field = field.rpartition(".")[0]
+    return known[field].resume if field in known else REPORTED

@@ -88,6 +88,14 @@ def resolve(cfg: Config) -> dict[str, Environment]:
     return found
 
 
+def resolve_or_none(cfg: Config) -> dict[str, Environment] | None:
+    """Return `resolve(cfg)`, or None if settings contradict one another."""
+    try:
+        return resolve(cfg)
+    except ConfigError:
+        return None
+
+
 def unlabelled(cfg: Config) -> frozenset[str]:
     """Names of the environments whose rows need no label: no reward compares with it, or OpenRLHF's agent file gives
     the reward."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from . import short_help
+from .catalog import all_settings
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
@@ -19,25 +20,10 @@ from .ranks import ranks_of_machine
 from .schema import Algo, Config, Critic, Ref
 from .sections import sequence_parallel
 from .sections.rollout import Rollout
-from .settings import all_settings, attempt
+from .sections.train import run_has_time_before_its_limit
+from .settings import attempt
 
-OF_OTHERS = (
-    "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2"
-    " actor.max_norm actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant"
-    " train.full_determinism_enable train.enable_ema train.ema_beta data.on_bad_row data.chat_template_options"
-    " timeouts.placement_s timeouts.start_s timeouts.learner_s train.seed train.micro_batch_size"
-    " train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s"
-    " train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path"
-    " ckpt.save_steps ckpt.max_num ckpt.max_mem ckpt.output_dir ckpt.max_shard_size logger.logging_steps"
-    " logger.tensorboard logger.tensorboard_dir logger.worker_logs"
-)
-USED = frozenset(
-    [
-        "run_dir",
-        *OF_OTHERS.split(),
-        *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb."))),
-    ]
-)
+USED = frozenset(s.name for s in all_settings() if s.fine_tuning)
 """Every setting that fine-tuning reads."""
 
 NAMES = {
@@ -148,9 +134,4 @@ def violations(c: Config) -> Iterator[str]:
             f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu ="
             f" {c.train.max_tokens_per_gpu}. Lower the first or raise the second."
         )
-    limit, grace = c.train.save_before_s, c.train.stop_grace_s
-    if limit is not None and limit <= grace:
-        yield (
-            f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop"
-            " before it begins. Raise the first."
-        )
+    yield from run_has_time_before_its_limit(c)

@@ -19,22 +19,13 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 from ..errors import ConfigError, Problem
 from . import foreign_names, openrlhf_flags, short_help
-from .effects.check import without_effect
+from .catalog import ENVS, Setting, all_settings, env_names, known_keys, settings_of_env, settings_with
+from .inactive import inactive_settings
 from .paths import shown
 from .problems import Problems
 from .ranks import ranks_of_machine
 from .schema import Config
-from .settings import (
-    ENVS,
-    Setting,
-    all_settings,
-    attempt,
-    env_names,
-    known_keys,
-    settings_of_env,
-    settings_with,
-    unknown_key,
-)
+from .settings import attempt, unknown_key
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
 
@@ -228,11 +219,14 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _help(s: Setting) -> str:
+    """Return a setting's help: description, conditions of an effect, and in brackets unit, bounds and default."""
     default = s.info.get_default(call_default_factory=True)
     if isinstance(default, tuple | list):
         default = " ".join(map(str, default)) or "none"
-    said = "unset" if default in (None, "", {}) else str(default)
-    return f"{s.info.description or s.name.rsplit('.', 1)[-1].replace('_', ' ')} [{said}]".replace("%", "%%")
+    text = "unset" if default in (None, "", {}) else str(default)
+    unit = f" {s.metadata.unit}" if s.metadata.unit and text not in ("unset", "auto", "off") else ""
+    sentences = [s.info.description or "", *(f"Only {condition.text}." for condition in s.active_when)]
+    return f"{' '.join(sentences)} [{text}{unit}]".replace("%", "%%")
 
 
 def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: bool = False) -> Config:
@@ -245,7 +239,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
     cfg = attempt(args.recipe, given, problems, ranks_of=ranks_of_machine)
-    problems.add(without_effect(cfg, given, makes_data=makes_data), code="no_effect")
+    problems.add(inactive_settings(cfg, given, makes_data=makes_data), code="no_effect")
     return cfg
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .catalog import known_keys
 from .openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same
 from .openrlhf_renamed import NAMES
-from .settings import known_keys
 
 IMPORT = "openrlhf-tir import-openrlhf"
 

@@ -5,28 +5,20 @@ from __future__ import annotations
 from ..errors import ConfigError
 from .environments import without_calls
 from .schema import Config
-
-ESTIMATORS = {
-    "gae": "PPO with a critic (gae)",
-    "reinforce": "REINFORCE++",
-    "reinforce_baseline": "REINFORCE++-baseline",
-    "group_norm": "GRPO (group_norm)",
-    "rloo": "RLOO",
-    "dr_grpo": "Dr. GRPO",
-    "flash_reinforce": "FlashREINFORCE",
-}
-"""Estimator -> the name of its method."""
+from .sections.conditions import registered_estimator
 
 
 def method_summary(cfg: Config) -> str:
     """Return estimator, samples, updates, learning rate, KL, tools and mode of a run."""
-    estimator, rollout = cfg.algo.advantage.estimator, cfg.rollout
+    estimator = registered_estimator(cfg)
+    method = estimator.method if estimator is not None else cfg.algo.advantage.estimator
+    rollout = cfg.rollout
     samples = f"{rollout.n_samples_per_prompt} response{'s' * (rollout.n_samples_per_prompt > 1)}"
     kl = "no KL"
     if cfg.algo.kl.init_coef:
         kl = f"KL {cfg.algo.kl.init_coef:g} in the {'loss' if cfg.algo.kl.use_loss else 'reward'}"
     return (
-        f"{ESTIMATORS.get(estimator, estimator)}: {samples} to each of {rollout.batch_size} prompts a batch,"
+        f"{method}: {samples} to each of {rollout.batch_size} prompts a batch,"
         f" {cfg.updates_per_batch} update{'s' * (cfg.updates_per_batch > 1)} of each batch,"
         f" learning rate {cfg.actor.learning_rate:g}, {kl}, {_tools(cfg)}, mode {cfg.pipeline.mode}"
     )

@@ -1,5 +1,5 @@
-"""OpenRLHF 0.11.2's train_ppo_ray flags: what each means here. One table; a test walks the installed parser and finds
-none missing.
+"""What each flag of OpenRLHF 0.11.2's train_ppo_ray means here. A test walks the installed parser and finds none
+missing.
 
     SAME              the same name in Config, the same meaning
     Becomes(keys)     accepted, sets these config keys
@@ -9,8 +9,11 @@ none missing.
 
 The first three are honoured: the flag has its effect, with whatever value.
 
-`openrlhf-tir import-openrlhf` reads this table (integrations/openrlhf_import.py), and OpenRLHF's defaults beside it; on
-our own command line these names are refused with what they are here (foreign_names.py)."""
+The flags that are settings here, most of them under the same name, are declared at the setting (`openrlhf`,
+setting.py); this module adds the others. `openrlhf-tir import-openrlhf` reads the table, and OpenRLHF's defaults beside
+it (integrations/openrlhf_import.py). On our own command line these names are refused, with the names to use
+(foreign_names.py).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_origin
 
+from .catalog import all_settings
 from .problems import Problems
 
 Values = Sequence[str]
@@ -80,6 +84,22 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
     return {f"{section}.{name}": rule for name in names.split()}
 
 
+def _declared() -> dict[str, Rule]:
+    """Return the rules of OpenRLHF's flags that are settings here, under the same name or another one.
+
+    OpenRLHF's name is declared at the setting (`openrlhf`, setting.py).
+    """
+    rules: dict[str, Rule] = {}
+    for setting in all_settings():
+        name = setting.metadata.openrlhf
+        if name is True:
+            rules[setting.name] = SAME
+        elif name:
+            takes_several = get_origin(setting.info.annotation) is tuple
+            rules[name] = _many(setting.name) if takes_several else _one(setting.name)
+    return rules
+
+
 SCHEDULERS = {
     "cosine_with_min_lr": "cosine",
     "cosine_warmup_with_min_lr": "cosine",
@@ -100,138 +120,64 @@ _PARALLEL = (
 )
 
 RULES: dict[str, Rule] = {
+    **_declared(),
+    "local_rank": Only("-1", "Ranks are assigned by the launcher."),
+    "use_ms": Refused("ModelScope is not supported. Download the model and give its path."),
     # policy and optimiser
-    **_each(
-        "actor",
-        "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type"
-        " loss_agg_mode entropy_coef aux_loss_coef max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable"
-        " gradient_checkpointing_reentrant",
-        SAME,
-    ),
-    "actor.adam.lr": _one("actor.learning_rate"),
-    "actor.adam.betas": _many("actor.adam_betas"),
-    "actor.adam.weight_decay": _one("actor.l2"),
-    "actor.adam.eps": _one("actor.adam_eps"),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
-    **_each("actor", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
     "actor.muon.no_nesterov": _sets(actor__muon__nesterov="false"),
     "actor.freeze_visual_encoder": Refused(_VLM),
     # DeepSpeed
-    **_each(
-        "ds",
-        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype"
-        " use_liger_kernel experts_implementation lora.rank lora.alpha lora.target_modules lora.dropout"
-        " value_head_prefix",
-        SAME,
-    ),
     "ds.load_in_4bit": Refused(
         "The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."
     ),
-    "ds.ring_attn_size": SAME,
     "ds.ring_attn_head_stride": Only(
         "1",
         "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time."
         " Leave it out.",
     ),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
-    "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
+    "ds.deepcompile": Refused("DeepCompile is not supported. Leave it out."),
     "ds.enable_sleep": Implied(_SLEEPS),
     "ds.use_universal_ckpt": Implied(
         "every checkpoint of ds.zero_stage 3 is resumed on any number of ranks, without converting it"
     ),
-    "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
-    **_each(
-        "rollout",
-        "batch_size n_samples_per_prompt max_new_tokens temperature top_p vllm_generate_batch_size micro_batch_size"
-        " max_tokens_per_gpu",
-        SAME,
-    ),
-    **_each(
-        "vllm",
-        "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend",
-        SAME,
-    ),
     "vllm.enable_sleep": Implied(_SLEEPS),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
-    **_each(
-        "algo.advantage",
-        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating"
-        " is_correction_threshold",
-        SAME,
-    ),
-    **_each("algo.kl", "init_coef target horizon estimator use_loss unbiased_gradient", SAME),
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0), filter__names=["accuracy"]),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each(
-        "train",
-        "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed"
-        " full_determinism_enable enable_ema ema_beta",
-        SAME,
-    ),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
-    # In batches: the import counts the updates of each (integrations/openrlhf_import.py).
+    # Its unit is batches; the import multiplies by the updates of a batch (integrations/openrlhf_import.py).
     "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0]}, preset=True),
     "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
-    "train.agent_func_path": SAME,
-    "train.colocate_all": SAME,
     "train.colocate_critic_reward": Refused(
         "The critic lives on the policy's ranks, and reward models have GPUs of their own: size them with"
         " --reward.num_gpus_per_node. Leave it out."
     ),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
-    # data and evaluation
-    **_each(
-        "data",
-        "prompt_dataset prompt_probs prompt_split input_key label_key input_template"
-        " apply_chat_template max_samples max_len",
-        SAME,
-    ),
-    "data.dataloader_num_workers": SAME,
+    # data
     "data.disable_fast_tokenizer": Refused(
         "transformers 5 has no slow tokenizers, and so OpenRLHF 0.11.2 on it none either. Leave it out."
     ),
     "data.image_key": Refused(_VLM),
     "data.max_images_per_prompt": Only("0", _VLM),
-    **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
-    # checkpoints and logs
-    **_each("ckpt", "path save_steps max_num output_dir best_metric_key save_hf disable_ds", SAME),
+    # checkpoints
     "ckpt.max_mem": Becomes(lambda v: {} if math.isinf(float(v[0])) else {"ckpt.max_mem": v[0]}),
     "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
-    **_each(
-        "logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME
-    ),
-    "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models beside the policy
     **_each("ref", "num_nodes num_gpus_per_node", Implied("the reference lives on the policy's ranks")),
     **_each("critic", "num_nodes num_gpus_per_node", Implied("the critic lives on the policy's ranks")),
-    "ref.offload": SAME,
-    **_each(
-        "critic",
-        "model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
-        SAME,
-    ),
-    "critic.adam.lr": _one("critic.learning_rate"),
-    "critic.adam.betas": _many("critic.adam_betas"),
-    "critic.adam.weight_decay": _one("critic.l2"),
-    "critic.adam.eps": _one("critic.adam_eps"),
     "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
-    **_each("critic", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
     "critic.muon.no_nesterov": _sets(critic__muon__nesterov="false"),
     "reward.model_name_or_path": Becomes(
         lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True
     ),
-    "reward.num_gpus_per_node": _one("reward.model_replicas"),
-    **_each("reward", "num_nodes offload remote_url", SAME),
-    **_each(
-        "reward",
-        "clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef normalize_enable",
-        SAME,
-    ),
 }
+"""Name of a flag of OpenRLHF 0.11.2 -> what it means here."""
 
 
 @cache

@@ -17,31 +17,13 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .catalog import all_settings, settings_of_env
 from .schema import Config
 
-OF_AN_ENVIRONMENT = (
-    "reward.name",
-    "reward.weights",
-    "reward.options",
-    "reward.group",
-    "reward.remote_url",
-    "filter.names",
-    "filter.sample",
-)
-SETTINGS = (
-    *OF_AN_ENVIRONMENT,
-    "env.protocol",
-    "env.file",
-    *(f"envs.*.{setting}" for setting in ("protocol", "file", *OF_AN_ENVIRONMENT)),
-    "algo.advantage.estimator",
-    "actor.policy_loss",
-    "train.agent_func_path",
-)
-"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file. `*` is any name."""
-KEYED = ("reward.weights", "reward.options")
 BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
 """OpenRLHF's settings that name a file alone, and what is meant in it: `agent.py` is `agent.py:AgentExecutor`."""
 OWN = "own"
@@ -55,22 +37,35 @@ _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
 def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """A nested table with `change` applied to every name that one of SETTINGS may hold."""
+    """Return a nested table with `change` applied to every name of user code in it.
+
+    Which settings may name user code is declared at the setting (`names`, setting.py).
+    """
     out = dict(table)
-    for setting in SETTINGS:
-        _rename(out, setting.split("."), change, setting)
+    for setting, keys in _settings().items():
+        _rename(out, setting.split("."), change, setting, keys=keys)
     return out
 
 
-def _rename(node: dict[str, Any], path: list[str], change: Callable[[str], str], setting: str) -> None:
-    """Changes `node`, whose tables on the way are copied."""
+@cache
+def _settings() -> dict[str, bool]:
+    """Return every setting that may name user code -> True if the keys of its table are the names, False if its value
+    or the items of its list are. `*` stands for any environment."""
+    everywhere = [*all_settings(), *settings_of_env("*")]
+    return {
+        s.name: s.metadata.names == "user_code_keys" for s in everywhere if s.metadata.names.startswith("user_code")
+    }
+
+
+def _rename(node: dict[str, Any], path: list[str], change: Callable[[str], str], setting: str, *, keys: bool) -> None:
+    """Change `node` in place; tables inside it are copied first."""
     for name in [n for n in node if path[0] in ("*", n)]:
         if len(path) == 1:
             value = with_attribute(setting, node[name]) if isinstance(node[name], str) else node[name]
-            node[name] = _changed(value, change, keys=setting.endswith(KEYED))
+            node[name] = _changed(value, change, keys=keys)
         elif isinstance(node[name], Mapping):
             node[name] = dict(node[name])
-            _rename(node[name], path[1:], change, setting)
+            _rename(node[name], path[1:], change, setting, keys=keys)
 
 
 def with_attribute(setting: str, value: str) -> str:

@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import ConfigError, DataError, Problem, TirError, Unavailable
+from .catalog import ENVS, known_keys, settings_of_env
 from .paths import shorten
 
 MOST = 60
@@ -119,16 +120,18 @@ def as_dict(error: TirError) -> dict[str, Any]:
     return {"error": type(error).__name__, "code": found[0]["code"], "setting": found[0]["setting"], "problems": found}
 
 
+def settings_in(text: str) -> list[str]:
+    """Return the settings that a text names, in order."""
+    return _settings().findall(text)
+
+
 def setting_in(text: str) -> str | None:
     """Return the first setting that a text names; None if it names none."""
-    found = _settings().search(text)
-    return found[1] if found else None
+    return next(iter(settings_in(text)), None)
 
 
 @cache
 def _settings() -> re.Pattern[str]:
-    from .settings import ENVS, known_keys, settings_of_env  # settings imports this module
-
     keys = sorted((re.escape(key) for key in known_keys() if "." in key), key=len, reverse=True)
     of_env = "|".join(sorted({s.name.removeprefix(f"{ENVS}.x.") for s in settings_of_env("x")}, key=len, reverse=True))
     return re.compile(rf"(?<![\w./])(?:--)?({'|'.join(keys)}|{ENVS}\.[\w-]+\.(?:{of_env})|run_dir)(?![\w])")

@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-INPUTS = (
-    "data.prompt_dataset",
-    "eval.dataset",
-    "sft.dataset",
-    "sft.eval_dataset",
-    "actor.model_name_or_path",
-    "critic.model_name_or_path",
-    "ref.model_name_or_path",
-    "reward.model_name_or_path",
-)
-"""Settings that name files or directories which are read, or names on the hub."""
+from .catalog import all_settings
+
 OPTIONS = "server_options"
 """Table of an environment's section whose values may name files that its server reads."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -33,9 +25,13 @@ RULE = "A path is relative to the recipe that names it, on the command line to t
 
 
 def beside(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return a recipe's table with the paths of INPUTS made absolute, as the recipe in `directory` means them."""
+    """Return a recipe's table with the paths of files that are read made absolute, as the recipe in `directory` means
+    them.
+
+    Which settings name such files is declared at the setting (`names`, setting.py).
+    """
     out = dict(table)
-    for setting in INPUTS:
+    for setting in _input_files():
         section, _, key = setting.partition(".")
         held = out.get(section)
         if isinstance(held, Mapping) and key in held:
@@ -47,6 +43,11 @@ def beside(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             name: _with_options(env, directory) if isinstance(env, Mapping) else env for name, env in envs.items()
         }
     return out
+
+
+@cache
+def _input_files() -> tuple[str, ...]:
+    return tuple(s.name for s in all_settings() if s.metadata.names == "input_files")
 
 
 def _with_options(env: Mapping[str, Any], directory: Path) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Reference: the schema -> a page of all settings: type, default, meaning. docs/settings.md is what this writes."""
+"""Write docs/settings.md, the reference page of all settings, from what their sections declare."""
 
 from __future__ import annotations
 
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from .catalog import Setting, all_settings
 from .schema import Config
-from .settings import Setting, all_settings
 from .toml_file import literal
 
 HEAD = """\
@@ -14,12 +14,15 @@ HEAD = """\
 
 Every field of the configuration. It is `section.name` in a recipe's `[section]` and the flag `--section.name`;
 [configuration.md](configuration.md) says what is accepted, and how recipes, flags and OpenRLHF's names add up.
+
+"On resume" says what happens if a run resumes from a checkpoint that was made with another value: it is allowed,
+reported at the start, or refused ([checkpoints.md](checkpoints.md)).
 This page is written by `openrlhf-tir show-config --reference > docs/settings.md`.
 """
 
 
 def markdown() -> str:
-    """The whole page: a table for each section, in the order of the schema."""
+    """Return the whole page: a table for each section, in the order of the schema."""
     sections: dict[str, list[Setting]] = {}
     for setting in all_settings():
         sections.setdefault(setting.section, []).append(setting)
@@ -32,23 +35,38 @@ def _intro(name: str, rows: list[Setting]) -> str:
 
 
 def _table(rows: list[Setting]) -> str:
-    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    lines = ["| setting | values | default | meaning | on resume |", "|---|---|---|---|---|"]
     for setting in rows:
-        cells = (f"`{setting.name}`", values(setting), f"`{_default(setting)}`", setting.info.description or "")
+        cells = (
+            f"`{setting.name}`",
+            values(setting),
+            f"`{_default(setting)}`",
+            _meaning(setting),
+            ": ".join(filter(None, (setting.resume.policy, setting.resume.reason))),
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
+def _meaning(setting: Setting) -> str:
+    """Return the description, the conditions of an effect, and OpenRLHF's name if it is another one."""
+    sentences = [setting.info.description or "", *(f"Only {c.text}." for c in setting.active_when)]
+    if isinstance(setting.metadata.openrlhf, str):
+        sentences.append(f"OpenRLHF's name: `{setting.metadata.openrlhf}`.")
+    return " ".join(sentences)
+
+
 def values(setting: Setting) -> str:
-    """What a setting takes: its type, its choices, its bounds, and "unset" where there may be no value."""
+    """Return what a setting takes: its type or choices, "unset" if it may have no value, its bounds, its unit."""
     parts = _type(setting.info.annotation)
     bounds = [
-        f"{sign} {getattr(rule, name)}"
-        for rule in setting.info.metadata
+        f"{sign} {getattr(entry, name)}"
+        for entry in setting.info.metadata
         for name, sign in BOUNDS.items()
-        if getattr(rule, name, None) is not None
+        if getattr(entry, name, None) is not None
     ]
-    return ", ".join([" or ".join(dict.fromkeys(parts)), *bounds])
+    unit = [setting.metadata.unit] if setting.metadata.unit else []
+    return ", ".join([" or ".join(dict.fromkeys(parts)), *bounds, *unit])
 
 
 BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

@@ -1,9 +1,15 @@
-"""The configuration tree: what a recipe (TOML) or a dotted flag can set. pydantic only, so `--help` stays instant.
+"""The configuration tree: what a recipe (TOML) or a dotted flag can set. pydantic only, so that `--help` stays instant.
 
-Names are OpenRLHF 0.11's where the concept is OpenRLHF's. A field says what turning it does; defaults are the vetted
-setting; consequences (batch sizes, admission bounds) are properties. Checks that need no other file live here as
-validators; checks against registries, files and servers are in `commands/preflight.py`, which runs before Ray or a
-model is loaded."""
+    Config                 one field a section of the recipe
+      actor: Actor         sections/learner.py; a setting has everything that is known about it (setting.py)
+      ...
+      .max_staleness, ...  properties: what several settings amount to
+      .environments        one `Environment` per environment, with what it takes from [env], [reward], [filter], [data]
+
+Names are OpenRLHF 0.11's where the concept is OpenRLHF's. Checks that need nothing but the configuration are validators
+of a section or rules (rules.py). Checks against registries, files and servers are in `commands/preflight.py`, which
+runs before Ray is started or a model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..errors import ConfigError
 from . import rules as rules
-from .environments import Environment, resolve
+from .environments import Environment, resolve, resolve_or_none
 from .paths import asked, local_path
 from .sections.algo import Advantage as Advantage
 from .sections.algo import Algo as Algo
@@ -35,6 +41,7 @@ from .sections.output import Ckpt as Ckpt
 from .sections.output import Eval as Eval
 from .sections.output import Logger as Logger
 from .sections.output import LoggerWandb as LoggerWandb
+from .sections.pipeline import PRESET_MODES
 from .sections.pipeline import Pipeline as Pipeline
 from .sections.reward import Reward as Reward
 from .sections.rollout import Rollout as Rollout
@@ -42,13 +49,21 @@ from .sections.rollout import Vllm as Vllm
 from .sections.sft import Sft as Sft
 from .sections.timeouts import Timeouts as Timeouts
 from .sections.train import Train as Train
+from .setting import ALLOWED, setting
 
 WITHOUT_RULES = {"rules": False}
-"""Context of a validation that leaves out the rules across sections: settings tells them with other mistakes."""
+"""Validation context that leaves out the rules between sections: settings.py reports them beside other mistakes."""
 
 
 class Config(Section):
-    run_dir: Path = Path("runs/default")
+    """The configuration of a run."""
+
+    run_dir: Path = setting(
+        Path("runs/default"),
+        description="Directory of everything that the run writes.",
+        resume=ALLOWED,
+        fine_tuning=True,
+    )
     actor: Actor = Field(default_factory=Actor)
     ref: Ref = Field(default_factory=Ref)
     critic: Critic = Field(default_factory=Critic)
@@ -71,39 +86,49 @@ class Config(Section):
 
     @field_validator("run_dir", mode="after")
     @classmethod
-    def _absolute(cls, v: Path) -> Path:
+    def _make_absolute(cls, path: Path) -> Path:
         try:
-            return asked(local_path(v, "run_dir"), Path.absolute, "run_dir")
+            return asked(local_path(path, "run_dir"), Path.absolute, "run_dir")
         except ConfigError as e:
             raise ValueError(str(e)) from None
 
     @field_validator("envs", mode="after")
     @classmethod
-    def _named(cls, envs: dict[str, NamedEnv]) -> dict[str, NamedEnv]:
+    def _check_names(cls, envs: dict[str, NamedEnv]) -> dict[str, NamedEnv]:
         for name in envs:
             if not NAME.fullmatch(name):
                 raise ValueError(
-                    f"envs.{name!r} is no name of an environment. Use letters, digits, - and _, at most 64."
+                    f"envs.{name!r} is not a name of an environment. Use letters, digits, - and _, at most 64."
                 )
         return envs
 
     @property
     def environments(self) -> dict[str, Environment]:
-        """Every environment by name; see environments.py. ConfigError where settings contradict one another."""
+        """Every environment by name (environments.py). Raises ConfigError if its settings contradict one another."""
         return resolve(self)
 
     @property
+    def resolved_environments(self) -> dict[str, Environment]:
+        """Every environment by name; none at all if their settings contradict one another, which a rule reports."""
+        return resolve_or_none(self) or {}
+
+    @property
     def held_out(self) -> Data:
-        """The section that describes eval.dataset, which is read as data.prompt_dataset is."""
-        e = self.eval
+        """The section that describes eval.dataset, whose rows are read as those of data.prompt_dataset."""
         return self.data.model_copy(
-            update={"prompt_dataset": e.dataset, "prompt_split": e.split, "max_samples": e.max_samples}
+            update={
+                "prompt_dataset": self.eval.dataset,
+                "prompt_split": self.eval.split,
+                "max_samples": self.eval.max_samples,
+            }
         )
 
     @property
     def max_running(self) -> int:
-        """Requests that an actor hands to its engine at once: where a push keeps the KV cache, none that would wait
-        there and take the canary's place."""
+        """Requests that an actor gives to its engine at a time.
+
+        If a push keeps the KV cache, no request may wait in the engine, where it would take the canary's place.
+        """
         slots = self.vllm.max_num_seqs
         waiting = 0 if self.pipeline.keeps_kv else (slots + 3) // 4
         return slots + waiting
@@ -121,19 +146,31 @@ class Config(Section):
 
     @property
     def shares_prompts(self) -> bool:
-        """Return True if the learner computes a prompt once for the responses that follow it in one micro batch.
+        """True if the learner computes a prompt once for the responses that follow it in one micro batch.
 
-        Sequence parallelism cuts a row between any two tokens; the balance of a mixture's experts would count a shared
-        prompt once; reentrant checkpoints give layers other position ids than those whose layout is declared.
+        Three features rule it out: sequence parallelism cuts a row between any two tokens; the balance of a mixture's
+        experts would count a shared prompt once; reentrant checkpointing gives layers other position ids than those
+        whose layout is declared.
         """
-        ds = self.ds
-        left_out = ds.ring_attn_size > 1 or self.actor.aux_loss_coef or self.actor.gradient_checkpointing_reentrant
-        return ds.packing_samples and ds.share_prompts and not left_out
+        ruled_out = (
+            self.ds.ring_attn_size > 1 or self.actor.aux_loss_coef or self.actor.gradient_checkpointing_reentrant
+        )
+        return self.ds.packing_samples and self.ds.share_prompts and not ruled_out
 
     @property
     def updates_per_batch(self) -> int:
-        """k: versions that the learner moves on by with each rollout batch."""
+        """Policy versions that each rollout batch adds: mini-batches times epochs."""
         return self.minibatches * self.train.max_epochs
+
+    @property
+    def updates_per_batch_in_words(self) -> str:
+        """How updates_per_batch follows from the settings, for messages."""
+        samples = self.rollout.batch_size * self.rollout.n_samples_per_prompt
+        return (
+            f"rollout.batch_size * rollout.n_samples_per_prompt / train.batch_size = {samples} /"
+            f" {self.train.batch_size or samples} = {self.minibatches} mini-batches, train.max_epochs ="
+            f" {self.train.max_epochs}"
+        )
 
     @property
     def batches_ahead(self) -> int:
@@ -141,18 +178,20 @@ class Config(Section):
         (counted from 0).
 
         The last of its k updates is then made at version (i + W) k + k - 1 of the learner: (W + 1) k - 1 updates after
-        the token. So S updates allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be
-        trained) where S < k - 1."""
-        p = self.pipeline
-        if p.max_staleness is None or p.mode in ("sync", "one_step"):
-            return p.S
-        return (p.S + 1) // self.updates_per_batch - 1
+        the token. So a staleness of S updates allows W = (S + 1) // k - 1, which is S for k = 1, and -1 (nothing could
+        ever be trained) for S < k - 1."""
+        requested = self.pipeline.requested_staleness
+        if self.pipeline.max_staleness is None or self.pipeline.mode in PRESET_MODES:
+            return requested
+        return (requested + 1) // self.updates_per_batch - 1
 
     @property
     def max_staleness(self) -> int:
-        """S, in updates: learner version - token version <= S, always."""
-        p, from_batches = self.pipeline, (self.batches_ahead + 1) * self.updates_per_batch - 1
-        return from_batches if p.max_staleness is None else max(p.S, from_batches)
+        """S, in updates: learner version - token version <= S for every trained token."""
+        from_batches = (self.batches_ahead + 1) * self.updates_per_batch - 1
+        if self.pipeline.max_staleness is None:
+            return from_batches
+        return max(self.pipeline.requested_staleness, from_batches)
 
     @property
     def pi_old(self) -> Literal["engine", "learner"]:
@@ -161,31 +200,34 @@ class Config(Section):
 
     @property
     def recomputes_old(self) -> bool:
-        """Whether a pass over the batch before its first update computes pi_old's log-probs; with one update they are
-        those at hand."""
+        """True if a pass over the batch before its first update computes the log-probs of pi_old.
+
+        With one update per batch they are the ones that the update computes anyway.
+        """
         return self.pi_old == "learner" and self.updates_per_batch > 1
 
     @property
     def needs_reference(self) -> bool:
-        """Return True if the policy that the run started from is loaded beside the learner's."""
+        """True if the policy that the run started from is loaded beside the learner's."""
         return self.algo.kl.init_coef > 0 or self.filter.max_base_ppl is not None
 
     @property
     def loss_by_token(self) -> bool:
-        """Whether the policy's loss is a mean over tokens (or sequences times a constant), not over sequences."""
+        """True if the policy's loss is a mean over tokens (or over sequences times a constant), not over sequences."""
         return self.actor.loss_agg_mode != "seq-mean-token-mean" and self.actor.policy_loss_type != "gspo"
 
     @property
     def loss_sum_norm(self) -> float | None:
         """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
-        wanted = self.actor.loss_agg_mode == "seq-mean-token-sum-norm"
-        return (self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)) if wanted else None
+        if self.actor.loss_agg_mode != "seq-mean-token-sum-norm":
+            return None
+        return self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)
 
     @property
     def canary_tolerance(self) -> float | None:
-        """Mean difference in nats that is accepted after each push; None: it follows the pushes accepted before."""
-        fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
-        return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
+        """Mean difference in nats that is accepted after each push. None: it follows the pushes accepted before."""
+        is_fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
+        return self.vllm.canary_tolerance or (1e-4 if is_fp32 else None)
 
     @property
     def engines_beside_ranks(self) -> bool:
@@ -201,13 +243,16 @@ class Config(Section):
 
     @property
     def by_agent(self) -> bool:
-        """Do agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file?"""
+        """True if agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent
+        file."""
         return self.rollout.agent == "external" or self.train.agent_func_path is not None
 
     @property
     def stall_timeout_s(self) -> float:
-        """The watchdog's patience: longer than a group may take, and where all wait for a turn of the GPUs, than an
-        engine that starts in it."""
+        """Seconds without progress after which the watchdog aborts the run.
+
+        Longer than a group may take, and with train.colocate_all longer than an engine that starts in its turn.
+        """
         starting = self.timeouts.start_s if self.train.colocate_all else 0
         return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + starting + 600
 

@@ -173,7 +173,15 @@ class PolicyObjective:
         )
         if settings.is_correction_level == "off":
             return self.per_token_loss(inputs), None
-        weights, outside = is_weights(old, rollout, mask, settings)
+        weights, outside = is_weights(
+            old,
+            rollout,
+            mask,
+            level=settings.is_correction_level,
+            mode=settings.is_correction_mode,
+            gating=settings.is_correction_gating,
+            threshold=settings.is_correction_threshold,
+        )
         return weights * self.per_token_loss(inputs), outside
 
     def _old_log_probs(

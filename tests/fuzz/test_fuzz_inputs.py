@@ -19,8 +19,9 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.jobs.control import read as read_control
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config import Data
+from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.problems import Problems
-from openrlhf_tir.config.settings import RECIPES, attempt, known_keys, load, to_toml
+from openrlhf_tir.config.settings import RECIPES, attempt, load, to_toml
 from openrlhf_tir.data import load_prompts
 from tests.model_files import weights
 

@@ -41,16 +41,23 @@ class Estimator:
     """A function of one group, and its properties. Settings' checks and the learner read the properties here.
 
     Attributes:
-        fn: The function. whiten: True if the learner whitens the batch's advantages afterwards (whiten.py). critic:
-        True if `fn` returns rewards per token. The learner then has a critic, and GAE turns its values and these
-            rewards into advantages (../gae.py).
+        fn: The function.
+        whiten: True if the learner whitens the batch's advantages afterwards (whiten.py).
+        critic: True if `fn` returns rewards per token. The learner then has a critic, and GAE turns its values and
+            these rewards into advantages (../gae.py).
         by_group: True if `fn` depends on its group only and does not read `AdvantageInputs.batch_rewards`.
+        discounts: True if algo.advantage.gamma discounts its rewards; False if it compares whole trajectories.
+        compares_responses: True if the advantages of a single response to a prompt are all zero.
+        method: Name of the method, for people.
     """
 
     fn: AdvantageFn
     whiten: bool
     critic: bool = False
     by_group: bool = False
+    discounts: bool = True
+    compares_responses: bool = False
+    method: str = ""
 
     @property
     def whole_batch(self) -> bool:

@@ -15,4 +15,6 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
 
 
 # Not whitened: that would bring back the scaling by a std, the bias that the paper removes.
-dr_grpo = Estimator(_advantages, whiten=False, by_group=True)
+dr_grpo = Estimator(
+    _advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="Dr. GRPO"
+)

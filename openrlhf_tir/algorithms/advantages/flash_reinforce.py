@@ -17,4 +17,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - batch_rewards.mean(), inputs)
 
 
-flash_reinforce = Estimator(_advantages, whiten=False)
+flash_reinforce = Estimator(_advantages, whiten=False, discounts=False, method="FlashREINFORCE")

@@ -19,4 +19,6 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
 
 
 # Not whitened: the group's std has scaled it already.
-group_norm = Estimator(_advantages, whiten=False, by_group=True)
+group_norm = Estimator(
+    _advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="GRPO (group_norm)"
+)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from ...config import Config
 from ...errors import MethodBroken
 from ...types import Group, GroupMeta
 from . import get_estimator
 from .base import AdvantageInputs
 
 
-def group_advantages(cfg: Config) -> Callable[[GroupMeta, Group], list[float] | None]:
+def group_advantages(
+    name: str, *, credit: str, gamma: float, options: Mapping[str, Any]
+) -> Callable[[GroupMeta, Group], list[float] | None]:
     """Return a function that gives each valid trajectory of a group its advantage, the mean over its trained tokens.
+
+    The arguments are algo.advantage.estimator and the settings beside it.
 
     It is None where the learner alone knows it: a critic judges, credit is given by turn, or the estimator reads the
     rewards of the whole batch. A whitening over the batch, which comes after, is not in it.
     """
-    estimator = get_estimator(cfg.algo.advantage.estimator)
-    needs_learner = (
-        estimator.critic or cfg.algo.advantage.credit == "turn" or not (estimator.by_group or estimator.whiten)
-    )
+    estimator = get_estimator(name)
+    needs_learner = estimator.critic or credit == "turn" or not (estimator.by_group or estimator.whiten)
 
     def advantages(meta: GroupMeta, group: Group) -> list[float] | None:
         valid = group.valid
@@ -30,7 +32,7 @@ def group_advantages(cfg: Config) -> Callable[[GroupMeta, Group], list[float] | 
             return None
         masks = [np.concatenate([s.is_model for s in t.sequences]) for t in valid]
         rewards = np.asarray(meta.rewards, np.float64)
-        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, rewards)
+        inputs = AdvantageInputs(rewards, masks, gamma, options, rewards)
         try:
             given = estimator.fn(inputs)
         except MethodBroken:  # the learner says where; here it is only shown

@@ -19,4 +19,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - baseline, inputs)
 
 
-opo = Estimator(_advantages, whiten=False, by_group=True)
+opo = Estimator(_advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="OPO")

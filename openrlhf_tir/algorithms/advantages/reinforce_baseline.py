@@ -16,4 +16,7 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
 
 
-reinforce_baseline = Estimator(_advantages, whiten=True)  # whitening is the paper's second step
+# Whitening is the second step of the paper.
+reinforce_baseline = Estimator(
+    _advantages, whiten=True, discounts=False, compares_responses=True, method="REINFORCE++-baseline"
+)

@@ -19,4 +19,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
 
 
 # Not whitened: the leave-one-out baseline centres it.
-rloo = Estimator(_advantages, whiten=False, by_group=True)
+rloo = Estimator(_advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="RLOO")

@@ -13,16 +13,22 @@ w. openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-    from ...config.sections.algo import Advantage
-
 
 def is_weights(
-    old: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, settings: Advantage
+    old: torch.Tensor,
+    rollout: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    level: str,
+    mode: str,
+    gating: str,
+    threshold: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the weights and the share of tokens (or sequences) outside the band.
 
@@ -30,16 +36,17 @@ def is_weights(
         old: [b, L-1], log-probabilities under pi_old.
         rollout: [b, L-1], log-probabilities under mu.
         mask: [b, L-1], 1.0 where the token is trained.
-        settings: The [algo.advantage] section.
+        level: algo.advantage.is_correction_level, "token" or "seq".
+        mode: algo.advantage.is_correction_mode.
+        gating: algo.advantage.is_correction_gating.
+        threshold: algo.advantage.is_correction_threshold, low and high or high alone.
 
     Returns:
         Weights [b, L-1], and a scalar.
     """
-    bounds = settings.is_correction_threshold
-    seq = settings.is_correction_level == "seq"
-    low, high = (0.0, bounds[0]) if len(bounds) == 1 else bounds
+    seq = level == "seq"
+    low, high = (0.0, threshold[0]) if len(threshold) == 1 else threshold
     log_ratio = (old - rollout).detach()
-    gating = settings.is_correction_gating
     if gating == "ratio":
         stat = _sequence_mean(log_ratio, mask).exp() if seq else log_ratio.exp()
     else:
@@ -47,7 +54,7 @@ def is_weights(
         stat = (p - q).abs() if gating == "tv" else p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
         stat = _sequence_mean(stat, mask) if seq else stat
     outside = (stat < low) | (stat > high)
-    weights = stat.clamp(low, high) if settings.is_correction_mode == "clip" else log_ratio.exp() * ~outside
+    weights = stat.clamp(low, high) if mode == "clip" else log_ratio.exp() * ~outside
     share = outside.float().mean() if seq else (outside * mask).sum() / mask.sum().clamp(min=1e-8)
     return weights, share
 

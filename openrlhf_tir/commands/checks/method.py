@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from ...algorithms.advantages import get_estimator
 from ...config import Config
-from ...config.effects.rows import GROUP_ESTIMATORS
 from ...config.environments import in_section
+from ...config.sections.conditions import registered_estimator
 from ...errors import ConfigError
 from .envs import environments_of
 
@@ -52,11 +52,11 @@ def _groups_of_one(config: Config) -> Iterator[str]:
     if config.rollout.n_samples_per_prompt > 1:
         return
     single_sample = "rollout.n_samples_per_prompt = 1"
-    estimator = config.algo.advantage.estimator
-    if estimator in GROUP_ESTIMATORS and estimator != "flash_reinforce":
+    estimator = registered_estimator(config)
+    if estimator is not None and estimator.compares_responses:
         yield (
-            f"algo.advantage.estimator = {estimator!r} compares the responses of a prompt, and {single_sample}: every"
-            " advantage is 0. Use flash_reinforce, reinforce or gae, or more responses."
+            f"algo.advantage.estimator = {config.algo.advantage.estimator!r} compares the responses of a prompt, and"
+            f" {single_sample}: every advantage is 0. Use flash_reinforce, reinforce or gae, or more responses."
         )
     for environment in environments_of(config):
         drops = [name for name in environment.filter.order if name in ("zero_variance", "length_gap")]
@@ -183,7 +183,8 @@ def _stale_tokens_without_ratio(config: Config) -> Iterator[str]:
 def _discount(config: Config) -> Iterator[str]:
     gamma = config.algo.advantage.gamma
     max_new_tokens = config.rollout.max_new_tokens
-    if config.algo.advantage.estimator not in ("reinforce", "gae") or gamma >= 1:
+    estimator = registered_estimator(config)
+    if estimator is None or not estimator.discounts or gamma >= 1:
         return
     discount_tokens = 1 / (1 - gamma)
     if discount_tokens < max_new_tokens / MAX_DISCOUNT_LENGTHS:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..effects.check import without_effect
+from ..inactive import inactive_settings
 from ..method_summary import method_summary
 from ..openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same, translate
 from ..problems import Problems
@@ -141,7 +141,7 @@ def finished(draft: Draft, set_by_command: set[str]) -> Imported:
     """Return the recipe without what does nothing in it; `mine`: settings that the command itself gave."""
     cfg = attempt(None, draft.settings, Problems())
     for name in [*draft.settings]:
-        idle = next(iter(without_effect(cfg, {name: draft.settings[name]})), None)
+        idle = next(iter(inactive_settings(cfg, {name: draft.settings[name]})), None)
         if idle is None and name not in ("run_dir",) and same(value_at(cfg, name), value_at(Config(), name)):
             if name not in set_by_command:
                 draft.unset(name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
+from ..catalog import all_settings
 from ..schema import Config
-from ..settings import all_settings
 from ..toml_file import literal
 
 WIDTH = 116

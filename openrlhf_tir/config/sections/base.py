@@ -1,18 +1,25 @@
-"""What every section shares: unknown names are refused, and so is what is no finite number."""
+"""What every section shares: names that are not settings are refused, and so are numbers that are not finite."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ..setting import REPORTED, Resume
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=(), allow_inf_nan=False)
 
+    RESUME: ClassVar[Resume] = REPORTED
+    """Policy of settings that declare none. By default, a change of a setting that nobody thought of is reported."""
+    FINE_TUNING: ClassVar[bool] = False
+    """True if `openrlhf-tir sft` reads the section's settings."""
+
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""What an average of the past keeps of it."""
+"""Decay of a moving average: the share of the past that one step keeps."""
 NonNegative = Annotated[float, Field(ge=0)]
 Option = bool | int | float | str | list[Any] | dict[str, Any]
-"""What an option of a method's function may be: what TOML can say."""
+"""Value of an option that is passed to a method's function: any value of TOML."""

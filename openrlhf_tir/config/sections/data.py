@@ -2,104 +2,189 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
+from ..setting import ALLOWED, Condition, refused, rule, setting
 from .base import Option, Section
+
+if TYPE_CHECKING:
+    from ..schema import Config
+
+ORDER_OF_PROMPTS = refused("the order of the prompts comes from it")
+WITH_CHAT_TEMPLATE = Condition("with data.apply_chat_template", lambda c: c.data.apply_chat_template)
 
 
 class Data(Section):
-    prompt_dataset: str | list[str] = Field(
+    """The prompts that are trained, and how they are read. A resume compares the prompts themselves."""
+
+    prompt_dataset: str | list[str] = setting(
         "",
         description=(
-            "JSONL or parquet file, a directory of them, or a name for datasets.load_dataset;"
-            " several, separated by commas or as a list, are blended"
+            "JSONL or parquet file, directory of such files, or name for datasets.load_dataset. Several, separated by"
+            " commas or as a list, are blended."
         ),
+        resume=ALLOWED,
+        openrlhf=True,
+        names="input_files",
     )
-    prompt_probs: list[float] | None = Field(
+    prompt_probs: list[float] | None = setting(
         None,
         description=(
-            "how often each of several data sets is drawn from, relative to the others; unset: all rows as one data set"
+            "How often each of several data sets is drawn from, relative to the others. Unset: all rows form one data"
+            " set."
         ),
+        resume=ORDER_OF_PROMPTS,
+        openrlhf=True,
     )
-    prompt_split: str = "train"
-    input_key: str = "prompt"
-    label_key: str = "label"
-    row_schema: str | None = Field(
+    prompt_split: str = setting(
+        "train", description="Split of a data set that is loaded by name.", resume=ALLOWED, openrlhf=True
+    )
+    input_key: str = setting("prompt", description="Column of the prompt.", resume=ALLOWED, openrlhf=True)
+    label_key: str = setting(
+        "label", description="Column of the label, which the reward receives.", resume=ALLOWED, openrlhf=True
+    )
+    row_schema: str | None = setting(
         None,
         description=(
-            "whose rows these are, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, question_answer,"
-            " searchr1, swegym, tooln1, toolrl, torl, verl; unset: by their columns"
+            "Known form of the rows, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, question_answer,"
+            " searchr1, swegym, tooln1, toolrl, torl, verl. Unset: recognised by the columns."
         ),
     )
-    env_key: str = Field("env", description="column that names the row's environment, if there is one")
-    input_template: str | None = Field(
+    env_key: str = setting(
+        "env", description="Column that names the row's environment, if there is one.", resume=ALLOWED
+    )
+    input_template: str | None = setting(
         None,
         description=(
-            "text with {} where the input goes and {name} where another column of the row does, or a template's"
-            " name: artist, otc, retool, searchr1, searchr1_pages,"
-            " torl, user_assistant, zerotir"
+            "Text with {} in place of the input and {name} in place of the column `name`, or the name of a template:"
+            " artist, otc, retool, searchr1, searchr1_pages, torl, user_assistant, zerotir."
         ),
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    apply_chat_template: bool = Field(False, description="render the input as a chat with the tokenizer's own template")
-    rendered: bool = Field(
+    apply_chat_template: bool = setting(
+        False,
+        description="Render the input as a chat with the tokenizer's own template.",
+        resume=ALLOWED,
+        openrlhf=True,
+    )
+    rendered: bool = setting(
         False,
         description=(
-            "prompts are texts that a chat template has rendered already: the special tokens in them are meant, and no"
-            " token that begins a text is put before them"
+            "The prompts were rendered by a chat template already: special tokens in them are meant, and no"
+            " beginning-of-text token is put before them."
         ),
+        active_when=Condition(
+            "without data.apply_chat_template, which renders the rows itself", lambda c: not c.data.apply_chat_template
+        ),
+        resume=ALLOWED,
     )
-    chat_template_options: dict[str, Option] = Field(
+    chat_template_options: dict[str, Option] = setting(
         default_factory=dict,
-        description="what the chat template takes besides messages and tools, e.g. enable_thinking = false",
+        description="Arguments of the chat template besides messages and tools, e.g. enable_thinking = false.",
+        active_when=Condition(
+            "with data.apply_chat_template or an agent", lambda c: c.data.apply_chat_template or c.by_agent
+        ),
+        fine_tuning=True,
     )
-    max_samples: int = Field(100_000_000, ge=1, description="rows that are read, of each data set")
-    max_len: int = Field(
-        10240, ge=2, description="prompt + response tokens; rows with longer prompts are dropped and counted"
+    max_samples: int = setting(
+        100_000_000,
+        ge=1,
+        description="Rows to read of each data set.",
+        unit="rows",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    on_bad_row: Literal["error", "skip"] = Field(
+    max_len: int = setting(
+        10240,
+        ge=2,
+        description="Length of prompt and response together. Rows with longer prompts are dropped and counted.",
+        unit="tokens",
+        openrlhf=True,
+    )
+    on_bad_row: Literal["error", "skip"] = setting(
         "error",
         description=(
-            "a row that cannot be read, or lacks input or label: refuse the data,"
-            " or leave the row out, counted and listed"
+            "What to do with a row that cannot be read or lacks input or label: refuse the data, or leave the row out"
+            " and list it."
         ),
+        fine_tuning=True,
     )
-    dataloader_num_workers: int = Field(
+    dataloader_num_workers: int = setting(
         0,
         ge=0,
         le=256,
-        description="processes that render prompts with the chat template at the start; 0: none besides",
+        description="Additional processes that render prompts with the chat template at the start.",
+        unit="processes",
+        active_when=WITH_CHAT_TEMPLATE,
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    cache_dir: str | None = Field(
+    cache_dir: str | None = setting(
         None,
         description=(
-            "directory that keeps prepared prompts of large data sets, so that later starts do not read every row"
-            " again; off: none is kept; unset: openrlhf-tir in $XDG_CACHE_HOME or ~/.cache"
+            "Directory that keeps the prepared prompts of large data sets for later starts; 'off': none. Unset:"
+            " openrlhf-tir in $XDG_CACHE_HOME or ~/.cache."
         ),
+        resume=ALLOWED,
     )
-    shuffle: bool = True
-    curriculum: Literal["off", "difficulty"] = Field(
+    shuffle: bool = setting(True, description="Shuffle the prompts anew in each pass.", resume=ORDER_OF_PROMPTS)
+    curriculum: Literal["off", "difficulty"] = setting(
         "off",
         description=(
-            "which prompt is next: off: passes over all of them; difficulty:"
-            " one whose group is likely to be kept, by a posterior of its pass rate"
+            "Which prompt is next. off: each once per pass. difficulty: one whose group is likely to be kept by the"
+            " filters, by the posterior of its pass rate."
         ),
+        resume=ORDER_OF_PROMPTS,
     )
 
     @property
     def datasets(self) -> list[str]:
         """The data sets of data.prompt_dataset."""
-        given = self.prompt_dataset.split(",") if isinstance(self.prompt_dataset, str) else self.prompt_dataset
-        return [name.strip() for name in given if name.strip()]
+        names = self.prompt_dataset.split(",") if isinstance(self.prompt_dataset, str) else self.prompt_dataset
+        return [name.strip() for name in names if name.strip()]
 
     @field_validator("prompt_probs", mode="before")
     @classmethod
-    def _separated(cls, value: Any) -> Any:
-        """OpenRLHF's way of writing: 0.7,0.3."""
+    def _split_at_commas(cls, value: Any) -> Any:
+        """Accept OpenRLHF's way of writing several numbers: 0.7,0.3."""
         parts = [value] if isinstance(value, str) else value
-        return (
-            [x for part in parts for x in (part.split(",") if isinstance(part, str) else [part])]
-            if isinstance(parts, list | tuple)
-            else value
+        if not isinstance(parts, list | tuple):
+            return value
+        return [number for part in parts for number in (part.split(",") if isinstance(part, str) else [part])]
+
+
+@rule("data.prompt_probs")
+def every_data_set_has_a_probability(c: Config) -> Iterator[str]:
+    probabilities = c.data.prompt_probs
+    names = c.data.datasets
+    if probabilities is None or not names:
+        return
+    if len(probabilities) != len(names):
+        yield (
+            f"data.prompt_probs has {len(probabilities)} numbers ({', '.join(f'{p:g}' for p in probabilities)}),"
+            f" data.prompt_dataset {len(names)} data sets ({', '.join(names) or 'none'}). Give one number for each data"
+            " set."
+        )
+    elif not_positive := [p for p in probabilities if not p > 0]:
+        yield (
+            f"data.prompt_probs has {not_positive[0]:g}, and a data set that is never drawn from would be lost. Use"
+            " numbers above 0, or leave the data set out."
+        )
+
+
+@rule("data.max_len")
+def prompts_and_responses_fit(c: Config) -> Iterator[str]:
+    if c.rollout.max_new_tokens >= c.data.max_len:
+        yield (
+            f"rollout.max_new_tokens = {c.rollout.max_new_tokens} leaves no room for a prompt in data.max_len ="
+            f" {c.data.max_len}. Raise data.max_len."
+        )
+    if c.vllm.max_model_len is not None and c.vllm.max_model_len < c.data.max_len:
+        yield (
+            f"vllm.max_model_len = {c.vllm.max_model_len} tokens are fewer than data.max_len = {c.data.max_len}, to"
+            " which responses may grow: the engine would refuse them. Leave it unset, or lower data.max_len."
         )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
+from ..setting import ALLOWED, Condition, setting
 from .base import Option, Section
+from .conditions import TURN_LOOP
+
+if TYPE_CHECKING:
+    from ..schema import Config
 
 
 def _tool(value: Any) -> Any:
-    """A schema as a table, or, on the command line, as JSON."""
+    """Return a tool's schema as a table; on the command line it is JSON text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError as e:
@@ -21,98 +26,187 @@ def _tool(value: Any) -> Any:
 Tool = Annotated[dict[str, Any], BeforeValidator(_tool)]
 
 
+def _runs_code(c: Config) -> bool:
+    """Return False for an environment of ours that does not execute code. Of a running server it is not known."""
+    server = c.env.server or c.env.name
+    return c.env.url is not None or (c.env.file is None and server == "python_tir")
+
+
+ONE_ENVIRONMENT = Condition(
+    "without [envs.NAME], since each of these sections has its own",
+    lambda c: not c.envs,
+    of_run=True,
+)
+OWN_SERVER = Condition("with env.url unset, for a server that the run starts", lambda c: c.env.url is None)
+NO_AGENT_FILE = Condition(
+    "without train.agent_func_path, whose file is the environment", lambda c: c.train.agent_func_path is None
+)
+CODE_ENVIRONMENT = Condition(
+    "with the environment python_tir, which runs code (env.name, env.server); others have env.server_options",
+    _runs_code,
+)
+
+
 class Env(Section):
     """Where tools run."""
 
-    name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
-    url: str | None = Field(
-        None, description="base URL of a running server; unset: the launcher starts one on loopback"
+    name: str = setting(
+        "python_tir",
+        description="Environment of the tasks whose row names none.",
+        active_when=ONE_ENVIRONMENT,
     )
-    server: str | None = Field(
+    url: str | None = setting(
         None,
         description=(
-            "which environment its server is, if not what its name says: python_tir, search, math, functions, swe,"
-            " puzzles, echo, mcp, openenv, verl_tool, gem, bfcl, tau (the run starts these), or what /schema of the"
-            " server at the URL says"
+            "Base URL of a running server; several, separated by commas, share the load. Unset: the run starts one on"
+            " loopback."
         ),
+        active_when=(NO_AGENT_FILE, ONE_ENVIRONMENT),
+        resume=ALLOWED,
     )
-    server_options: dict[str, Option] = Field(
+    server: str | None = setting(
+        None,
+        description=(
+            "Environment that the server is, if its section has another name: python_tir, search, math, functions,"
+            " swe, puzzles, echo, mcp, openenv, verl_tool, gem, bfcl, tau (the run starts these), or what /schema of"
+            " the server at env.url says."
+        ),
+        active_when=ONE_ENVIRONMENT,
+    )
+    server_options: dict[str, Option] = setting(
         default_factory=dict,
         description=(
-            'command-line flags of a server started by us, without the dashes, e.g. { corpus = "wiki.jsonl", topk = 5 }'
-            " for search; with env.file also keyword arguments of the class"
+            "Command-line flags of a server that the run starts, without the dashes, e.g."
+            ' { corpus = "wiki.jsonl", topk = 5 } for search; with env.file also keyword arguments of the class.'
         ),
+        active_when=(OWN_SERVER, ONE_ENVIRONMENT),
     )
-    token_env: str = Field(
-        "TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers"
+    token_env: str = setting(
+        "TIR_ENV_TOKEN",
+        description="Environment variable that holds the bearer token of the environment servers.",
+        resume=ALLOWED,
     )
-    file: str | None = Field(
+    file: str | None = setting(
         None,
         description=(
-            "environment class of one's own, 'path/file.py:Class', 'path/file.py' (of one class) or"
-            " 'package.module:Class': the run starts its server (docs/environments.md)"
+            "Your own environment class: 'path/file.py:Class', 'path/file.py' with one class in it, or"
+            " 'package.module:Class'. The run starts its server (docs/environments.md)."
         ),
+        active_when=(NO_AGENT_FILE, ONE_ENVIRONMENT),
+        names="user_code",
     )
-    protocol: str = Field(
+    protocol: str = setting(
         "zerotir",
         description=(
-            "turn or messages protocol: which text means a call and how its output is shown; registered, or one's own"
+            "Turn or messages protocol: which text is a call, and how its output is shown. A registered name or your"
+            " own class."
         ),
+        active_when=TURN_LOOP,
+        names="user_code",
     )
-    options: dict[str, Option] = Field(
-        default_factory=dict, description="keyword arguments of the turn protocol besides max_calls and budget_message"
+    options: dict[str, Option] = setting(
+        default_factory=dict,
+        description="Keyword arguments of the turn protocol besides max_calls and budget_message.",
+        active_when=TURN_LOOP,
     )
-    tools: list[Tool] = Field(
+    tools: list[Tool] = setting(
         default_factory=list,
         description=(
-            "schemas of the tools, as OpenAI's, for the chat template of a messages protocol; unset: what the"
-            " environment says of itself (/schema)"
+            "OpenAI schemas of the tools for the chat template of a messages protocol. Unset: those that the"
+            " environment reports at /schema."
         ),
     )
-    template_rewrites: Literal["keep", "refuse"] = Field(
+    template_rewrites: Literal["keep", "refuse"] = setting(
         "keep",
         description=(
-            "of a messages protocol, when the chat template shows earlier turns otherwise than they were sampled (Qwen3"
-            " leaves thinking out): 'keep' what was sampled, and say so; or 'refuse' to run"
+            "What to do if the chat template of a messages protocol shows earlier turns otherwise than they were"
+            " sampled (Qwen3 leaves thinking out): keep what was sampled and report it, or refuse to run."
         ),
     )
-    max_calls: int = Field(2, ge=0, description="N: tool calls per response")
-    step_timeout_s: float = Field(
-        20.0, gt=0, description="deadline of one call; missed by server or network: the trajectory is failed"
+    max_calls: int = setting(
+        2, ge=0, description="Tool calls that a response may make.", unit="calls", active_when=TURN_LOOP
     )
-    code_timeout_s: float = Field(
-        5.0, gt=0, description="the snippet's own limit; exceeding it is the model's error, an observation"
+    step_timeout_s: float = setting(
+        20.0,
+        gt=0,
+        description="Deadline of one call. If server or network miss it, the trajectory has failed.",
+        unit="seconds",
     )
-    output_max_tokens: int = Field(
-        256, ge=1, description="longer tool output is replaced by a message (zerotir) or cut (other protocols)"
+    code_timeout_s: float = setting(
+        5.0,
+        gt=0,
+        description="Time limit of a code snippet. Exceeding it is the model's error, and it sees a message.",
+        unit="seconds",
+        active_when=(OWN_SERVER, CODE_ENVIRONMENT),
     )
-    budget_message: bool = Field(
-        False, description="tell the model when its calls are used up (the paper says so, its code does not)"
+    output_max_tokens: int = setting(
+        256,
+        ge=1,
+        description="Longer tool output is replaced by a message (protocol zerotir) or cut (other protocols).",
+        unit="tokens",
+        active_when=TURN_LOOP,
     )
-    reset_timeout_s: float = Field(60.0, gt=0, description="deadline of opening a session")
-    capacity_timeout_s: float = Field(
+    budget_message: bool = setting(
+        False,
+        description="Tell the model when its calls are used up. (ZeroTIR's paper says so, its code does not.)",
+        active_when=TURN_LOOP,
+    )
+    reset_timeout_s: float = setting(60.0, gt=0, description="Deadline of opening a session.", unit="seconds")
+    capacity_timeout_s: float = setting(
         300.0,
         gt=0,
-        description="how long one call may wait for room on full servers; then the trajectory is failed(capacity)",
+        description="How long a call may wait for room on full servers before the trajectory fails (capacity).",
+        unit="seconds",
     )
-    outage_timeout_s: float = Field(
-        120.0, gt=0, description="how long a new session waits when every server of its environment is down"
+    outage_timeout_s: float = setting(
+        120.0,
+        gt=0,
+        description="How long a new session waits while every server of its environment is down.",
+        unit="seconds",
     )
-    max_retries: int = Field(3, ge=0, description="of a call whose connection broke; idempotent by step_id")
-    max_concurrency: int = Field(
-        256, ge=1, description="calls in flight per rollout actor and server; the server owns the real capacity"
+    max_retries: int = setting(
+        3, ge=0, description="Retries of a call whose connection broke. The server executes a step once (step_id)."
     )
-    batch_wait_ms: float = Field(
+    max_concurrency: int = setting(
+        256,
+        ge=1,
+        description="Calls that one rollout actor has under way at one server. The server's own capacity decides.",
+        unit="calls",
+    )
+    batch_wait_ms: float = setting(
         100.0,
         ge=0,
         description=(
-            "how long a step waits for others that go to the same server in one streamed request; only where its"
-            " /schema prefers batches; up to what a batch takes there, waiting saves more than it costs (`python -m"
-            " benchmarks.rollout --only waiting`)"
+            "How long a step waits for others to the same server, to be sent in one streamed request. Only where its"
+            " /schema prefers batches. Waiting pays up to the time that a batch takes there"
+            " (`python -m benchmarks.rollout --only waiting`)."
         ),
+        unit="milliseconds",
     )
-    max_batch: int = Field(64, ge=1, le=1024, description="with batch_wait_ms: go as soon as this many steps wait")
-    workers: int = Field(2, ge=1, description="executions at once of a server started by us")
-    stateful: bool = Field(
-        False, description="a server started by us keeps a trajectory's Python state from call to call (python_tir)"
+    max_batch: int = setting(
+        64,
+        ge=1,
+        le=1024,
+        description="Send a batch as soon as this many steps wait.",
+        unit="steps",
+        active_when=Condition("with env.batch_wait_ms above 0, so that steps wait", lambda c: c.env.batch_wait_ms != 0),
+    )
+    workers: int = setting(
+        2,
+        ge=1,
+        description="Steps that a server executes at a time.",
+        active_when=(
+            NO_AGENT_FILE,
+            OWN_SERVER,
+            Condition(
+                "without env.file, since the server of an environment class runs eight calls at a time",
+                lambda c: c.env.file is None,
+            ),
+        ),
+        resume=ALLOWED,
+    )
+    stateful: bool = setting(
+        False,
+        description="Keep a trajectory's Python state from call to call.",
+        active_when=(NO_AGENT_FILE, OWN_SERVER, CODE_ENVIRONMENT, ONE_ENVIRONMENT),
     )

@@ -1,7 +1,8 @@
-"""Several environments in one run: [envs.NAME], a section for each. What one leaves unset is taken from [env],
-[reward], [filter] and [data].
+"""Several environments in one run: [envs.NAME], a section for each. A setting that it leaves unset is taken from [env],
+[reward], [filter] or [data].
 
-The classes are made from those sections, field by field with their constraints, so what [env] has, [envs.NAME] has."""
+The classes are derived from those sections field by field, so [envs.NAME] has every setting that [env] has, with the
+same constraints and metadata."""
 
 from __future__ import annotations
 
@@ -10,57 +11,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, create_model
 
+from ..setting import ALLOWED, SettingInfo, refused, setting
 from .base import Section
 from .env import Env
 from .filter import Filter
 from .reward import Reward
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What an environment may be called: its name stands in flags, metrics and file names."""
+"""Allowed names of environments: they are parts of flags, metrics and file names."""
 OF_THE_RUN = ("name", "token_env")
-"""Fields of [env] that no [envs.NAME] has: its name is NAME, and the token is one for all servers of the run."""
+"""Fields of [env] that no [envs.NAME] has: its name is NAME, and all servers of a run have one token."""
 OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
-"""Fields that say which server an environment has: never taken from [env]."""
+"""Fields that say which server an environment has: they are never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
-"""Fields of [reward] that go together: where [envs.NAME.reward] sets one, it takes none from [reward]."""
+"""Fields of [reward] that belong together: if [envs.NAME.reward] sets one, none of them is taken from [reward]."""
 OF_THE_WORKERS = ("verify_timeout_s", "verify_deadline_s", "workers", "max_failed_groups")
-"""Fields of [reward] that are the actor's or the run's, whatever the environment."""
+"""Fields of [reward] that belong to the actor or to the run, whatever the environment."""
 OF_THE_LEARNER = ("max_base_ppl",)
 """Fields of [filter] that the learner applies to a whole batch, whatever the environment."""
 
 
 def _optional(model: type[Section], without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a section with their constraints, unset by default."""
+    """Return the fields of a section with their constraints and metadata, unset by default."""
     fields: dict[str, Any] = {}
     for name, info in model.model_fields.items():
-        if name not in without:
-            given: Any = info.annotation
-            for constraint in info.metadata:
-                given = Annotated[given, constraint]
-            fields[name] = (given | None, Field(None, description=info.description))
+        if name in without:
+            continue
+        annotation: Any = info.annotation
+        field: Any = Field(None, description=info.description)
+        for entry in info.metadata:
+            if isinstance(entry, SettingInfo):
+                field.metadata.append(entry)
+            else:
+                annotation = Annotated[annotation, entry]
+        fields[name] = (annotation | None, field)
     return fields
 
 
 class _Reward(Section):
-    """What a response in this environment is worth; unset: as [reward] says."""
+    """What a response in this environment is worth. Unset: as [reward] says."""
 
 
 class _Filter(Section):
-    """Which groups of this environment are trained; unset: as [filter] says."""
+    """Which groups of this environment are trained. Unset: as [filter] says."""
 
 
 class _NamedEnv(Section):
-    """One environment of several: its server, protocol, limits, reward, filters, share of a batch; unset: [env]'s."""
+    """One of several environments: its server, protocol, limits, reward, filters and share of a batch. Unset: as [env]
+    says."""
 
-    share: float | None = Field(
+    share: float | None = setting(
         None,
         ge=0,
         description=(
-            "its part of each batch's groups, relative to the shares of the others; 0:"
-            " evaluated, never trained; unset for all: by number of rows"
+            "Its part of each batch's groups, relative to the shares of the others. 0: evaluated, never trained. Unset"
+            " for all: by number of rows."
         ),
+        resume=refused("the order of the prompts comes from it"),
     )
-    input_template: str | None = Field(None, description="template of its prompts; unset: data.input_template")
+    input_template: str | None = setting(
+        None, description="Template of its prompts. Unset: data.input_template.", resume=ALLOWED
+    )
 
 
 EnvReward = create_model("EnvReward", __base__=_Reward, __module__=__name__, **_optional(Reward, OF_THE_WORKERS))

@@ -2,79 +2,155 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from pydantic import model_validator
+
+from ..setting import Condition, rule, setting
 from .base import Option, Section
+from .conditions import is_user_code
+
+if TYPE_CHECKING:
+    from ..schema import Config
+
+
+def _unless_left_out(name: str) -> Condition:
+    """Return the condition of a setting that switches filter `name` on by itself while filter.names is unset."""
+    return Condition(
+        f"if filter.names is unset or has '{name}'", lambda c: c.filter.names is None or name in c.filter.names
+    )
+
+
+def _if_named(name: str) -> Condition:
+    """Return the condition of a setting of a filter that must be named."""
+    return Condition(f"if filter.names has '{name}'", lambda c: name in c.filter.order)
+
+
+def _has_user_filter(c: Config) -> bool:
+    return any(is_user_code(name) for name in (*c.filter.order, c.filter.sample or ""))
 
 
 class Filter(Section):
     """Which groups are worth training on. Each drop is counted by its reason."""
 
-    names: list[str] | None = Field(
+    names: list[str] | None = setting(
         None,
         description=(
-            "filters in the order in which they are asked, registered or one's own; empty: none; unset: accuracy, and"
-            " those that the settings below switch on. accuracy looks at what is correct, reward at rewards"
-            " (filter.reward_range): with it, groups that are all right are kept"
+            "Filters in the order in which they are called: registered names or your own functions. Empty: none."
+            " Unset: accuracy, and those that the settings below switch on. accuracy looks at what is correct, reward"
+            " at the rewards (filter.reward_range), so that it keeps groups that are all right."
         ),
+        names="user_code",
     )
-    sample: str | None = Field(
+    sample: str | None = setting(
         None,
         description=(
-            "which samples of a kept group are not trained, though their group counts them;"
-            " registered: over_length, zerotir"
+            "Filter that masks samples of a kept group: they are not trained, though their group counts them."
+            " Registered: over_length, zerotir."
         ),
+        names="user_code",
     )
-    max_base_ppl: float | None = Field(
+    max_base_ppl: float | None = setting(
         None,
         gt=1,
         description=(
-            "mask samples whose perplexity under the policy that the run started from is larger, over the tokens that"
-            " the policy wrote (ZeroTIR: 5); loads that model as the reference model; unset: none is masked for it"
+            "Mask samples whose perplexity under the policy that the run started from is larger, over the tokens that"
+            " the policy wrote (ZeroTIR: 5). Loads that model as the reference model. Unset: none is masked for it."
         ),
     )
-    options: dict[str, Option] = Field(
-        default_factory=dict, description="what filters of one's own are told, as their second argument"
+    options: dict[str, Option] = setting(
+        default_factory=dict,
+        description="Options of your own filters, which receive them as their second argument.",
+        active_when=Condition("with your own filter in filter.names or filter.sample", _has_user_filter),
     )
-    reward_range: tuple[float, float] | None = Field(
-        None, description="filter 'reward': keep iff lo < mean reward < hi, both strict, any numbers"
+    reward_range: tuple[float, float] | None = setting(
+        None,
+        description="Filter 'reward': keep a group if low < mean reward < high.",
+        active_when=_if_named("reward"),
     )
-    max_verifier_failures: float = Field(
-        0.4, ge=0, le=1, description="filter 'verifiers': drop groups of which a larger share has no verdict"
+    max_verifier_failures: float = setting(
+        0.4,
+        ge=0,
+        le=1,
+        description="Filter 'verifiers': drop a group if a larger share of it has no verdict.",
+        unit="share",
+        active_when=_if_named("verifiers"),
     )
-    accuracy_range: tuple[float, float] = Field(
-        (0.0, 1.0), description="filter 'accuracy': keep iff lo < mean accuracy < hi, both strict"
+    accuracy_range: tuple[float, float] = setting(
+        (0.0, 1.0),
+        description="Filter 'accuracy': keep a group if low < mean accuracy < high.",
+        active_when=_unless_left_out("accuracy"),
     )
-    zero_variance: bool = Field(True, description="drop groups whose rewards are all equal: their advantage is zero")
-    max_length_gap: float | None = Field(
-        None, gt=0, description="drop iff |mean length correct - mean length wrong| reaches it (tokens)"
+    zero_variance: bool = setting(
+        True,
+        description="Drop groups whose rewards are all equal: their advantages are zero.",
+        active_when=_unless_left_out("zero_variance"),
     )
-    max_truncated: float = Field(
-        1.0, ge=0, le=1, description="drop groups of which a larger share hit the length limit"
+    max_length_gap: float | None = setting(
+        None,
+        gt=0,
+        description="Drop a group if |mean length of right responses - mean length of wrong ones| reaches it.",
+        unit="tokens",
+        active_when=_unless_left_out("length_gap"),
+    )
+    max_truncated: float = setting(
+        1.0,
+        ge=0,
+        le=1,
+        description="Drop a group if a larger share of it hit the length limit.",
+        unit="share",
+        active_when=_unless_left_out("truncated"),
     )
 
     @property
     def order(self) -> list[str]:
-        """The filters that are asked. Unset, accuracy comes first: "all right" says more than "all equal"."""
+        """The filters that are called. Unset, accuracy comes first: "all right" says more than "all equal"."""
         if self.names is not None:
             return self.names
-        wanted = {
+        switched_on = {
             "zero_variance": self.zero_variance,
             "length_gap": self.max_length_gap is not None,
             "truncated": self.max_truncated < 1,
         }
-        return ["accuracy", *(name for name, on in wanted.items() if on)]
+        return ["accuracy", *(name for name, is_on in switched_on.items() if is_on)]
 
     @model_validator(mode="after")
     def _named_filters_have_what_they_need(self) -> Filter:
-        for name, setting in (("reward", "reward_range"), ("length_gap", "max_length_gap")):
-            if name in self.order and getattr(self, setting) is None:
+        for name, needed in (("reward", "reward_range"), ("length_gap", "max_length_gap")):
+            if name in self.order and getattr(self, needed) is None:
                 raise ValueError(
-                    f"filter.names has {name!r}, which needs filter.{setting}, and that is unset."
+                    f"filter.names has {name!r}, which needs filter.{needed}, and that is unset."
                     f" Set it, or leave {name!r} out."
                 )
         if self.reward_range and not self.reward_range[0] < self.reward_range[1]:
-            raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use lo < hi.")
+            raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use low < high.")
         if len(set(self.order)) < len(self.order):
             raise ValueError(f"filter.names = {self.order} names a filter twice. Name each once.")
         return self
+
+
+@rule("filter.names")
+def filters_go_with_the_reward(c: Config) -> Iterator[str]:
+    for environment in c.resolved_environments.values():
+        prefix = "" if environment.section == "env" else f"{environment.section}."
+        filters = environment.filter
+        rewards = list(environment.reward.weights) or [environment.reward.name]
+        low, high = filters.accuracy_range
+        if not 0 <= low < high <= 1:
+            yield (
+                f"{prefix}filter.accuracy_range = ({low}, {high}) is not a range within 0..1. Use low < high, e.g."
+                " [0.0, 1.0]."
+            )
+        named = [(f"{prefix}filter.sample", filters.sample), *((f"{prefix}filter.names", n) for n in filters.order)]
+        for setting_name, name in named:
+            if name in ("zerotir", "verifiers") and "zerotir" not in rewards:
+                yield (
+                    f"{setting_name} has {name!r}, which reads what reward.name = 'zerotir' records, and the reward is"
+                    f" {', '.join(rewards)}. Leave it out."
+                )
+        if c.rollout.early_stop and "accuracy" not in filters.order:
+            yield (
+                f"rollout.early_stop ends groups that filter 'accuracy' is sure to drop, and {prefix}filter.names ="
+                f" {filters.order} has none. Change one of them."
+            )

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ..setting import ALLOWED, Condition, refused, rule, setting
+from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
 
+if TYPE_CHECKING:
+    from ..schema import Config
+
 ALL_LINEAR = "all-linear"
+SAVED_WITH_IT = refused("the weights were saved with it")
 
 
 class Lora(Section):
-    """Low-rank adapters. Engines and the export get merged weights; the export holds the adapter besides."""
+    """Low-rank adapters. Engines and the export get merged weights; the export also holds the adapter."""
 
-    rank: int = Field(
-        0, ge=0, description="of the update that is trained in place of a layer's weights; 0: all weights train"
+    FINE_TUNING: ClassVar[bool] = True
+
+    rank: int = setting(
+        0,
+        ge=0,
+        description="Rank of the update that is trained in place of a layer's weights. 0: all weights train.",
+        resume=SAVED_WITH_IT,
+        openrlhf=True,
     )
-    alpha: int = Field(16, ge=1, description="the update is scaled by alpha / rank")
-    target_modules: list[str] = Field(
+    alpha: int = setting(
+        16,
+        ge=1,
+        description="The update is scaled by alpha / rank.",
+        active_when=Condition("with ds.lora.rank above 0", lambda c: c.ds.lora.rank > 0),
+        resume=SAVED_WITH_IT,
+        openrlhf=True,
+    )
+    target_modules: list[str] = setting(
         [ALL_LINEAR],
         min_length=1,
-        description="names of the layers that get one, e.g. q_proj v_proj; all-linear: all but the head",
+        description="Names of the layers that get an adapter, e.g. q_proj v_proj. all-linear: all but the head.",
+        active_when=Condition("with ds.lora.rank above 0", lambda c: c.ds.lora.rank > 0),
+        resume=SAVED_WITH_IT,
+        openrlhf=True,
     )
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="of what an update sees while it trains; ratios then start near 1 instead of at it"
+    dropout: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout at the adapter's input while it trains. Ratios then start near 1 instead of at it.",
+        active_when=Condition("with ds.lora.rank above 0", lambda c: c.ds.lora.rank > 0),
+        openrlhf=True,
     )
 
 
 def target_fault(target: str, known: Iterable[str]) -> str:
-    """That ds.lora.target_modules has a name that no layer of the model has; `known`: those that it has."""
+    """Return the message about a name in ds.lora.target_modules that no layer of the model has.
+
+    Args:
+        target: The name.
+        known: The names that the model has.
+    """
     return (
         f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some"
         f" of them, or {ALL_LINEAR}."
@@ -38,178 +70,377 @@ def target_fault(target: str, known: Iterable[str]) -> str:
 
 
 class Muon(Section):
-    """With optim = muon: of the matrices between embedding and head. What else there is has AdamW."""
+    """Muon's settings, for the matrices between embedding and head. All other weights are trained by AdamW."""
 
-    lr: float = Field(
-        0.02, gt=0, description="step size at the end of warm-up, under the same schedule as learning_rate"
+    lr: float = setting(
+        0.02,
+        gt=0,
+        description="Step size at the end of warm-up, under the same schedule as learning_rate.",
+        openrlhf=True,
     )
-    momentum: float = Field(0.95, ge=0, lt=1)
-    ns_steps: int = Field(5, ge=1, description="steps of Newton-Schulz by which an update is orthogonalised")
-    nesterov: bool = Field(
-        True, description="orthogonalise the gradient moved towards its momentum; False: the momentum itself"
+    momentum: float = setting(0.95, ge=0, lt=1, description="Momentum of the gradient.", openrlhf=True)
+    ns_steps: int = setting(
+        5, ge=1, description="Newton-Schulz steps that orthogonalise an update.", unit="steps", openrlhf=True
     )
+    nesterov: bool = setting(
+        True,
+        description="Orthogonalise the gradient moved towards its momentum. False: the momentum itself.",
+        openrlhf=True,
+    )
+
+
+def _has_ratio(c: Config) -> bool:
+    return c.actor.policy_loss is not None or c.actor.policy_loss_type != "pg"
+
+
+WITH_RATIO = Condition("with a loss that has a ratio to clip, unlike actor.policy_loss_type = pg", _has_ratio)
+WITH_CHECKPOINTING = Condition(
+    "with actor.gradient_checkpointing_enable", lambda c: c.actor.gradient_checkpointing_enable
+)
 
 
 class Actor(Section):
     """The policy and its optimiser."""
 
-    model_name_or_path: str = Field("", description="HF directory or name of the policy to start from")
-    num_nodes: int = Field(1, ge=1)
-    num_gpus_per_node: int = Field(
+    model_name_or_path: str = setting(
+        "",
+        description="HF directory or name of the policy to start from.",
+        resume=ALLOWED,
+        openrlhf=True,
+        names="input_files",
+        fine_tuning=True,
+    )
+    num_nodes: int = setting(
+        1, ge=1, description="Nodes with learner ranks.", resume=ALLOWED, openrlhf=True, fine_tuning=True
+    )
+    num_gpus_per_node: int = setting(
         8,
         ge=0,
         description=(
-            "learner ranks per node; on a machine without GPUs: processes. Unset on one machine: the GPUs that engines"
-            " and reward models leave, or one process where there are none"
+            "Learner ranks per node, one GPU each; on a machine without GPUs they are processes. Unset on one machine:"
+            " the GPUs that engines and reward models leave, or one process if there are none."
         ),
+        resume=ALLOWED,
+        openrlhf=True,
+        fine_tuning=True,
     )
-    learning_rate: float = Field(1e-6, gt=0, description="Adam step size at the end of warm-up")
-    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        "constant", description="shape after warm-up, over train.max_steps"
+    learning_rate: float = setting(
+        1e-6, gt=0, description="Adam step size at the end of warm-up.", openrlhf="actor.adam.lr"
     )
-    lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
-    min_lr_ratio: float = Field(
-        0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine"
+    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = setting(
+        "constant", description="Shape of the learning rate after warm-up, over train.max_steps."
     )
-    adam_betas: tuple[Beta, Beta] = Field(
-        (0.9, 0.95), description="what Adam's first and second moment keep of the past, each 0 to less than 1"
+    lr_warmup_ratio: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of train.max_steps in which the learning rate rises to its value.",
+        openrlhf=True,
     )
-    adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
-    l2: float = Field(0.0, ge=0, description="weight decay")
-    max_norm: float = Field(1.0, gt=0, description="gradient clipping")
-    optim: Literal["adam", "muon"] = "adam"
-    muon: Muon = Field(default_factory=Muon)
-    eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")
-    eps_clip_low_high: tuple[NonNegative, NonNegative] | None = Field(
-        (0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow"
+    min_lr_ratio: float = setting(
+        0.1,
+        ge=0,
+        le=1,
+        description="Final learning rate divided by learning_rate.",
+        active_when=Condition(
+            "with actor.lr_scheduler = linear or cosine", lambda c: c.actor.lr_scheduler in ("linear", "cosine")
+        ),
+        openrlhf=True,
     )
-    dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
-    policy_loss_type: Literal["ppo", "gspo", "cispo", "pg"] = Field(
+    adam_betas: tuple[Beta, Beta] = setting(
+        (0.9, 0.95),
+        description="Adam beta1 and beta2, each in [0, 1).",
+        openrlhf="actor.adam.betas",
+        fine_tuning=True,
+    )
+    adam_eps: float = setting(
+        1e-8,
+        gt=0,
+        description="Adam epsilon, added to the root of the second moment.",
+        openrlhf="actor.adam.eps",
+        fine_tuning=True,
+    )
+    l2: float = setting(0.0, ge=0, description="Weight decay.", openrlhf="actor.adam.weight_decay", fine_tuning=True)
+    max_norm: float = setting(
+        1.0,
+        gt=0,
+        description="Clip the gradient to this norm.",
+        active_when=Condition(
+            "with actor.optim = adam, since the updates of muon have a fixed norm", lambda c: c.actor.optim != "muon"
+        ),
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    optim: Literal["adam", "muon"] = setting(
+        "adam",
+        description="Optimiser.",
+        resume=refused("the optimiser's state was saved as that one's"),
+        openrlhf=True,
+    )
+    muon: Muon = setting(
+        default_factory=Muon,
+        description="Settings of Muon.",
+        active_when=Condition("with actor.optim = muon", lambda c: c.actor.optim == "muon"),
+    )
+    eps_clip: float = setting(
+        0.2,
+        gt=0,
+        description="PPO clip range on both sides.",
+        active_when=(
+            Condition(
+                "with actor.eps_clip_low_high unset, which sets both sides",
+                lambda c: c.actor.eps_clip_low_high is None,
+            ),
+            WITH_RATIO,
+        ),
+        openrlhf=True,
+    )
+    eps_clip_low_high: tuple[NonNegative, NonNegative] | None = setting(
+        (0.2, 0.28),
+        description="PPO clip range below and above 1. The upper side is wider, so that rare tokens can grow.",
+        active_when=WITH_RATIO,
+        openrlhf=True,
+    )
+    dual_clip: float | None = setting(
+        None,
+        gt=1,
+        description="Bound the loss of a negative advantage A at dual_clip * |A|. Unset: no bound.",
+        active_when=Condition(
+            "with actor.policy_loss_type = ppo or gspo",
+            lambda c: not c.actor.policy_loss and c.actor.policy_loss_type in ("ppo", "gspo"),
+        ),
+        openrlhf=True,
+    )
+    policy_loss_type: Literal["ppo", "gspo", "cispo", "pg"] = setting(
         "ppo",
         description=(
-            "ppo and gspo are OpenRLHF's; cispo clips the weight instead of the update; pg is the plain policy gradient"
+            "Policy loss. ppo and gspo are OpenRLHF's, cispo clips the weight instead of the update, pg is the plain"
+            " policy gradient."
         ),
+        openrlhf=True,
     )
-    pi_old: Literal["engine", "learner"] | None = Field(
+    pi_old: Literal["engine", "learner"] | None = setting(
         None,
         description=(
-            "policy in the denominator of the ratio: 'engine', the one that sampled, by its recorded log-probs;"
-            " 'learner', the learner's weights at the start of the batch (a forward pass more where it makes several"
-            " updates); unset: engine, or learner with an IS correction"
+            "Policy in the denominator of the ratio. 'engine': the policy that sampled, by its recorded log-probs."
+            " 'learner': the learner's weights at the start of the batch, at the cost of a forward pass if the batch"
+            " makes several updates. Unset: engine, or learner with an IS correction."
+        ),
+        active_when=Condition(
+            "with a loss that has a ratio, unlike actor.policy_loss_type = pg, or with an IS correction",
+            lambda c: _has_ratio(c) or c.algo.advantage.is_correction_level != "off",
         ),
     )
-    policy_loss: str | None = Field(
+    policy_loss: str | None = setting(
         None,
-        description=(
-            "policy loss of one's own in place of policy_loss_type, 'path/file.py:function' (docs/algorithms.md)"
+        description="Your own policy loss in place of policy_loss_type: 'path/file.py:function' (docs/algorithms.md).",
+        names="user_code",
+    )
+    policy_loss_options: dict[str, Option] = setting(
+        default_factory=dict,
+        description="Options of your own loss, which receives them as LossInputs.options.",
+        active_when=Condition(
+            "with a loss of your own in actor.policy_loss", lambda c: c.actor.policy_loss is not None
         ),
     )
-    policy_loss_options: dict[str, Option] = Field(
-        default_factory=dict, description="what that loss is told, as LossInputs.options"
-    )
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = Field(
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = setting(
         "token-mean",
         description=(
-            "token-mean: over all trained tokens of the update; seq-mean-token-mean: over its sequences, of each one's"
-            " mean; seq-mean-token-sum-norm (Dr. GRPO): over its sequences, of each one's sum divided by"
-            " loss_agg_constant, so that a token weighs the same in short and long ones"
+            "How the losses of tokens become one. token-mean: mean over all trained tokens of the update."
+            " seq-mean-token-mean: mean over its sequences of each one's mean. seq-mean-token-sum-norm (Dr. GRPO): mean"
+            " over its sequences of each one's sum divided by loss_agg_constant, so that a token weighs the same in"
+            " short and long sequences."
+        ),
+        openrlhf=True,
+    )
+    loss_agg_constant: float | None = setting(
+        None,
+        gt=0,
+        description="Divisor of the sums. Unset: rollout.max_new_tokens.",
+        active_when=Condition(
+            "with actor.loss_agg_mode = seq-mean-token-sum-norm",
+            lambda c: c.actor.loss_agg_mode == "seq-mean-token-sum-norm",
         ),
     )
-    loss_agg_constant: float | None = Field(
-        None, gt=0, description="what seq-mean-token-sum-norm divides sums by; default: rollout.max_new_tokens"
+    entropy_coef: float | None = setting(
+        None, description="Weight of the entropy bonus. Unset or 0: the entropy is only logged.", openrlhf=True
     )
-    entropy_coef: float | None = Field(
-        None, description="entropy bonus; 0 only logs it; unset: logged as well, never in the loss"
+    aux_loss_coef: float = setting(
+        0.0,
+        ge=0,
+        description="Weight of the loss that balances the experts of a mixture, added to the policy's loss.",
+        openrlhf=True,
     )
-    aux_loss_coef: float = Field(
-        0.0, ge=0, description="weight of the loss that balances the experts of a mixture, in the policy's loss"
+    gradient_checkpointing_enable: bool = setting(
+        False,
+        description="Compute activations again in the backward pass instead of keeping them: slower, less memory.",
+        openrlhf=True,
+        fine_tuning=True,
     )
-    gradient_checkpointing_enable: bool = False
-    gradient_checkpointing_layers: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+    gradient_checkpointing_layers: Annotated[int, Field(ge=0)] | Literal["auto"] | None = setting(
         None,
         description=(
-            "with gradient_checkpointing_enable: so many layers compute their activations again in the backward pass,"
-            " the others keep them, which is faster and takes memory; auto: as few as the memory plan says fit into the"
-            " GPU; unset: all"
+            "Number of layers that compute their activations again; the others keep them, which is faster and takes"
+            " memory. auto: as few as the memory plan says fit into the GPU. Unset: all."
         ),
+        unit="layers",
+        active_when=WITH_CHECKPOINTING,
     )
-    gradient_checkpointing_reentrant: bool = Field(
+    gradient_checkpointing_reentrant: bool = setting(
         False,
-        description=(
-            "with gradient_checkpointing_enable: torch's older form, which runs a"
-            " layer's forward pass without recording it"
-        ),
+        description="Use torch's older form of checkpointing, which runs a layer's forward pass without recording it.",
+        active_when=WITH_CHECKPOINTING,
+        openrlhf=True,
+        fine_tuning=True,
     )
 
     @property
     def clip(self) -> tuple[float, float]:
+        """The clip range below and above 1."""
         return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
 
     @property
     def world_size(self) -> int:
+        """Number of learner ranks."""
         return self.num_nodes * max(1, self.num_gpus_per_node)
 
 
 class Ds(Section):
     """DeepSpeed."""
 
-    zero_stage: Literal[2, 3] = 3
-    param_dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="fp32 only makes sense on CPU")
-    attn_implementation: str = Field(
+    FINE_TUNING: ClassVar[bool] = True
+
+    zero_stage: Literal[2, 3] = setting(
+        3,
+        description="ZeRO stage. 3 partitions weights, gradients and optimiser states; 2 keeps the weights whole.",
+        resume=refused("the optimiser's shards were cut for it"),
+        openrlhf=True,
+    )
+    param_dtype: Literal["bf16", "fp16", "fp32"] = setting(
+        "bf16",
+        description="Data type of the weights. fp32 only makes sense on CPU.",
+        resume=refused("the weights were saved in it"),
+        openrlhf=True,
+    )
+    attn_implementation: str = setting(
         "flash_attention_2",
         description=(
-            "'sdpa' on CPU; flash_attention_2 or _3 on GPU. Without the package flash-attn flash_attention_2 uses"
-            " torch's own flash kernels"
+            "Attention kernels: 'sdpa' on CPU, flash_attention_2 or _3 on GPU. Without the package flash-attn,"
+            " flash_attention_2 uses torch's own flash kernels."
         ),
+        openrlhf=True,
     )
-    adam_offload: bool = Field(False, description="optimiser states in host memory")
-    packing_samples: bool = Field(
+    adam_offload: bool = setting(False, description="Keep optimiser states in host memory.", openrlhf=True)
+    packing_samples: bool = setting(
         False,
         description=(
-            "several sequences in one row without padding; needs flash attention or sdpa,"
-            " and a model of attention alone"
+            "Pack several sequences into one row without padding. Needs flash attention or sdpa, and a model of"
+            " attention layers only."
         ),
+        openrlhf=True,
     )
-    share_prompts: bool = Field(
+    share_prompts: bool = setting(
         True,
         description=(
-            "with packing_samples: compute a prompt that several responses in one micro batch follow once, forwards and"
-            " backwards; the gradient stays the same"
+            "With packing_samples: compute a prompt that several responses in one micro batch follow once, forwards and"
+            " backwards. The gradient stays the same."
         ),
     )
-    ring_attn_size: int = Field(
+    ring_attn_size: int = setting(
         1,
         ge=1,
         description=(
-            "learner ranks that share each sequence (DeepSpeed's Ulysses);"
-            " multiplies what max_tokens_per_gpu allows; needs packing and sdpa"
+            "Learner ranks that share each sequence (DeepSpeed's Ulysses). Multiplies what max_tokens_per_gpu allows;"
+            " needs packing and sdpa."
         ),
+        unit="ranks",
+        openrlhf=True,
     )
-    keep_logits_mib: int = Field(
+    keep_logits_mib: int = setting(
         0,
         ge=0,
         description=(
-            "memory of a rank for logits that the forward pass keeps for the backward, which computes the others again;"
-            " all of them (tokens * vocabulary * 2 bytes in bf16) spare a quarter of the head's arithmetic, and change"
-            " no result"
+            "Memory of a rank for logits that the forward pass keeps for the backward pass, which computes the others"
+            " again. All of them (tokens * vocabulary * 2 bytes in bf16) save a quarter of the head's arithmetic; no"
+            " result changes."
         ),
+        unit="MiB",
+        resume=ALLOWED,
     )
-    overlap_comm: bool = False
-    experts_implementation: Literal["eager", "batched_mm", "grouped_mm", "deepgemm"] | None = Field(
-        None, description="how the experts of a mixture are computed; unset: what transformers finds best"
+    overlap_comm: bool = setting(
+        False,
+        description="Overlap the communication of gradients with the backward pass.",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    zpg: int = Field(1, ge=1)
-    grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
-        None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
+    experts_implementation: Literal["eager", "batched_mm", "grouped_mm", "deepgemm"] | None = setting(
+        None,
+        description="How the experts of a mixture are computed. Unset: what transformers considers best.",
+        openrlhf=True,
     )
-    use_liger_kernel: bool | None = Field(
+    zpg: int = setting(
+        1,
+        ge=1,
+        description="Ranks that share one copy of the weights in ZeRO++'s secondary partition. 1: none.",
+        unit="ranks",
+        active_when=Condition("with ds.zero_stage = 3, whose weights it partitions", lambda c: c.ds.zero_stage == 3),
+        openrlhf=True,
+    )
+    grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = setting(
+        None,
+        description="Data type in which gradients add up over micro batches. Unset: fp32, or fp16 with fp16 weights.",
+        openrlhf=True,
+    )
+    use_liger_kernel: bool | None = setting(
         None,
         description=(
-            "Liger's kernels for norms, rotary embedding and gated MLPs, which read and write activations once; unset:"
-            " on a GPU where the package liger-kernel is installed"
+            "Use Liger's kernels for norms, rotary embedding and gated MLPs, which read and write activations once."
+            " Unset: on a GPU with the package liger-kernel."
         ),
+        openrlhf=True,
     )
-    value_head_prefix: str = Field(
-        "score", description="name of the head of a critic or reward model, unless its config.json says another"
+    value_head_prefix: str = setting(
+        "score",
+        description="Name of the head of a critic or reward model, unless its config.json has another.",
+        resume=refused("the critic's weights were saved with it"),
+        openrlhf=True,
     )
     lora: Lora = Field(default_factory=Lora)
+
+
+rule("ds.ring_attn_size")(sequence_parallel.violations)
+
+
+@rule("ds.zpg")
+def secondary_partition_divides_the_ranks(c: Config) -> Iterator[str]:
+    ranks = c.actor.world_size
+    if ranks % min(c.ds.zpg, ranks):
+        yield (
+            f"ds.zpg = {c.ds.zpg} does not divide the {ranks} learner ranks, so ZeRO cannot partition by it. Use a"
+            " divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
+        )
+
+
+@rule("actor.policy_loss")
+def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[str]:
+    if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
+        yield (
+            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type ="
+            f" '{c.actor.policy_loss_type}' would have no effect. Leave it at 'ppo'."
+        )
+
+
+@rule("actor.policy_loss_type")
+def gspo_is_a_mean_over_sequences(c: Config) -> Iterator[str]:
+    if c.actor.policy_loss_type != "gspo":
+        return
+    if c.actor.loss_agg_mode != "token-mean":
+        yield (
+            f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with actor.policy_loss_type = 'gspo',"
+            " whose loss is a mean over sequences. Leave it at token-mean."
+        )
+    if c.train.env_coef != 1:
+        yield (
+            f"train.env_coef = {c.train.env_coef:g} would also weigh gspo's ratio over a sequence."
+            " Use 1, or another actor.policy_loss_type."
+        )

@@ -2,139 +2,246 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from ..numbers import bytes_of
+from ..setting import ALLOWED, Condition, Resume, rule, setting
 from .base import Section
+from .conditions import TURN_LOOP
+
+if TYPE_CHECKING:
+    from ..schema import Config
 
 OF_AVERAGE = "_ema"
-"""Behind the name of an export (ckpt.output_dir): that of the average of its weights (train.enable_ema)."""
+"""Suffix of the export (ckpt.output_dir) of the weights' average (train.enable_ema)."""
+
+WITH_WANDB = Condition(
+    "with logger.wandb.key or logger.wandb.mode, which start a wandb run",
+    lambda c: c.logger.wandb.key is not None or c.logger.wandb.mode is not None,
+)
+WITH_CHECKPOINTS = Condition("without ckpt.disable_ds", lambda c: not c.ckpt.disable_ds)
+WITH_EVALUATION = Condition("with held-out problems in eval.dataset", lambda c: c.eval.dataset is not None)
 
 
 class LoggerWandb(Section):
-    key: str | None = Field(
-        None, description="API key, or the string 'env' to use WANDB_API_KEY; unset, and no mode: no wandb"
+    """Weights & Biases."""
+
+    RESUME: ClassVar[Resume] = ALLOWED
+    FINE_TUNING: ClassVar[bool] = True
+
+    key: str | None = setting(
+        None,
+        description="API key, or 'env' to use WANDB_API_KEY. Unset, and no mode: no wandb run.",
+        openrlhf=True,
     )
-    mode: Literal["online", "offline"] | None = Field(
+    mode: Literal["online", "offline"] | None = setting(
         None,
         description=(
-            "offline: needs no key and no network, and writes run_dir/wandb, which `wandb sync` uploads later; online:"
-            " with the key that `wandb login` has stored; unset: as logger.wandb.key says"
+            "offline: needs no key and no network, and writes run_dir/wandb, which `wandb sync` uploads later. online:"
+            " with the key that `wandb login` has stored. Unset: as logger.wandb.key says."
         ),
     )
-    org: str | None = None
-    group: str | None = None
-    project: str = "openrlhf_tir"
-    run_name: str | None = None
+    org: str | None = setting(None, description="Team or user.", active_when=WITH_WANDB, openrlhf=True)
+    group: str | None = setting(None, description="Group of the run.", active_when=WITH_WANDB, openrlhf=True)
+    project: str = setting("openrlhf_tir", description="Project.", active_when=WITH_WANDB, openrlhf=True)
+    run_name: str | None = setting(None, description="Name of the run.", active_when=WITH_WANDB, openrlhf=True)
 
 
 class Eval(Section):
-    dataset: str | None = None
-    split: str = "test"
-    steps: int = Field(-1, ge=-1, description="evaluate every so many updates; -1: only before and after")
-    n_samples_per_prompt: int = Field(4, ge=1)
-    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="of evaluation alone, like the temperature")
-    max_calls: int | None = Field(
-        None, ge=0, description="N of evaluation alone: tool calls per response; unset: the environment's"
+    """Evaluations on held-out problems, whose rows are read as those of data.prompt_dataset."""
+
+    dataset: str | None = setting(
+        None,
+        description="Held-out problems: a file, a directory or a name, as data.prompt_dataset. Unset: no evaluation.",
+        openrlhf=True,
+        names="input_files",
     )
-    max_samples: int = Field(100_000_000, ge=1, description="problems of eval.dataset, the first ones; all by default")
-    max_tries: int = Field(
+    split: str = setting(
+        "test",
+        description="Split of a data set that is loaded by name.",
+        active_when=WITH_EVALUATION,
+        openrlhf=True,
+    )
+    steps: int = setting(
+        -1,
+        ge=-1,
+        description="Evaluate every so many updates. -1: only before the first and after the last.",
+        unit="updates",
+        openrlhf=True,
+    )
+    n_samples_per_prompt: int = setting(4, ge=1, description="Responses to each problem.", openrlhf=True)
+    temperature: float = setting(1.0, ge=0, description="Sampling temperature. 0 is greedy.", openrlhf=True)
+    top_p: float = setting(1.0, gt=0, le=1, description="Top-p sampling in evaluations.")
+    max_calls: int | None = setting(
+        None,
+        ge=0,
+        description="Tool calls that a response may make in evaluations. Unset: the environment's.",
+        unit="calls",
+        active_when=TURN_LOOP,
+    )
+    max_samples: int = setting(
+        100_000_000,
+        ge=1,
+        description="Number of first problems of eval.dataset to use. Default: all.",
+        unit="problems",
+        active_when=WITH_EVALUATION,
+    )
+    max_tries: int = setting(
         2,
         ge=1,
-        description="how often an evaluation is tried before it is reported as failed; training goes on in any case",
+        description="Tries of an evaluation before it is reported as failed. Training goes on in any case.",
+        active_when=WITH_EVALUATION,
     )
-    timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
-    wait: bool = Field(
+    timeout_s: float = setting(
+        14_400.0, gt=0, description="Deadline of an evaluation.", unit="seconds", active_when=WITH_EVALUATION
+    )
+    wait: bool = setting(
         False,
         description=(
-            "the learner waits for the figures; else it trains on as far as pipeline.max_staleness admits before the"
-            " next push, which waits, and copies its state first where they may make a best checkpoint"
-            " (ckpt.best_metric_key); always so in mode sync"
+            "Let the learner wait for the figures. Else it trains on as far as pipeline.max_staleness allows before the"
+            " next push, which waits; it first copies its state if the figures may make a best checkpoint"
+            " (ckpt.best_metric_key). In mode sync it always waits."
         ),
     )
 
 
 class Ckpt(Section):
-    path: str = Field("ckpt", description="directory of resumable checkpoints, relative to run_dir")
-    save_steps: int = Field(20, ge=-1, description="every so many updates; -1: none but the last")
-    max_num: int = Field(2, ge=1, description="how many are kept, the best by evaluation not counted")
-    max_mem: float | None = Field(
+    """Checkpoints and exported models."""
+
+    RESUME: ClassVar[Resume] = ALLOWED
+
+    path: str = setting(
+        "ckpt",
+        description="Directory of resumable checkpoints, relative to run_dir.",
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    save_steps: int = setting(
+        20,
+        ge=-1,
+        description="Save a checkpoint every so many updates. -1: only the last one.",
+        unit="updates",
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    max_num: int = setting(
+        2,
+        ge=1,
+        description="Checkpoints to keep, besides the best by evaluation.",
+        active_when=WITH_CHECKPOINTS,
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    max_mem: float | None = setting(
         None,
         gt=0,
         description=(
-            "GiB that all of them may take: the oldest go first, the last and the best stay in any case;"
-            " unset: max_num alone bounds them"
+            "Size of all checkpoints together: the oldest are deleted first, the last and the best are always kept."
+            " Unset: only max_num limits them."
         ),
+        unit="GiB",
+        active_when=WITH_CHECKPOINTS,
+        fine_tuning=True,
     )
-    save_hf: bool = Field(
-        False, description="every save_steps a HF export as well, step_000020_hf in path; none is ever removed"
+    save_hf: bool = setting(
+        False,
+        description="At every save_steps also export a HF model, step_000020_hf in path. Exports are never deleted.",
+        active_when=Condition("with ckpt.save_steps >= 1, not -1", lambda c: c.ckpt.save_steps >= 1),
+        openrlhf=True,
     )
-    disable_ds: bool = Field(
+    disable_ds: bool = setting(
         False,
         description=(
-            "write no checkpoints, the best by evaluation included: a run that dies begins anew;"
-            " with save_hf its exports are what is left"
+            "Write no checkpoints, not even the best by evaluation: a run that dies starts anew. Exports of save_hf are"
+            " what is left."
         ),
+        openrlhf=True,
     )
-    best_metric_key: str = Field(
+    best_metric_key: str = setting(
         "eval/accuracy",
         description=(
-            "the checkpoint with the highest value of this evaluation metric is kept and"
-            " exported to <output_dir>_best; 'none': off"
+            "Evaluation metric whose highest value makes the best checkpoint, which is kept and exported to"
+            " <output_dir>_best. 'none': no best checkpoint."
         ),
+        openrlhf=True,
     )
-    output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
-    max_shard_size: str = Field(
+    output_dir: str = setting(
+        "model",
+        description="Directory of the final HF export, relative to run_dir.",
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    max_shard_size: str = setting(
         "5GB",
         description=(
-            "bytes of tensors in one file of an export, with a unit (5GB, 512MiB);"
-            " a larger model is several files and an index"
+            "Size of one file of an export, with a unit (5GB, 512MiB). A larger model is several files and an index."
         ),
+        fine_tuning=True,
     )
 
     @field_validator("max_shard_size", mode="after")
     @classmethod
-    def _size(cls, v: str) -> str:
+    def _is_a_size(cls, value: str) -> str:
         try:
-            bytes_of(v)
+            bytes_of(value)
         except ValueError as e:
             raise ValueError(f"ckpt.max_shard_size = {e}.") from None
-        return v
+        return value
 
     @property
     def max_shard_bytes(self) -> int:
+        """max_shard_size in bytes."""
         return bytes_of(self.max_shard_size)
 
 
 class Logger(Section):
-    logging_steps: int = Field(1, ge=1)
-    tensorboard: bool = True
-    tensorboard_dir: str = Field(
-        "tensorboard", description="directory of TensorBoard's event files, relative to run_dir"
+    """Metrics and logs."""
+
+    RESUME: ClassVar[Resume] = ALLOWED
+
+    logging_steps: int = setting(
+        1, ge=1, description="Log metrics every so many updates.", unit="updates", openrlhf=True, fine_tuning=True
     )
-    trajectories: float = Field(
+    tensorboard: bool = setting(True, description="Write TensorBoard's event files.", fine_tuning=True)
+    tensorboard_dir: str = setting(
+        "tensorboard",
+        description="Directory of TensorBoard's event files, relative to run_dir.",
+        active_when=Condition("with logger.tensorboard", lambda c: c.logger.tensorboard),
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    trajectories: float = setting(
         0.0,
         ge=0,
         le=1,
         description=(
-            "share of groups whose trajectories are kept in run_dir/trajectories,"
-            " for `openrlhf-tir play RUN --step K`; 1: all"
+            "Share of groups whose trajectories are kept in run_dir/trajectories for"
+            " `openrlhf-tir play RUN --step K`. 1: all."
         ),
+        unit="share",
     )
-    dropped: int = Field(
+    dropped: int = setting(
         8,
         ge=0,
         description=(
-            "keep the texts of some groups that were dropped or failed, whatever logger.trajectories is: the first"
-            " ones of each reason, and as many again each time that their count has doubled;"
-            " `openrlhf-tir play RUN --dropped` shows them; 0: none"
+            "Keep the texts of this many dropped or failed groups per reason, whatever logger.trajectories is, and as"
+            " many again each time that their count has doubled. `openrlhf-tir play RUN --dropped` shows them. 0: none."
         ),
+        unit="groups",
     )
-    worker_logs: bool = Field(
+    worker_logs: bool = setting(
         False,
-        description="print what actors and learner ranks log here as well; it is always in Ray's session directory",
+        description=("Also print what actors and learner ranks log. It is always in the directory of Ray's session."),
+        fine_tuning=True,
     )
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
+
+
+@rule("ckpt.disable_ds")
+def resuming_needs_checkpoints(c: Config) -> Iterator[str]:
+    needing = [name for name in ("resume", "max_restarts") if getattr(c.train, name)]
+    if c.ckpt.disable_ds and needing:
+        yield f"train.{needing[0]} goes on from a checkpoint, and ckpt.disable_ds writes none. Leave one of them out."

@@ -2,151 +2,284 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
+from ..setting import ALLOWED, rule, setting
+from . import early_accumulation
 from .base import Section
+from .conditions import WITH_VLLM
+
+if TYPE_CHECKING:
+    from ..schema import Config
+
+Mode = Literal["sync", "one_step", "pipeline", "pipeline_drain"]
+
+BATCHES_AHEAD: Mapping[Mode, int] = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}
+"""Batches that rollout may be ahead of training if pipeline.max_staleness is unset."""
+PRESET_MODES = ("sync", "one_step")
+"""Modes in which the value above is the only one, and exactly one batch is rolled at a time."""
 
 
 class Pipeline(Section):
-    mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
+    """How rollout and training overlap. plan.py says what these settings and a batch's updates amount to."""
+
+    mode: Mode = setting(
         "pipeline",
         description=(
-            "how rollout and training overlap; as a flag it undoes a recipe's max_staleness,"
-            " depth, push_every and fill_batches for another mode"
+            "How rollout and training overlap: not at all (sync), by one batch (one_step), continuously with weight"
+            " pushes in flight (pipeline), or continuously with pushes that wait for running groups (pipeline_drain)."
+            " As a flag it resets max_staleness, depth, push_every and fill_batches of a recipe with another mode."
         ),
     )
-    max_staleness: int | None = Field(
+    max_staleness: int | None = setting(
         None,
         ge=0,
         description=(
-            "S: learner version - token version <= S at every update; default by mode: 0, 1, 4, 1 batches ahead. A"
-            " batch that is cut into k updates ages what rolls by k, so that S updates allow (S + 1) / k - 1 batches"
-            " ahead, rounded down"
+            "Largest allowed difference between the learner's version and the version that sampled a token, at every"
+            " update. Unset: 0, 1, 4 or 1 batches ahead, by mode. With k updates per batch, max_staleness allows"
+            " (max_staleness + 1) // k - 1 batches ahead. Groups are never discarded as stale: the learner waits for"
+            " the oldest instead."
         ),
+        unit="updates",
+        resume=ALLOWED,
     )
-    push_every: int = Field(
+    push_every: int = setting(
         1,
         ge=1,
         description=(
-            "engines get new weights every so many batches (and before an evaluation); between two pushes staleness"
-            " grows: at most S + 1 of one update"
+            "Push new weights to the engines every so many batches, and before an evaluation. Rare pushes cost less"
+            " time and train older tokens: at most max_staleness + 1 batches of one update."
         ),
+        unit="batches",
     )
-    depth: int | Literal["auto"] | None = Field(
+    depth: int | Literal["auto"] | None = setting(
         None,
         description=(
-            "a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the"
-            " default of pipeline: as many as keep learner and engines busy, from measured acceptance, latency and"
-            " queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most"
+            "Groups that are rolling or buffered at most. auto: as many as keep learner and engines busy, from measured"
+            " acceptance, latency and queues, and more than max_staleness has room for while the filters reject most."
+            " Unset: auto in mode pipeline, else all that max_staleness allows."
         ),
+        unit="groups",
     )
-    fill_batches: int = Field(
+    fill_batches: int = setting(
         1,
         ge=1,
         description=(
-            "batches of accepted groups that are rolled before the first step of the run, so that the learner finds the"
-            " next one ready from the start; at most as many as max_staleness has room for, S + 1 of one update each."
-            " Needs mode pipeline or pipeline_drain"
+            "Batches of accepted groups to roll before the first step of the run, so that the learner finds the next"
+            " one ready from the start. At most what max_staleness has room for; needs mode pipeline or pipeline_drain."
         ),
+        unit="batches",
     )
-    fast_lane: int | Literal["auto", "off"] = Field(
+    fast_lane: int | Literal["auto", "off"] = setting(
         "off",
         description=(
-            "engines that get no new groups and are kept at few sequences, so that they decode each faster: responses"
-            " that would keep the staleness gate waiting go on there, token for token; auto: as many as shorten a step,"
-            " often none, at most half; a number: so many; simulated and tested on the deterministic engine, not yet"
-            " measured with vLLM, hence off"
+            "Engines that get no new groups and finish the longest responses of the others at few sequences, token for"
+            " token, so that these do not keep the staleness gate waiting. auto: as many as shorten a step, at most"
+            " half. Simulated and tested on the deterministic engine, not yet measured with vLLM."
         ),
+        unit="engines",
     )
-    early_accumulation: Literal["on", "off"] = Field(
+    early_accumulation: Literal["on", "off"] = setting(
         "off",
         description=(
-            "on: the learner begins on the groups of a batch that are there while its last ones, the longest responses,"
-            " still roll; only the optimiser's step waits for them, so that they have longer until the staleness gate;"
-            " the same gradient but for rounding. For estimators that compare within a group (group_norm, dr_grpo,"
-            " rloo, opo), one update per batch, mode pipeline"
+            "on: the learner begins on the groups of a batch that are there while its last ones still roll; only the"
+            " optimiser's step waits for these. The gradient is the same but for rounding. Needs mode pipeline, one"
+            " update per batch and an estimator that compares within a group (group_norm, dr_grpo, rloo, opo)."
         ),
     )
-    kv_after_push: Literal["recompute", "keep"] = Field(
+    kv_after_push: Literal["recompute", "keep"] = setting(
         "recompute",
         description=(
-            "what a push in flight leaves of the responses that engines are writing: recompute: their prefixes are"
-            " computed again with the new weights; keep: their KV cache stays, so that a push costs no prefill, and"
-            " what follows is sampled over a prefix that older weights have read, at most S versions old. Log-probs"
-            " are those that were sampled with, either way. What begins after the push shares no cache with what began"
-            " before. Needs mode pipeline"
+            "What happens to the KV cache of running responses at a push in flight. recompute: their prefixes are"
+            " computed again with the new weights. keep: the cache stays, so that a push costs no prefill, and the rest"
+            " is sampled over a prefix that older weights have read. Log-probs are those of the sampling policy either"
+            " way. Needs mode pipeline."
         ),
+        active_when=WITH_VLLM,
     )
-    stall_timeout_s: float | None = Field(
+    stall_timeout_s: float | None = setting(
         None,
         gt=0,
         description=(
-            "no group and no step for so long: say which edge is blocked, and abort;"
-            " default: rollout.group_deadline_s + 600"
+            "Abort the run after this long without a finished group or a step, and name what it waits for. Unset:"
+            " rollout.group_deadline_s + 600."
         ),
+        unit="seconds",
+        resume=ALLOWED,
     )
 
     @field_validator("depth", mode="before")
     @classmethod
-    def _depth_is_a_number_or_auto(cls, v: Any) -> Any:
-        """One sentence instead of pydantic's one per member of the union."""
-        if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
-            return v
+    def _depth_is_a_number_or_auto(cls, value: Any) -> Any:
+        """Report one error where pydantic reports one for each member of the union."""
+        if value is None or value == "auto" or (str(value).isdecimal() and int(value) > 0):
+            return value
         raise ValueError(
-            f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'."
+            f"pipeline.depth = {value!r} is neither a number of groups (1 or more) nor 'auto'."
             " Use one of them, or leave it unset."
         )
 
     @field_validator("fast_lane", mode="before")
     @classmethod
-    def _fast_lane_is_a_number_or_a_word(cls, v: Any) -> Any:
-        if v in ("auto", "off") or (str(v).isdecimal() and int(v) > 0):
-            return v
+    def _fast_lane_is_a_number_or_a_word(cls, value: Any) -> Any:
+        if value in ("auto", "off") or (str(value).isdecimal() and int(value) > 0):
+            return value
         raise ValueError(
-            f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'."
+            f"pipeline.fast_lane = {value!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'."
             " Use one of them."
         )
 
     @property
-    def S(self) -> int:
-        """As asked for; what follows of it and a batch's updates: Config.max_staleness and Config.batches_ahead."""
-        default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
-        return default if self.max_staleness is None else self.max_staleness
+    def requested_staleness(self) -> int:
+        """max_staleness, or the mode's batches ahead if it is unset."""
+        return BATCHES_AHEAD[self.mode] if self.max_staleness is None else self.max_staleness
 
     @property
     def drain(self) -> bool:
-        """Whether running groups finish before a weight push (else: pause, push, resume in flight)."""
+        """True if running groups finish before a weight push; else a push pauses and resumes them."""
         return self.mode != "pipeline"
 
     @property
     def keeps_kv(self) -> bool:
-        """Whether a push leaves the KV cache of what is being written."""
+        """True if a push leaves the KV cache of running responses."""
         return self.kv_after_push == "keep"
 
     @model_validator(mode="after")
     def _modes_are_presets(self) -> Pipeline:
-        fixed = {"sync": 0, "one_step": 1}.get(self.mode)
-        if fixed is not None and fixed != self.S:
+        staleness = self.requested_staleness
+        preset = BATCHES_AHEAD[self.mode] if self.mode in PRESET_MODES else None
+        if preset is not None and preset != staleness:
             raise ValueError(
-                f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means"
-                f" {fixed}. Leave it unset or set it to {fixed}, or use mode = 'pipeline'."
+                f"pipeline.max_staleness = {staleness} does not go with pipeline.mode = '{self.mode}', which means"
+                f" {preset}. Leave it unset or set it to {preset}, or use mode = 'pipeline'."
             )
-        if fixed is None and self.S < 1:
+        if preset is None and staleness < 1:
             raise ValueError(
                 f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is"
-                f" {self.S}). Use mode = 'sync' for staleness 0."
+                f" {staleness}). Use mode = 'sync' for staleness 0."
             )
         if self.keeps_kv and self.drain:
             raise ValueError(
                 f"pipeline.kv_after_push = 'keep' does not go with pipeline.mode = '{self.mode}', whose pushes wait for"
                 " every running group: no KV cache is in use then. Leave it unset, or use mode = 'pipeline'."
             )
-        if self.push_every > self.S + 1:
+        if self.push_every > staleness + 1:
             raise ValueError(
                 f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens"
-                f" {self.push_every - 1} versions old, and max_staleness is {self.S}."
-                f" Use push_every <= {self.S + 1}, or raise max_staleness."
+                f" {self.push_every - 1} versions old, and max_staleness is {staleness}."
+                f" Use push_every <= {staleness + 1}, or raise max_staleness."
             )
         return self
+
+
+@rule("pipeline.max_staleness")
+def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[str]:
+    """Check batches of several updates; for one update the section's own checks are enough."""
+    per_batch = c.updates_per_batch
+    if per_batch == 1:
+        return
+    mode = c.pipeline.mode
+    needed_ahead = 0 if mode == "sync" else 1
+    needed = (needed_ahead + 1) * per_batch - 1
+    push_every = c.pipeline.push_every
+    if c.batches_ahead < needed_ahead:
+        yield (
+            f"pipeline.max_staleness = {c.pipeline.requested_staleness} updates are too few: a batch makes {per_batch}"
+            f" ({c.updates_per_batch_in_words}), so in mode '{mode}' its last update trains tokens that are {needed}"
+            f" updates old. Use {needed} or more, leave it unset, or make fewer updates per batch."
+        )
+    elif push_every > c.batches_ahead + 1:
+        yield (
+            f"pipeline.push_every = {push_every} batches of {per_batch} updates ({c.updates_per_batch_in_words}): the"
+            f" last one before a push would train tokens {push_every * per_batch - 1} updates old, and"
+            f" pipeline.max_staleness allows {c.max_staleness}. Use push_every <= {c.batches_ahead + 1}, or raise"
+            " max_staleness."
+        )
+
+
+@rule("pipeline.depth")
+def depth_fits_batch_and_staleness(c: Config) -> Iterator[str]:
+    depth = c.pipeline.depth
+    batch = c.rollout.batch_size
+    if depth is not None and c.pipeline.mode in PRESET_MODES:
+        yield (
+            f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}',"
+            " which rolls exactly one batch. Leave it unset."
+        )
+    elif isinstance(depth, int) and depth < batch:
+        yield (
+            f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {batch}. Use at least"
+            f" {batch}."
+        )
+    elif isinstance(depth, int) and depth > (most := (c.batches_ahead + 1) * batch):
+        per_batch = c.updates_per_batch
+        yield (
+            f"pipeline.depth = {depth} groups is more than staleness allows: (max_staleness + 1)"
+            f" {f'/ {per_batch} updates per batch ' if per_batch > 1 else ''}* rollout.batch_size ="
+            f" ({c.batches_ahead} + 1) * {batch} = {most}. Lower it, raise pipeline.max_staleness, or use 'auto'."
+        )
+
+
+@rule("pipeline.fill_batches")
+def first_batches_have_room(c: Config) -> Iterator[str]:
+    batches = c.pipeline.fill_batches
+    depth = c.pipeline.depth
+    if batches == 1:
+        return
+    if c.pipeline.mode in PRESET_MODES:
+        yield (
+            f"pipeline.fill_batches = {batches} does not go with pipeline.mode = '{c.pipeline.mode}', which rolls one"
+            " batch at a time. Leave it out, or use mode pipeline or pipeline_drain."
+        )
+    elif batches > c.batches_ahead + 1:
+        yield (
+            f"pipeline.fill_batches = {batches} is more than staleness has room for, {c.batches_ahead + 1} batches."
+            " Lower it, or raise pipeline.max_staleness."
+        )
+    elif isinstance(depth, int) and depth < batches * c.rollout.batch_size:
+        yield (
+            f"pipeline.fill_batches = {batches} batches of {c.rollout.batch_size} groups never fill, as pipeline.depth"
+            f" = {depth} groups may be under way. Use pipeline.depth >= {batches * c.rollout.batch_size}, or leave it"
+            " out."
+        )
+
+
+@rule("pipeline.stall_timeout_s")
+def stall_timeout_outlasts_a_group(c: Config) -> Iterator[str]:
+    if c.stall_timeout_s <= c.rollout.group_deadline_s:
+        yield (
+            f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run"
+            f" (rollout.group_deadline_s = {c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
+        )
+
+
+@rule("pipeline.fast_lane")
+def fast_lane_has_work_and_engines(c: Config) -> Iterator[str]:
+    lane = c.pipeline.fast_lane
+    engines = c.vllm.num_engines
+    if lane == "off":
+        return
+    if c.pipeline.drain:
+        yield (
+            f"pipeline.fast_lane = {lane!r} does not go with pipeline.mode = '{c.pipeline.mode}', whose pushes wait for"
+            " every running group: no response keeps a gate waiting. Leave it off, or use mode = 'pipeline'."
+        )
+    if isinstance(lane, int) and lane >= engines:
+        remedy = f"Use at most {engines - 1}, or 'auto'." if engines > 1 else "A fast lane needs a second engine."
+        yield (
+            f"pipeline.fast_lane = {lane} engines, and vllm.num_engines = {engines}: at least one must take new groups."
+            f" {remedy}"
+        )
+    if lane == "auto" and engines < 2:
+        yield f"pipeline.fast_lane = 'auto' needs a second engine, and vllm.num_engines = {engines}. Leave it off."
+    if c.by_agent:
+        yield (
+            f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop,"
+            " and here agents write them. Leave it off."
+        )
+
+
+rule("pipeline.early_accumulation")(early_accumulation.violations)

@@ -2,147 +2,224 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
+from ..setting import ALLOWED, Condition, rule, setting
 from .base import Option, Section
+
+if TYPE_CHECKING:
+    from ..schema import Config
 
 REMOTE = "remote"
 """The reward that asks reward.remote_url."""
+WITHOUT_OPTIONS = {"apibank", "format", "math", "remote"}
+"""Registered rewards that take no options."""
+WITHOUT_FORMAT = {"env", "model", "remote"}
+"""Registered rewards that do not look at the tags of a response, since somebody else computes them."""
+
+WITH_MODEL = Condition("with a reward model in reward.model_name_or_path", lambda c: bool(c.reward.model_name_or_path))
+WITH_REMOTE = Condition("with reward.remote_url", lambda c: c.reward.remote_url is not None)
 
 
 class Reward(Section):
     """What a response is worth. Functions: a registered name, 'package.module:function' or 'path/file.py:function'
     (docs/rewards.md)."""
 
-    name: str = Field(
+    name: str = setting(
         "math",
         description=(
-            "reward of one response: registered, or one's own; 'math' is 1.0 iff the boxed answer equals the label, in"
-            " the required format, 'env' what the environment gave"
+            "Reward of one response: a registered name or your own function. 'math' is 1.0 if the boxed answer equals"
+            " the label, in the required format; 'env' is what the environment gave."
         ),
+        active_when=Condition(
+            "without reward.weights, which name the rewards to add up", lambda c: not c.reward.weights
+        ),
+        names="user_code",
     )
-    weights: dict[str, float] = Field(
+    weights: dict[str, float] = setting(
         default_factory=dict,
         description=(
-            "a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1;"
-            " the first decides what counts as correct"
+            "Weighted sum of rewards in place of reward.name, e.g. env=1.0 format=0.1. The first one decides what"
+            " counts as correct."
         ),
+        names="user_code_keys",
     )
-    remote_url: str | None = Field(
+    remote_url: str | None = setting(
         None,
         description=(
-            "OpenRLHF's remote reward, which reward 'remote' asks and which makes it the reward: a Python file with"
+            "OpenRLHF's remote reward, asked by reward 'remote', which it makes the reward: a Python file with"
             " reward_func(queries, prompts, labels), or URLs of reward servers, separated by commas"
-            " (docs/openrlhf_files.md)"
+            " (docs/openrlhf_files.md)."
         ),
+        openrlhf=True,
+        names="user_code",
     )
-    remote_timeout_s: float = Field(
-        180.0, gt=0, description="deadline of one call of a remote reward; missed for good: its samples are failed"
+    remote_timeout_s: float = setting(
+        180.0,
+        gt=0,
+        description="Deadline of one call of a remote reward. If all retries miss it, its samples have failed.",
+        unit="seconds",
+        active_when=WITH_REMOTE,
     )
-    remote_retries: int = Field(
+    remote_retries: int = setting(
         4,
         ge=0,
-        description=(
-            "how often a reward server that does not answer, or answers that it is full or broken, is asked again,"
-            " after growing pauses"
-        ),
+        description="Retries of a reward server that is unreachable, busy or broken, with growing pauses.",
+        active_when=WITH_REMOTE,
     )
-    remote_batch: int = Field(
+    remote_batch: int = setting(
         16,
         ge=1,
         description=(
-            "responses in one call of a remote reward, at most:"
-            " those of one prompt that wait while the call before is answered"
+            "Responses in one call of a remote reward at most: those of one prompt that wait while the call before is"
+            " answered."
         ),
+        unit="responses",
+        active_when=WITH_REMOTE,
     )
-    group: str | None = Field(
+    group: str | None = setting(
         None,
         description=(
-            "group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc"
+            "Group reward: replaces the rewards of a prompt's trajectories once all of them are known. Registered: otc."
         ),
+        names="user_code",
     )
-    env_reduce: Literal["sum", "last", "max"] = Field(
-        "sum", description="how the rewards of an environment's replies become one (reward 'env')"
+    env_reduce: Literal["sum", "last", "max"] = setting(
+        "sum",
+        description="How the rewards of an environment's replies become one.",
+        active_when=Condition("with reward 'env' in reward.name or reward.weights", lambda c: "env" in c.reward.used),
     )
-    verify_timeout_s: float = Field(
+    verify_timeout_s: float = setting(
         5.0,
         gt=0,
         description=(
-            "CPU seconds of one check, and of one call of a function of one's own;"
-            " an answer whose symbolic check uses them up is not equal: data"
+            "CPU time of one check, and of one call of your own function. An answer whose symbolic check uses it up is"
+            " not equal."
         ),
+        unit="CPU seconds",
     )
-    verify_deadline_s: float = Field(
+    verify_deadline_s: float = setting(
         60.0,
         gt=0,
         description=(
-            "what is not over by then, though it had CPU left to use,"
-            " fails its sample (a starved host is no wrong answer)"
+            "Wall-clock time of one check. A check that exceeds it without using its CPU budget fails its sample: a"
+            " starved host is not a wrong answer."
+        ),
+        unit="seconds",
+    )
+    workers: int = setting(
+        1, ge=1, description="Processes per rollout actor that check answers and run your own functions."
+    )
+    format: Literal["think_answer", "answer", "boxed"] = setting(
+        "answer",
+        description="Tags that the response must have. 'think_answer' is ZeroTIR's, 'answer' its loose form.",
+        active_when=Condition(
+            "with a reward that looks at the response's tags (reward.name, reward.weights)",
+            lambda c: not set(c.reward.used) <= WITHOUT_FORMAT,
         ),
     )
-    workers: int = Field(
-        1, ge=1, description="processes that check answers and run functions of one's own, per rollout actor"
-    )
-    format: Literal["think_answer", "answer", "boxed"] = Field(
-        "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
-    )
-    options: dict[str, Option] = Field(
+    options: dict[str, Option] = setting(
         default_factory=dict,
         description=(
-            "what the reward can be told besides, e.g. zerotir's bonuses; with reward.weights a table per reward;"
-            " registered ones refuse unknown keys"
+            "Options of the reward, e.g. zerotir's bonuses; with reward.weights one table per reward. Registered"
+            " rewards refuse unknown keys."
         ),
+        active_when=Condition(
+            "with a reward that has options (reward.name, reward.weights)",
+            lambda c: not set(c.reward.used) <= WITHOUT_OPTIONS,
+        ),
+        names="user_code_keys",
     )
-    group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
-    model_name_or_path: str | None = Field(
-        None, description="HF sequence classifier of one label, for the reward 'model'; with the policy's vocabulary"
+    group_options: dict[str, Option] = setting(
+        default_factory=dict,
+        description="Options of the group reward.",
+        active_when=Condition("with reward.group", lambda c: c.reward.group is not None),
     )
-    model_replicas: int = Field(
-        1, ge=1, description="processes that each hold it, on a GPU of their own where there are any"
+    model_name_or_path: str | None = setting(
+        None,
+        description="HF sequence classifier of one label for the reward 'model'. It must have the policy's vocabulary.",
+        names="input_files",
     )
-    num_nodes: int = Field(1, ge=1, description="nodes that each run model_replicas of them")
-    offload: bool = Field(
-        False, description="the reward model's weights are in host memory while it has nothing to score"
+    model_replicas: int = setting(
+        1,
+        ge=1,
+        description="Processes per node that each hold the reward model, on a GPU of their own if there are any.",
+        active_when=WITH_MODEL,
+        resume=ALLOWED,
+        openrlhf="reward.num_gpus_per_node",
     )
-    model_timeout_s: float = Field(120.0, gt=0, description="a score that is not there by then fails its sample")
-    normalize_enable: bool = Field(
-        False, description="scores of the reward model minus the mean, over the std, that its config.json tells"
+    num_nodes: int = setting(
+        1,
+        ge=1,
+        description="Nodes that each run model_replicas processes.",
+        active_when=WITH_MODEL,
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    overlong_buffer_len: float | None = Field(
+    offload: bool = setting(
+        False,
+        description="Keep the reward model's weights in host memory while it has nothing to score.",
+        active_when=WITH_MODEL,
+        resume=ALLOWED,
+        openrlhf=True,
+    )
+    model_timeout_s: float = setting(
+        120.0,
+        gt=0,
+        description="Deadline of a score of the reward model. If it is missed, the sample has failed.",
+        unit="seconds",
+        active_when=WITH_MODEL,
+        resume=ALLOWED,
+    )
+    normalize_enable: bool = setting(
+        False,
+        description="Subtract the mean from the reward model's scores and divide by the std that its config.json has.",
+        openrlhf=True,
+    )
+    overlong_buffer_len: float | None = setting(
         None,
         gt=0,
         description=(
-            "DAPO: a response within so many tokens of rollout.max_new_tokens is punished,"
-            " the more the longer; unset: none is"
+            "DAPO's overlong penalty: a response that ends within this many tokens of rollout.max_new_tokens is"
+            " punished, the more the longer it is. Unset: no penalty."
         ),
+        unit="tokens",
+        openrlhf=True,
     )
-    overlong_penalty_factor: float = Field(
-        1.0, gt=0, description="what is taken from the reward of a response that fills the budget"
+    overlong_penalty_factor: float = setting(
+        1.0,
+        gt=0,
+        description="Penalty of a response that fills rollout.max_new_tokens.",
+        active_when=Condition("with reward.overlong_buffer_len", lambda c: c.reward.overlong_buffer_len is not None),
+        openrlhf=True,
     )
-    stop_properly_penalty_coef: float | None = Field(
+    stop_properly_penalty_coef: float | None = setting(
         None,
         le=1,
         description=(
-            "ProRL: a response that was cut has its reward times this; below 0:"
-            " this reward instead; unset: no difference"
+            "ProRL's penalty: the reward of a truncated response is multiplied by this. Below 0: this value is its"
+            " reward. Unset: no penalty."
         ),
+        openrlhf=True,
     )
-    clip_range: tuple[float, float] | None = Field(
-        None, description="bounds of a reward, after the penalties; unset: none"
+    clip_range: tuple[float, float] | None = setting(
+        None, description="Bounds of a reward, applied after the penalties. Unset: none.", openrlhf=True
     )
-    max_failed_groups: int = Field(
+    max_failed_groups: int = setting(
         3,
         ge=1,
         description=(
-            "abort the run after this many consecutive prompts fail in user code (reward, filter, protocol, environment"
-            " class, agent file); until the first update the first one ends it"
+            "Abort the run after this many consecutive prompts fail in user code (reward, filter, protocol, environment"
+            " class, agent file). Before the first update, the first failure aborts it."
         ),
+        unit="prompts",
     )
 
     def options_of(self, name: str) -> dict[str, Option]:
-        """The options of one reward: all of them, or with `weights` its own table."""
+        """Return the options of one reward: all of them, or with `weights` its own table."""
         if not self.weights:
             return self.options
         table = self.options.get(name, {})
@@ -150,7 +227,7 @@ class Reward(Section):
 
     @property
     def replicas(self) -> int:
-        """Processes that hold the reward model, on all nodes."""
+        """Processes on all nodes that hold the reward model."""
         return self.num_nodes * self.model_replicas
 
     @property
@@ -160,8 +237,8 @@ class Reward(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_remote_reward_is_the_reward(cls, table: Any) -> Any:
-        """As in OpenRLHF, where giving its URL is all that is needed."""
+    def _remote_url_chooses_the_reward(cls, table: Any) -> Any:
+        """Make 'remote' the reward if its URL is given and no reward is named, as OpenRLHF does."""
         if isinstance(table, dict) and table.get("remote_url") and not table.get("name") and not table.get("weights"):
             return table | {"name": REMOTE}
         return table
@@ -178,3 +255,75 @@ class Reward(Section):
                 f"With weights, options are a table per reward: [reward.options.{next(iter(self.weights))}]."
             )
         return self
+
+
+@rule("reward.remote_url")
+def remote_reward_and_its_url_go_together(c: Config) -> Iterator[str]:
+    url_or_file = c.reward.remote_url
+    if REMOTE in c.reward.used and not url_or_file:
+        yield (
+            "Reward 'remote' needs reward.remote_url, which is not set."
+            " Give a Python file with a reward_func, or the URL of a reward server."
+        )
+    if not url_or_file:
+        return
+    if not url_or_file.endswith(":reward_func"):
+        for url in (part.strip() for part in url_or_file.split(",") if part.strip()):
+            if not url.startswith(("http://", "https://")):
+                yield (
+                    f"reward.remote_url has {url!r}, which is neither a Python file (path/file.py) nor the URL of a"
+                    " reward server. Write http://host:port/path."
+                )
+    if REMOTE not in c.reward.used:
+        yield (
+            f"reward.remote_url = {url_or_file!r} is only used by reward 'remote', and the reward is"
+            f" {', '.join(c.reward.used)}. Leave reward.name out, set it to 'remote', or add remote to reward.weights."
+        )
+
+
+@rule("reward.model_name_or_path")
+def reward_model_is_loaded_and_used(c: Config) -> Iterator[str]:
+    is_used = "model" in c.reward.used
+    model = c.reward.model_name_or_path
+    if is_used and not model:
+        yield (
+            "The reward 'model' needs a reward model."
+            " Set reward.model_name_or_path to a HF sequence classifier of one label."
+        )
+    if model and not is_used:
+        yield (
+            f"reward.model_name_or_path = {model!r} is set, but no reward uses it: the reward is "
+            f"{', '.join(c.reward.used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
+        )
+    if c.reward.normalize_enable and not model:
+        yield (
+            "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset."
+            " Set that, or leave it out."
+        )
+
+
+@rule("reward.overlong_buffer_len")
+def overlong_buffer_is_a_part_of_the_response(c: Config) -> Iterator[str]:
+    buffer = c.reward.overlong_buffer_len
+    if buffer is not None and buffer > c.rollout.max_new_tokens:
+        yield (
+            f"reward.overlong_buffer_len = {buffer:g} is more than rollout.max_new_tokens = {c.rollout.max_new_tokens}:"
+            " every response would be overlong. Make it a part of it, e.g. a quarter."
+        )
+
+
+@rule("reward.clip_range")
+def clip_range_is_a_range(c: Config) -> Iterator[str]:
+    bounds = c.reward.clip_range
+    if bounds is not None and not bounds[0] < bounds[1]:
+        yield f"reward.clip_range = {bounds} is not a range. Use low < high, e.g. -10 10."
+
+
+@rule("reward.verify_deadline_s")
+def check_can_use_its_cpu_time(c: Config) -> Iterator[str]:
+    if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
+        yield (
+            f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up"
+            f" reward.verify_timeout_s = {c.reward.verify_timeout_s} of CPU: hostile answers would be faults. Raise the"
+            " deadline; ten times the CPU time is a good value."
+        )

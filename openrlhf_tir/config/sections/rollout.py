@@ -2,263 +2,450 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from ..engine_args import checked, pipeline_stages
+from ..setting import ALLOWED, Condition, refused, rule, setting
 from .base import Option, Section
+from .conditions import WITH_VLLM
+
+if TYPE_CHECKING:
+    from ..schema import Config
 
 
 class Rollout(Section):
     """How responses are sampled."""
 
-    batch_size: int = Field(128, ge=1, description="B: prompt groups per learner step")
-    n_samples_per_prompt: int = Field(16, ge=1, description="n: responses per prompt")
-    engine: Literal["vllm", "torch"] = Field(
+    batch_size: int = setting(
+        128,
+        ge=1,
+        description="Prompts of a batch, one group of responses each.",
+        unit="groups",
+        resume=refused("the accounting of groups was made for it"),
+        openrlhf=True,
+    )
+    n_samples_per_prompt: int = setting(16, ge=1, description="Responses to each prompt.", openrlhf=True)
+    engine: Literal["vllm", "torch"] = setting(
         "vllm",
         description=(
-            "'torch': plain transformers on CPU, one sequence at a time;"
-            " the same bits whatever runs beside it, for tests of equality"
+            "Engine that samples. 'torch' is plain transformers on CPU, one sequence at a time: its results do not"
+            " depend on what runs beside it, which tests of equality need."
         ),
     )
-    max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
-    temperature: float = Field(
+    max_new_tokens: int = setting(
+        8192,
+        ge=1,
+        description="Length of a response, model and environment tokens together.",
+        unit="tokens",
+        openrlhf=True,
+    )
+    temperature: float = setting(
         1.0,
         ge=0.01,
         description=(
-            "of the softmax that samples; with this and the next three the policy"
-            " that is trained is the one that samples"
+            "Sampling temperature. The policy that is trained is the one that samples, with this and the next three"
+            " settings."
         ),
+        openrlhf=True,
     )
-    top_p: float = Field(
+    top_p: float = setting(
         1.0,
         gt=0,
         le=1,
         description=(
-            "sample from the most likely tokens that together have this probability; learner and engine cut alike"
+            "Top-p sampling: keep the most likely tokens that together have this probability. Learner and engine cut"
+            " alike."
         ),
+        openrlhf=True,
     )
-    top_k: int = Field(0, ge=0, description="sample from so many most likely tokens; 0: all")
-    min_p: float = Field(
-        0.0, ge=0, lt=1, description="sample from tokens at least so likely as the most likely one times this"
+    top_k: int = setting(0, ge=0, description="Top-k sampling: keep the k most likely tokens. 0: all.")
+    min_p: float = setting(0.0, ge=0, lt=1, description="Min-p sampling: keep tokens with p >= min_p * p_max.")
+    vllm_generate_batch_size: int | None = setting(
+        None,
+        ge=1,
+        description="Prompts that are sampled at a time, if fewer than pipeline.depth allows. Unset: no such limit.",
+        unit="prompts",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    vllm_generate_batch_size: int | None = Field(
+    micro_batch_size: int | None = setting(
         None,
         ge=1,
         description=(
-            "prompts that are sampled at once, at most, however many more pipeline.depth would admit; unset: those"
+            "Sequences per forward pass in the learner's passes without gradients (log-probs of pi_old and the"
+            " reference, values). Unset: train.micro_batch_size."
         ),
+        unit="sequences",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    micro_batch_size: int | None = Field(
+    max_tokens_per_gpu: int | None = setting(
         None,
         ge=1,
         description=(
-            "of the learner's passes without gradients (pi_old's and the reference's log-probs, values): sequences per"
-            " forward; unset: train.micro_batch_size"
+            "Tokens per forward pass in the same passes. It may be larger than train.max_tokens_per_gpu, the default,"
+            " as nothing is kept for a backward pass."
         ),
+        unit="tokens",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    max_tokens_per_gpu: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "of the same passes: tokens per forward, which may be more, as nothing is kept for a backward;"
-            " unset: train.max_tokens_per_gpu"
-        ),
-    )
-    min_valid: int = Field(
+    min_valid: int = setting(
         2,
         ge=1,
-        description="a group with fewer trajectories that survived infrastructure faults is failed, not trained",
+        description="A group with fewer trajectories that survived infrastructure faults is failed, not trained.",
+        unit="trajectories",
     )
-    group_deadline_s: float = Field(
-        3600.0, gt=0, description="a trajectory not finished by then is failed(deadline); the group goes on without it"
+    group_deadline_s: float = setting(
+        3600.0,
+        gt=0,
+        description="A trajectory that is not finished by then has failed (deadline); its group goes on without it.",
+        unit="seconds",
     )
-    early_stop: bool = Field(
+    early_stop: bool = setting(
         False,
         description=(
-            "give a group up as soon as filter.accuracy_range is sure to drop it; training is not changed, but what is"
-            " measured of dropped groups is: their slowest samples are missing"
+            "End a group as soon as filter.accuracy_range is sure to drop it. Training does not change, but statistics"
+            " of dropped groups do: their slowest samples are missing."
         ),
     )
-    drift_check: float = Field(
+    drift_check: float = setting(
         0.01,
         ge=0,
         le=1,
         description=(
-            "share of trajectories whose tokens are decoded and compared with their text;"
-            " one that differs is failed(token_drift)"
+            "Share of trajectories whose tokens are decoded and compared with their text. One that differs has failed"
+            " (token_drift)."
         ),
+        unit="share",
     )
-    max_wait_ms: float = Field(
+    max_wait_ms: float = setting(
         0.0,
         ge=0,
         description=(
-            "how long a ready trajectory waits for others of its environment before they go to the engine together; 0:"
-            " not at all, which is best before an engine with continuous batching, where waiting only adds its own"
-            " delay (`python -m benchmarks.rollout --only waiting`)"
+            "How long a ready trajectory waits for others of its environment before they go to the engine together. 0"
+            " is best for an engine with continuous batching, where waiting only adds its own delay"
+            " (`python -m benchmarks.rollout --only waiting`)."
+        ),
+        unit="milliseconds",
+    )
+    max_batch: int = setting(
+        256,
+        ge=1,
+        description="Send a batch to the engine as soon as this many trajectories of one environment wait.",
+        unit="trajectories",
+        active_when=Condition(
+            "with rollout.max_wait_ms above 0, so that trajectories wait", lambda c: c.rollout.max_wait_ms != 0
         ),
     )
-    max_batch: int = Field(256, ge=1, description="with max_wait_ms: go as soon as this many of one environment wait")
-    heartbeat_s: float = Field(
+    heartbeat_s: float = setting(
         10.0,
         gt=0,
-        description="how often an actor is asked for a sign of life; after three without one it gets no groups",
+        description="Interval of an actor's heartbeats. After three missed ones it gets no groups.",
+        unit="seconds",
+        resume=ALLOWED,
     )
-    unresponsive_s: float = Field(
-        300.0, gt=0, description="an actor silent for so long is replaced and its groups are issued again"
+    unresponsive_s: float = setting(
+        300.0,
+        gt=0,
+        description="An actor that is silent for this long is replaced, and its groups are issued again.",
+        unit="seconds",
+        resume=ALLOWED,
     )
-    agent: Literal["turns", "external"] = Field(
+    agent: Literal["turns", "external"] = setting(
         "turns",
         description=(
-            "who writes a response: 'turns' (env.protocol in the environment), or 'external': programs that take tasks"
-            " from the actors' endpoints and talk to the model with an OpenAI client (docs/rollout.md)"
+            "Who writes a response. 'turns': the model and the environment, by env.protocol. 'external': programs that"
+            " take tasks from the actors' endpoints and talk to the model with an OpenAI client (docs/rollout.md)."
         ),
     )
-    agent_idle_s: float = Field(
+    agent_idle_s: float = setting(
         600.0,
         gt=0,
-        description=(
-            "an external agent, or a train.agent_func_path, not heard of for so long is lost:"
-            " its trajectory is failed(agent_lost)"
-        ),
+        description=("An agent that is silent for this long is lost, and its trajectory has failed (agent_lost)."),
+        unit="seconds",
+        active_when=Condition("with rollout.agent = external or train.agent_func_path", lambda c: c.by_agent),
     )
-    agent_workers: int = Field(
-        1, ge=1, description="processes per actor that execute train.agent_func_path; each runs many samples at once"
+    agent_workers: int = setting(
+        1,
+        ge=1,
+        description="Processes per actor that execute train.agent_func_path. Each runs many samples at a time.",
+        active_when=Condition("with train.agent_func_path", lambda c: c.train.agent_func_path is not None),
     )
-    agent_overflow: Literal["fail", "cut"] = Field(
+    agent_overflow: Literal["fail", "cut"] = setting(
         "fail",
         description=(
-            "an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the"
-            " trajectory out, 'cut' trains it as one that reached its limit, judged by the run's own reward"
+            "What happens to an external agent whose conversation outgrows the model's context. 'fail': the trajectory"
+            " is left out. 'cut': it is trained as one that reached its limit, with the run's own reward."
         ),
+        active_when=Condition("with rollout.agent = external", lambda c: c.rollout.agent == "external"),
     )
-    token_env: str = Field(
+    token_env: str = setting(
         "TIR_ROLLOUT_TOKEN",
         description=(
-            "environment variable with the bearer token of the actors' endpoints, another than env.token_env's; unset,"
-            " and environments have a token: one is made, in run_dir/endpoints/token"
+            "Environment variable with the bearer token of the actors' endpoints; another one than env.token_env. If"
+            " the variable is unset and environments have a token, one is made in run_dir/endpoints/token."
         ),
     )
-    port: int = Field(
-        0, ge=0, le=65535, description="port of the first actor's endpoint, actor i has port + i; 0: any free one"
+    port: int = setting(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of the first actor's endpoint; actor i has port + i. 0: any free port.",
+        resume=ALLOWED,
     )
-    per_request_seeds: bool = Field(
+    per_request_seeds: bool = setting(
         False,
         description=(
-            "seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
+            "Seed every request by (train.seed, prompt, sample, turn): the same responses whatever the batching, at"
+            " less speed."
         ),
     )
-
-    routing_replay: bool = Field(
+    routing_replay: bool = setting(
         False,
         description=(
-            "mixtures of experts: the engine returns the experts of each token, and the learner computes the token with"
-            " the same ones; the gate's weights are still the learner's own. Without it rounding sends some tokens to"
-            " other experts than those that sampled them"
+            "For mixtures of experts: the engine returns the experts of each token, and the learner computes the token"
+            " with the same ones, weighted by its own gate. Without it rounding sends some tokens to other experts than"
+            " those that sampled them."
         ),
     )
 
     @property
     def plain(self) -> bool:
-        """Whether what samples is the model's softmax itself."""
+        """True if the sampling distribution is the model's softmax itself."""
         return (self.temperature, self.top_p, self.top_k, self.min_p) == (1.0, 1.0, 0, 0.0)
 
 
 class Vllm(Section):
     """The rollout engines."""
 
-    num_engines: int = Field(1, ge=1)
-    tensor_parallel_size: int = Field(
-        1, ge=1, description="GPUs that hold one engine's weights together; on CPU: processes"
+    num_engines: int = setting(1, ge=1, description="Rollout engines.", resume=ALLOWED, openrlhf=True)
+    tensor_parallel_size: int = setting(
+        1,
+        ge=1,
+        description="GPUs that hold one engine's weights together; on CPU: processes.",
+        resume=ALLOWED,
+        openrlhf=True,
     )
-    enforce_eager: bool = Field(False, description="no CUDA graphs; needed on CPU")
-    enable_prefix_caching: bool = True
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    max_num_seqs: int = Field(512, ge=1, description="sequences decoded together")
-    max_model_len: int | None = Field(
+    enforce_eager: bool = setting(
+        False,
+        description="Use no CUDA graphs. Needed on CPU.",
+        active_when=WITH_VLLM,
+        resume=ALLOWED,
+        openrlhf=True,
+    )
+    enable_prefix_caching: bool = setting(
+        True,
+        description="Compute a prefix that several requests share once.",
+        active_when=WITH_VLLM,
+        resume=ALLOWED,
+        openrlhf=True,
+    )
+    gpu_memory_utilization: float = setting(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory that an engine uses.",
+        active_when=WITH_VLLM,
+        resume=ALLOWED,
+        openrlhf=True,
+    )
+    max_num_seqs: int = setting(
+        512, ge=1, description="Sequences that an engine decodes together.", unit="sequences", resume=ALLOWED
+    )
+    max_model_len: int | None = setting(
         None,
         ge=1,
-        description="tokens of prompt and response that the engine takes, at least data.max_len, the default",
+        description="Longest prompt and response that the engine accepts. Unset: data.max_len, the least possible.",
+        unit="tokens",
     )
-    kv_cache_mib: int | None = Field(
+    kv_cache_mib: int | None = setting(
         None,
         ge=16,
         description=(
-            "MiB of an engine's KV cache; unset: 256 on CPU, on a GPU what vllm.gpu_memory_utilization leaves beside"
-            " the weights. Set it where a learner is on the same GPU (train.share_gpus)"
+            "Size of an engine's KV cache. Unset: 256 on CPU; on a GPU what vllm.gpu_memory_utilization leaves beside"
+            " the weights. Set it if a learner is on the same GPU (train.share_gpus)."
         ),
+        unit="MiB",
+        active_when=WITH_VLLM,
+        resume=ALLOWED,
     )
-    packed_logprobs: bool = Field(
+    packed_logprobs: bool = setting(
         True,
         description=(
-            "the engine's process holds sampled tokens and sends them together, their log-probs as one array, which"
-            " costs a fraction of vLLM's own way; false: vLLM's own way. Not used with a vllm.engine_args.scheduler_cls"
-            " of one's own"
+            "Let the engine's process hold sampled tokens and send them together, their log-probs as one array, which"
+            " costs a fraction of vLLM's own way. False: vLLM's own way."
         ),
+        active_when=(
+            WITH_VLLM,
+            Condition(
+                "without vllm.engine_args.scheduler_cls, whose scheduler does not pack them",
+                lambda c: "scheduler_cls" not in c.vllm.engine_args,
+            ),
+        ),
+        resume=ALLOWED,
     )
-    tool_call_parser: str | None = Field(
+    tool_call_parser: str | None = setting(
         None,
         description=(
-            "vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, e.g. hermes; unset: none"
+            "vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, e.g. hermes. Unset:"
+            " none."
         ),
     )
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="auto: the learner's ds.param_dtype"
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
+        "auto", description="Data type of the engine's weights. auto: the learner's ds.param_dtype."
     )
-    sync_backend: Literal["auto", "file", "ipc", "gloo", "nccl"] = Field(
+    sync_backend: Literal["auto", "file", "ipc", "gloo", "nccl"] = setting(
         "auto",
         description=(
-            "transport of weight pushes. 'auto': 'ipc' with train.share_gpus, else 'file'. 'file': shared memory on one"
-            " node, else the run directory. 'ipc': CUDA IPC, for an engine on the learner's GPU; where it does not work"
-            " the run says so once and pushes by file. The others broadcast to all engines at once and need no file"
-            " system: 'gloo' over TCP by way of the hosts' memory, slow between GPUs; 'nccl' between GPUs, not tried on"
-            " any yet"
+            "Transport of weight pushes. auto: ipc with train.share_gpus, else file. file: shared memory on one node,"
+            " else the run directory. ipc: CUDA IPC, for an engine on the learner's GPU; where it does not work, the"
+            " run reports that once and pushes by file. The others broadcast to all engines at once and need no file"
+            " system: gloo over TCP by way of host memory, slow between GPUs; nccl between GPUs, not tried on any yet."
         ),
+        openrlhf=True,
     )
-    sync_bucket_mib: int = Field(
+    sync_bucket_mib: int = setting(
         512,
         ge=1,
         description=(
-            "ipc, gloo and nccl: weights gathered and sent at a time. With gloo and nccl the learner's first rank and"
-            " every worker of an engine hold two such buffers; with ipc every learner rank keeps two, or as much as"
-            " the weights need"
+            "Weights that are gathered and sent at a time by ipc, gloo and nccl. With gloo and nccl the learner's first"
+            " rank and every worker of an engine hold two such buffers; with ipc every learner rank keeps two, or as"
+            " much as the weights need."
         ),
+        unit="MiB",
     )
-    sync_delta: bool = Field(
+    sync_delta: bool = setting(
         False,
         description=(
-            "a push holds only the weights that changed since the last one, exactly; for bf16 and engines on several"
-            " nodes: some 1/20 of the bytes. Learner rank 0 and every node of"
-            " engines keep a copy of the weights in memory"
+            "Push only the weights that changed since the last push, exactly: for bf16 and engines on several nodes,"
+            " about 1/20 of the bytes. Learner rank 0 and every node with engines keep a copy of the weights in memory."
         ),
     )
-    canary_tolerance: float | None = Field(
+    canary_tolerance: float | None = setting(
         None,
         gt=0,
         description=(
-            "largest mean of |log-prob difference| / (1 - p) of engine and learner accepted after a push, over the"
-            " uncertain tokens of the canary; default: 1e-4 in fp32, else twice the median of the last accepted pushes"
+            "Largest mean of |log-prob difference| / (1 - p) between engine and learner that is accepted after a push,"
+            " over the uncertain tokens of the canary. Unset: 1e-4 in fp32, else twice the median of the last accepted"
+            " pushes."
         ),
+        unit="nats",
     )
-    canary_ceiling: float = Field(
+    canary_ceiling: float = setting(
         0.5,
         gt=0,
         description=(
-            "the default of vllm.canary_tolerance never exceeds it, no single token's log-prob may differ by ten times"
-            " as many nats, and engine and learner whose mean differs by more at the start do not have the same model"
+            "Upper limit of the default of vllm.canary_tolerance. No single token's log-prob may differ by ten times as"
+            " much. If engine and learner differ by more on average at the start, they do not have the same model."
         ),
+        unit="nats",
     )
-    engine_args: Annotated[dict[str, Option], AfterValidator(checked)] = Field(
+    engine_args: Annotated[dict[str, Option], AfterValidator(checked)] = setting(
         default_factory=dict,
         description=(
-            "more of vLLM's engine arguments by their names, e.g. pipeline_parallel_size, max_num_batched_tokens,"
-            " kv_cache_dtype, hf_overrides; refused: what has a setting of its own, and what versions, log-probs or"
-            " pushes depend on"
+            "More of vLLM's engine arguments by their names, e.g. pipeline_parallel_size, max_num_batched_tokens,"
+            " kv_cache_dtype, hf_overrides. Refused: arguments with a setting of their own, and those on which"
+            " versions, log-probs or pushes depend."
         ),
+        active_when=WITH_VLLM,
     )
 
     @property
     def world_size(self) -> int:
         """GPUs of one engine."""
         return self.tensor_parallel_size * pipeline_stages(self.engine_args)
+
+
+@rule("rollout.n_samples_per_prompt")
+def samples_divide_over_the_ranks(c: Config) -> Iterator[str]:
+    prompts = c.rollout.batch_size
+    per_prompt = c.rollout.n_samples_per_prompt
+    if prompts * per_prompt % c.shards:
+        yield (
+            f"{prompts} prompts * {per_prompt} samples = {prompts * per_prompt} trajectories do not divide over"
+            f" {c.shards} learner ranks. Change rollout.batch_size or actor.num_gpus_per_node."
+        )
+
+
+@rule("rollout.min_valid")
+def a_group_can_be_valid(c: Config) -> Iterator[str]:
+    if c.rollout.n_samples_per_prompt < c.rollout.min_valid:
+        yield (
+            f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt ="
+            f" {c.rollout.n_samples_per_prompt}: every group would fail. Lower min_valid."
+        )
+
+
+@rule("rollout.early_stop")
+def early_stop_knows_the_rewards(c: Config) -> Iterator[str]:
+    if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
+        yield (
+            "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may"
+            " give any score. Switch it off."
+        )
+
+
+@rule("rollout.top_p")
+def external_agents_sample_from_all_tokens(c: Config) -> Iterator[str]:
+    rollout = c.rollout
+    if rollout.agent == "external" and (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):
+        yield (
+            f"rollout.top_p = {rollout.top_p:g}, rollout.top_k = {rollout.top_k}, rollout.min_p = {rollout.min_p:g}"
+            " with rollout.agent = 'external': programs that talk to the model sample from all tokens."
+            " Leave the three unset; rollout.temperature is free."
+        )
+
+
+@rule("rollout.vllm_generate_batch_size")
+def sync_samples_one_batch(c: Config) -> Iterator[str]:
+    at_a_time = c.rollout.vllm_generate_batch_size
+    if at_a_time is not None and at_a_time > c.rollout.batch_size and c.pipeline.mode == "sync":
+        yield (
+            f"rollout.vllm_generate_batch_size = {at_a_time} is more than rollout.batch_size ="
+            f" {c.rollout.batch_size}, and pipeline.mode = 'sync' samples one batch at a time. Lower it, or use"
+            " --pipeline.mode pipeline."
+        )
+
+
+@rule("rollout.routing_replay")
+def routing_replay_gets_the_experts_of_tokens(c: Config) -> Iterator[str]:
+    if not c.rollout.routing_replay:
+        return
+    if c.rollout.engine != "vllm":
+        yield (
+            f"rollout.routing_replay needs rollout.engine = 'vllm'; '{c.rollout.engine}' does not report the experts of"
+            " a token. Change one of them."
+        )
+    if c.by_agent:
+        yield (
+            "rollout.routing_replay does not work with agents (rollout.agent = 'external', train.agent_func_path):"
+            " their requests come back without the experts of the tokens. Set rollout.routing_replay to false."
+        )
+    stages = pipeline_stages(c.vllm.engine_args)
+    if stages > 1:
+        yield (
+            f"rollout.routing_replay does not work with vllm.engine_args.pipeline_parallel_size = {stages}: vLLM"
+            " reports the experts of one stage only. Use vllm.tensor_parallel_size."
+        )
+
+
+@rule("vllm.sync_delta")
+def delta_continues_files(c: Config) -> Iterator[str]:
+    if c.vllm.sync_delta and c.push_backend != "file":
+        yield (
+            f"vllm.sync_delta continues files, and vllm.sync_backend = '{c.push_backend}' writes none."
+            " Leave one of them out."
+        )
+
+
+@rule("vllm.sync_backend")
+def ipc_needs_a_shared_gpu(c: Config) -> Iterator[str]:
+    if c.vllm.sync_backend == "ipc" and not c.train.share_gpus:
+        yield (
+            "vllm.sync_backend = 'ipc' maps the learner's memory into an engine that is on the same GPU at the same"
+            " time, which only train.share_gpus allows. Set that, or use 'nccl' or 'file'."
+        )

@@ -10,20 +10,22 @@ if TYPE_CHECKING:
 
 
 def violations(c: Config) -> Iterator[str]:
-    size, ranks = c.ds.ring_attn_size, c.actor.world_size
+    """Yield what does not work with ranks that share their sequences."""
+    size = c.ds.ring_attn_size
+    ranks = c.actor.world_size
     if size == 1:
         return
-    said = f"ds.ring_attn_size = {size}"
+    shared = f"ds.ring_attn_size = {size}"
     if ranks % size:
         yield (
-            f"{said} does not divide the {ranks} learner ranks."
+            f"{shared} does not divide the {ranks} learner ranks."
             " Use a divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
         )
     if not c.ds.packing_samples:
-        yield f"{said} cuts packed rows, and ds.packing_samples is off. Switch that on."
+        yield f"{shared} cuts packed rows, and ds.packing_samples is off. Switch that on."
     if c.ds.attn_implementation != "sdpa":
         yield (
-            f"{said} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}."
+            f"{shared} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}."
             " Use sdpa, or ring_attn_size 1."
         )
     untested = {
@@ -34,19 +36,19 @@ def violations(c: Config) -> Iterator[str]:
         "actor.aux_loss_coef, which": c.actor.aux_loss_coef > 0,
         "actor.gradient_checkpointing_reentrant, which": c.actor.gradient_checkpointing_reentrant,
     }
-    for what, asked in untested.items():
-        if asked:
-            yield f"{said} with {what} has not been tested on shared sequences. Leave one of them out."
+    for feature, is_used in untested.items():
+        if is_used:
+            yield f"{shared} with {feature} has not been tested on shared sequences. Leave one of them out."
 
 
 def heads_fault(size: int, heads: int, kv_heads: int) -> str | None:
-    """Why a model's attention heads cannot be shared by `size` ranks; None where they can."""
-    wrong = " and ".join(
+    """Return why `size` ranks cannot share a model's attention heads; None if they can."""
+    undivided = " and ".join(
         f"{n} {name}" for n, name in ((heads, "attention heads"), (kv_heads, "key-value heads")) if n % size
     )
-    if not wrong:
+    if not undivided:
         return None
     return (
-        f"ds.ring_attn_size = {size} does not divide the model's {wrong}: every rank attends with its share of them."
-        " Use a divisor of both, or 1."
+        f"ds.ring_attn_size = {size} does not divide the model's {undivided}: every rank attends with its share of"
+        " them. Use a divisor of both, or 1."
     )

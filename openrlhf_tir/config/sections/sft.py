@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
+from ..setting import setting
 from .base import Section
 
 
@@ -13,79 +14,96 @@ class Sft(Section):
     """`openrlhf-tir sft`, which takes its model, ranks, seed, micro batches, checkpoints and loggers from the other
     sections."""
 
-    dataset: str | list[str] = Field(
+    FINE_TUNING: ClassVar[bool] = True
+
+    dataset: str | list[str] = setting(
         "",
         description=(
-            "rows to learn from: JSONL or parquet file, a directory of them, or a name for datasets.load_dataset;"
-            " several, separated by commas"
+            "Rows to learn from: JSONL or parquet file, directory of such files, or name for datasets.load_dataset."
+            " Several are separated by commas."
         ),
+        names="input_files",
     )
-    dataset_split: str = "train"
-    eval_dataset: str = Field("", description="held-out rows, whose loss is measured; unset: none")
-    eval_split: str = "test"
-    eval_steps: int = Field(
-        -1, ge=-1, description="measure it every so many updates; -1: before the first and after the last only"
+    dataset_split: str = setting("train", description="Split of a data set that is loaded by name.")
+    eval_dataset: str = setting(
+        "", description="Held-out rows whose loss is measured. Unset: none.", names="input_files"
     )
-    max_samples: int = Field(100_000_000, ge=1, description="rows that are read, of each data set")
-    input_key: str | None = Field(
+    eval_split: str = setting("test", description="Split of sft.eval_dataset if it is loaded by name.")
+    eval_steps: int = setting(
+        -1,
+        ge=-1,
+        description="Measure the loss every so many updates. -1: only before the first and after the last.",
+        unit="updates",
+    )
+    max_samples: int = setting(100_000_000, ge=1, description="Rows to read of each data set.", unit="rows")
+    input_key: str | None = setting(
+        None,
+        description="Column of the messages or of the prompt's text. Unset: 'messages', 'prompt' or 'text'.",
+    )
+    output_key: str | None = setting(
+        None,
+        description="Column of the response to a prompt. Unset: 'segments' or 'response' if the input is 'prompt'.",
+    )
+    multiturn: bool = setting(True, description="Learn every message of the assistant. False: only the last one.")
+    input_template: str | None = setting(
         None,
         description=(
-            "column of the messages, or of the prompt's text; unset: by the columns, 'messages', 'prompt' or 'text'"
+            "For prompts that are text: text with {} in place of the prompt, or the name of a template, as"
+            " data.input_template."
         ),
     )
-    output_key: str | None = Field(
-        None,
-        description=(
-            "column of the response behind a prompt; unset: 'segments' or 'response' where the input is 'prompt'"
-        ),
+    apply_chat_template: bool = setting(
+        False,
+        description="Render prompt and response as a chat of two messages, in the tokenizer's own template.",
     )
-    multiturn: bool = Field(True, description="every message of the assistant is learned; False: the last one only")
-    input_template: str | None = Field(
-        None,
-        description=(
-            "of prompts that are text: text with {} where it goes, or a template's name, as data.input_template"
-        ),
-    )
-    apply_chat_template: bool = Field(
-        False, description="rows of prompt and response are a chat of two messages, in the tokenizer's own template"
-    )
-    append_eos: bool = Field(
+    append_eos: bool = setting(
         True,
         description=(
-            "an end token behind a response or a text, which is learned; messages and kept trajectories have their own"
+            "Learn an end token behind a response or a text. Messages and kept trajectories have their own end."
         ),
     )
-    mask_blocks: list[str] = Field(
+    mask_blocks: list[str] = setting(
         ["<interpreter>...</interpreter>"],
         description=(
-            "blocks 'BEGIN...END' inside of what the assistant says that a tool wrote:"
-            " they are read and not learned, with the white space around them"
+            "Blocks 'BEGIN...END' inside the assistant's text that a tool wrote: they are read and not learned,"
+            " including the white space around them."
         ),
     )
-    max_len: int = Field(4096, ge=2, description="tokens of a row; longer ones are left out and counted")
-    batch_size: int = Field(128, ge=1, description="rows of an update")
-    max_epochs: int = Field(2, ge=1, description="passes over the rows")
-    max_steps: int | None = Field(None, ge=1, description="end after so many updates, if that is earlier")
-    learning_rate: float = Field(
-        5e-6, gt=0, description="Adam step size at the end of warm-up; betas, weight decay and clipping are the actor's"
+    max_len: int = setting(
+        4096, ge=2, description="Length of a row. Longer rows are left out and counted.", unit="tokens"
     )
-    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        "cosine", description="shape after warm-up, over all updates"
+    batch_size: int = setting(128, ge=1, description="Rows of an update.", unit="rows")
+    max_epochs: int = setting(2, ge=1, description="Passes over the rows.")
+    max_steps: int | None = setting(
+        None, ge=1, description="End after this many updates, if that is earlier.", unit="updates"
     )
-    lr_warmup_ratio: float = Field(0.03, ge=0, lt=1)
-    min_lr_ratio: float = Field(
-        0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine"
+    learning_rate: float = setting(
+        5e-6,
+        gt=0,
+        description="Adam step size at the end of warm-up. Betas, weight decay and clipping are the actor's.",
+    )
+    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = setting(
+        "cosine", description="Shape of the learning rate after warm-up, over all updates."
+    )
+    lr_warmup_ratio: float = setting(
+        0.03, ge=0, lt=1, description="Share of the updates in which the learning rate rises to its value."
+    )
+    min_lr_ratio: float = setting(
+        0.1,
+        ge=0,
+        le=1,
+        description="Final learning rate divided by learning_rate, for linear and cosine.",
     )
 
     @property
     def datasets(self) -> list[str]:
         """The data sets of sft.dataset."""
-        given = self.dataset.split(",") if isinstance(self.dataset, str) else self.dataset
-        return [name.strip() for name in given if name.strip()]
+        names = self.dataset.split(",") if isinstance(self.dataset, str) else self.dataset
+        return [name.strip() for name in names if name.strip()]
 
     @field_validator("mask_blocks", mode="after")
     @classmethod
-    def _two_ends(cls, blocks: list[str]) -> list[str]:
+    def _blocks_have_two_ends(cls, blocks: list[str]) -> list[str]:
         for block in blocks:
             begin, _, end = block.partition("...")
             if not begin.strip() or not end.strip():

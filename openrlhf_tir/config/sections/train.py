@@ -1,203 +1,346 @@
-"""The training loop's own numbers."""
+"""The training loop."""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from pydantic import model_validator
+
+from ..setting import ALLOWED, Condition, refused, rule, setting
+from . import colocation
 from .base import Section
+
+if TYPE_CHECKING:
+    from ..schema import Config
+
+TRAINED_TOKENS = refused("which tokens are trained at which update follows from it")
 
 
 class Train(Section):
-    max_steps: int = Field(
+    """The training loop, its restarts and its end."""
+
+    max_steps: int = setting(
         400,
         ge=1,
-        description="learner updates; eval.steps, ckpt.save_steps and the learning rate's schedule count them too",
+        description="Learner updates. eval.steps, ckpt.save_steps and the learning rate's schedule count them too.",
+        unit="updates",
     )
-    num_episodes: int = Field(1, ge=1, description="passes over the prompts; the run ends at max_steps or here")
-    batch_size: int | None = Field(
+    num_episodes: int = setting(
+        1,
+        ge=1,
+        description="Passes over the prompts. The run ends at max_steps or here, whichever is first.",
+        unit="passes",
+        openrlhf=True,
+    )
+    batch_size: int | None = setting(
         None,
         ge=1,
         description=(
-            "samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch; fewer: the"
-            " batch is cut at random into mini-batches of so many, one update each,"
-            " with advantages and pi_old of the whole batch"
+            "Samples per update. Unset, or rollout.batch_size * n_samples_per_prompt: one update per batch. Fewer: the"
+            " batch is cut at random into mini-batches of this size, one update each, with advantages and pi_old of the"
+            " whole batch."
         ),
+        unit="samples",
+        openrlhf=True,
     )
-    max_epochs: int = Field(
+    max_epochs: int = setting(
         1,
         ge=1,
-        description=(
-            "how often a batch is trained, its mini-batches cut anew each time; each pass makes as many updates"
-        ),
+        description="Passes over each batch, its mini-batches cut anew each time. Each pass makes as many updates.",
+        openrlhf=True,
     )
-    micro_batch_size: int = Field(
+    micro_batch_size: int = setting(
         8,
         ge=1,
         description=(
-            "sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient"
+            "Sequences per forward pass; not used with ds.packing_samples. Changes speed and memory, not the gradient."
         ),
+        unit="sequences",
+        resume=ALLOWED,
+        openrlhf=True,
+        fine_tuning=True,
     )
-    max_tokens_per_gpu: int = Field(
-        16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory"
+    max_tokens_per_gpu: int = setting(
+        16192,
+        ge=1,
+        description="Tokens per forward pass, with padding unless ds.packing_samples. This bounds the memory.",
+        unit="tokens",
+        resume=ALLOWED,
+        openrlhf=True,
+        fine_tuning=True,
     )
-    enable_ema: bool = Field(
+    enable_ema: bool = setting(
         False,
         description=(
-            "keep an exponential moving average of the policy's weights, in fp32 in host memory;"
-            " in checkpoints, and exported to <output_dir>_ema"
+            "Keep an exponential moving average of the policy's weights, in fp32 in host memory. It is in checkpoints"
+            " and is exported to <output_dir>_ema."
         ),
+        openrlhf=True,
+        fine_tuning=True,
     )
-    ema_beta: float = Field(
-        0.992, gt=0, lt=1, description="after each update: average = ema_beta * average + (1 - ema_beta) * weights"
+    ema_beta: float = setting(
+        0.992,
+        gt=0,
+        lt=1,
+        description="After each update: average = ema_beta * average + (1 - ema_beta) * weights.",
+        active_when=Condition("with train.enable_ema", lambda c: c.train.enable_ema),
+        openrlhf=True,
+        fine_tuning=True,
     )
-    seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
-    full_determinism_enable: bool = Field(
+    seed: int = setting(
+        42,
+        ge=0,
+        lt=2**32,
+        description="Seed of everything that is drawn at random, 32 bits.",
+        resume=refused("the order of the prompts comes from it"),
+        openrlhf=True,
+        fine_tuning=True,
+    )
+    full_determinism_enable: bool = setting(
         False,
         description=(
-            "the learner uses deterministic kernels only (slower; an operation that has none is refused when it runs),"
-            " and every request is seeded as by rollout.per_request_seeds"
+            "Use deterministic kernels only in the learner, which is slower, and refuse an operation that has none when"
+            " it runs. Every request is seeded as by rollout.per_request_seeds."
         ),
+        openrlhf=True,
+        fine_tuning=True,
     )
-    resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint; refused where there is none")
-    resume_from: str = Field(
+    resume: bool = setting(
+        False,
+        description="Go on from the latest checkpoint in ckpt.path. Refused if there is none.",
+        resume=ALLOWED,
+        fine_tuning=True,
+    )
+    resume_from: str = setting(
         "latest",
         description=(
-            "with train.resume: which checkpoint, 'latest', a name like step_000020 (what came after it is trained"
-            " again), or 'newest_whole': the latest that is not damaged"
+            "Checkpoint to resume from: 'latest', a name like step_000020 (what came after it is trained again), or"
+            " 'newest_whole', the latest that is not damaged."
         ),
+        active_when=Condition("with train.resume", lambda c: c.train.resume),
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    new_ledger: bool = Field(
+    new_ledger: bool = setting(
         False,
         description=(
-            "with train.resume: go on though the ledger is lost or damaged; it is set aside, the new one begins with"
-            " what was open at the checkpoint"
+            "Resume although the ledger is lost or damaged: it is set aside, and a new one begins with what was open at"
+            " the checkpoint."
         ),
+        active_when=Condition("with train.resume", lambda c: c.train.resume),
+        resume=ALLOWED,
     )
-    resume_or_start: bool = Field(
+    resume_or_start: bool = setting(
         False,
         description=(
-            "as train.resume, but start anew, and say so, where no checkpoint was committed yet;"
-            " for job scripts that are run again"
+            "Resume if a checkpoint was committed, else start anew and report that. For job scripts that are run again."
         ),
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    overwrite: bool = Field(
+    overwrite: bool = setting(
         False,
         description=(
-            "start anew in a run_dir that holds an earlier run's checkpoints or model; they are deleted. Counts on the"
-            " command line only: a recipe cannot delete"
+            "Start anew in a run_dir that holds an earlier run's checkpoints or model, and delete these. Only counts on"
+            " the command line: a recipe cannot delete."
         ),
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    max_restarts: int = Field(
+    max_restarts: int = setting(
         0,
         ge=0,
         description=(
-            "how often in a row a died controller is started again, with --train.resume;"
-            " counted from 0 again after each new checkpoint"
+            "Restarts in a row of a controller that died, with --train.resume. Each new checkpoint resets the count."
         ),
+        resume=ALLOWED,
     )
-    start_wait_s: float = Field(
+    start_wait_s: float = setting(
         0.0,
         ge=0,
         description=(
-            "how long a start waits for what is not there yet: environment servers, room in the cluster, the run"
-            " directory's lock; 0: refuse"
+            "How long a start waits for what is not there yet: environment servers, room in the cluster, the run"
+            " directory's lock. 0: it does not wait."
         ),
+        unit="seconds",
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    restart_wait_s: float = Field(
-        900.0, ge=0, description="train.start_wait_s of the restarts by the launcher: what died may come back with us"
+    restart_wait_s: float = setting(
+        900.0,
+        ge=0,
+        description="train.start_wait_s of restarts by the launcher: what died with the run may be coming back too.",
+        unit="seconds",
+        resume=ALLOWED,
     )
-    max_learner_restarts: int = Field(
+    max_learner_restarts: int = setting(
         3,
         ge=0,
         description=(
-            "how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
+            "Times that dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay"
+            " up."
         ),
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    colocate_all: bool = Field(
+    colocate_all: bool = setting(
         False,
         description=(
-            "learner rank i and engine i share a GPU, in pipeline.mode = 'sync': engines sleep while the learner"
-            " trains, its optimiser and gradients are in host memory while they sample (docs/scaling.md)."
-            " Never run on a GPU yet"
+            "Share each GPU between learner rank i and engine i in turns, in pipeline.mode = 'sync': engines sleep"
+            " while the learner trains, and its optimiser and gradients are in host memory while they sample"
+            " (docs/scaling.md). Never run on a GPU yet."
         ),
+        resume=refused("the optimiser's state was saved as torch's AdamW, or with it as DeepSpeed's"),
+        openrlhf=True,
     )
-    share_gpus: bool = Field(
+    share_gpus: bool = setting(
         False,
         description=(
-            "learner rank i and engine i hold memory of one GPU at the same time, in every pipeline.mode; the engine's"
-            " KV cache then has a fixed size, vllm.kv_cache_mib (docs/scaling.md)"
+            "Hold learner rank i and engine i in the memory of one GPU at the same time, in every pipeline.mode. The"
+            " engine's KV cache then has a fixed size, vllm.kv_cache_mib (docs/scaling.md)."
         ),
+        resume=ALLOWED,
     )
-    agent_func_path: str | None = Field(
+    agent_func_path: str | None = setting(
         None,
         description=(
-            "OpenRLHF's agent file, a Python file with an AgentExecutor: it writes the responses, in processes of its"
-            " own, in place of environment and turn protocol (docs/openrlhf_files.md)"
+            "OpenRLHF's agent file: a Python file with an AgentExecutor, which writes the responses in processes of its"
+            " own, in place of environment and turn protocol (docs/openrlhf_files.md)."
         ),
+        openrlhf=True,
+        names="user_code",
     )
-    env_mask: bool = Field(
-        True, description="False trains on tool output as well (the seed work's 'world model' phase)"
+    env_mask: bool = setting(
+        True,
+        description="Mask tool output. False trains on it as well (the seed work's 'world model' phase).",
+        resume=TRAINED_TOKENS,
     )
-    env_mask_from: int = Field(
+    env_mask_from: int = setting(
         0,
         ge=0,
-        description=(
-            "with env_mask: tool output is trained until so many updates are made, and masked from then on;"
-            " a resume refuses another number"
-        ),
+        description="Train on tool output until this many updates are made, and mask it from then on.",
+        unit="updates",
+        active_when=Condition("with train.env_mask", lambda c: c.train.env_mask),
+        resume=TRAINED_TOKENS,
     )
-    env_coef: float = Field(
+    env_coef: float = setting(
         1.0,
         gt=0,
-        description=(
-            "weight of a token of tool output where it is trained, in the loss and in what the loss is a mean over"
+        description="Weight of a token of tool output in the loss and in the mean that the loss is.",
+        active_when=Condition(
+            "while tool output is trained (train.env_mask = false, or train.env_mask_from)",
+            lambda c: not c.train.env_mask or c.train.env_mask_from > 0,
         ),
     )
-    max_reissues: int = Field(
-        5, ge=0, description="how often a group is issued again after its actor or environment failed"
+    max_reissues: int = setting(
+        5, ge=0, description="Times that a group is issued again after its actor or environment failed."
     )
-    max_unused_batches: int = Field(
+    max_unused_batches: int = setting(
         8,
         ge=0,
         description=(
-            "so many batches of groups in a row (at least 256 groups) all dropped or failed:"
-            " say why, show one, and stop; 0: never"
+            "Stop the run, with a reason and an example, if this many batches of groups in a row (at least 256 groups)"
+            " are all dropped or failed. 0: never."
         ),
+        unit="batches",
     )
-    max_user_code_failures: int | None = Field(
+    max_user_code_failures: int | None = setting(
         None,
         ge=1,
         description=(
-            "end the run once so many groups have failed by an error in user code (reward, filter, protocol,"
+            "End the run once this many groups have failed by an error in user code (reward, filter, protocol,"
             " environment class, agent file) since the first update; until then the first one ends it. Unset: only"
-            " reward.max_failed_groups in a row"
+            " reward.max_failed_groups in a row do."
         ),
+        unit="groups",
     )
-    max_nonfinite_steps: int = Field(
+    max_nonfinite_steps: int = setting(
         3,
         ge=1,
-        description="so many steps in a row whose gradient is not finite end the run; one alone is left out, and said",
+        description=(
+            "End the run after this many steps in a row whose gradient is not finite. A single one is skipped and"
+            " reported."
+        ),
+        unit="steps",
+        fine_tuning=True,
     )
-    stop_grace_s: float = Field(
+    stop_grace_s: float = setting(
         20.0,
         gt=0,
         description=(
-            "after SIGTERM or Ctrl-C: how long the running step and a checkpoint may"
-            " take (Slurm and Kubernetes kill after 30 s)"
+            "How long the running step and a checkpoint may take after SIGTERM or Ctrl-C. Slurm and Kubernetes kill"
+            " after 30 s."
         ),
+        unit="seconds",
+        resume=ALLOWED,
+        fine_tuning=True,
     )
-    save_before_s: float | None = Field(
+    save_before_s: float | None = setting(
         None,
         gt=0,
         description=(
-            "time limit of the job, in seconds from its start:"
-            " stop in good order train.stop_grace_s and 10 s before; unset: none"
+            "Time limit of the job, from its start: stop in good order train.stop_grace_s and 10 s before it. Unset: no"
+            " limit."
         ),
+        unit="seconds",
+        resume=ALLOWED,
+        fine_tuning=True,
     )
 
     @model_validator(mode="after")
-    def _resumes(self) -> Train:
-        """A job script that is run again says it once."""
+    def _resume_or_start_resumes(self) -> Train:
+        """A job script that is run again sets one of the two."""
         if self.resume_or_start:
             self.__dict__["resume"] = True
         return self
+
+
+@rule("train.batch_size")
+def updates_share_a_batch(c: Config) -> Iterator[str]:
+    prompts = c.rollout.batch_size
+    per_prompt = c.rollout.n_samples_per_prompt
+    samples = prompts * per_prompt
+    size = c.train.batch_size
+    per_batch = c.updates_per_batch
+    steps = c.train.max_steps
+    if size is not None and (samples % size or size < c.shards):
+        reason = (
+            f"less than the {c.shards} learner ranks that share an update"
+            if size < c.shards
+            else "not a divisor of the samples of a batch"
+        )
+        yield (
+            f"train.batch_size = {size} is {reason}; rollout.batch_size * rollout.n_samples_per_prompt = {prompts} *"
+            f" {per_prompt} = {samples}. Leave it unset for one update per batch, or use another divisor of that."
+        )
+    elif steps % per_batch:
+        whole_batches = [n * per_batch for n in (steps // per_batch, steps // per_batch + 1) if n]
+        yield (
+            f"train.max_steps = {steps} updates end in the middle of a batch, of which each makes {per_batch}"
+            f" ({c.updates_per_batch_in_words}). Use {' or '.join(map(str, whole_batches))}."
+        )
+
+
+rule("train.colocate_all")(colocation.turns_violations)
+rule("train.share_gpus")(colocation.sharing_violations)
+
+
+@rule("train.agent_func_path")
+def one_agent_writes_the_responses(c: Config) -> Iterator[str]:
+    if c.train.agent_func_path and c.rollout.agent == "external":
+        yield (
+            f"train.agent_func_path = {c.train.agent_func_path!r} writes the responses itself, and with rollout.agent ="
+            " 'external' programs from outside do. Leave one of them out."
+        )
+
+
+@rule("train.save_before_s")
+def run_has_time_before_its_limit(c: Config) -> Iterator[str]:
+    limit = c.train.save_before_s
+    grace = c.train.stop_grace_s
+    if limit is not None and limit <= grace:
+        yield (
+            f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop"
+            " before it begins. Raise the first."
+        )

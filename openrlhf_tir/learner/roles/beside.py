@@ -25,7 +25,6 @@ from ...algorithms.advantages import Estimator
 from ...algorithms.aggregate import GlobalCounts
 from ...algorithms.gae import gae
 from ...config import Config
-from ...config.effects.rows import GROUP_ESTIMATORS
 from ..openrlhf_adapter import PolicyModel, ZeroStrategy
 from ..packing import Row
 from ..passes import MicroBatchRunner
@@ -46,6 +45,7 @@ class AuxiliaryModels:
     def __init__(self, cfg: Config, strategy: ZeroStrategy, estimator: Estimator) -> None:
         kl = cfg.algo.kl
         self.cfg = cfg
+        self.estimator = estimator
         self.reference = Reference(cfg, strategy) if cfg.needs_reference else None
         self.critic = Critic(cfg, strategy) if estimator.critic else None
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
@@ -108,8 +108,7 @@ class AuxiliaryModels:
         policy_log_probs = _responses(samples, log_probs(policy, runner, rows))
         # Estimators that compare whole trajectories do not discount, so their penalties are not discounted either
         # (OpenRLHF sets gamma to 1 for them).
-        advantage = self.cfg.algo.advantage
-        gamma = 1.0 if advantage.estimator in GROUP_ESTIMATORS else advantage.gamma
+        gamma = self.cfg.algo.advantage.gamma if self.estimator.discounts else 1.0
         total = 0.0
         tokens = 0
         penalized = []

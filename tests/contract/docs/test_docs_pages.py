@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from openrlhf_tir.config import fidelity
+from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.reference import markdown
-from openrlhf_tir.config.settings import known_keys
 
 from .docs_blocks import DOCS, PAGES, REPO
 

@@ -162,7 +162,16 @@ def test_our_weights_are_those_inside_openrlhfs_policy_loss(data, settings):
     mask, old, mu, adv = data["mask"], data["old"], data["mu"], data["adv"]
     mask[:, 0] = 1  # OpenRLHF divides by a row's tokens
     theirs, _, _, _, share = policy_loss(cfg)(data["log_pi"], old, adv, action_mask=mask, rollout_log_probs=mu)
-    weights, outside = is_weights(old, mu, mask, cfg.algo.advantage)
+    advantage = cfg.algo.advantage
+    weights, outside = is_weights(
+        old,
+        mu,
+        mask,
+        level=advantage.is_correction_level,
+        mode=advantage.is_correction_mode,
+        gating=advantage.is_correction_gating,
+        threshold=advantage.is_correction_threshold,
+    )
     ratio = (data["log_pi"] - old).exp()
     plain = -torch.minimum(ratio * adv, ratio.clamp(0.8, 1.28) * adv)
     assert aggregate_loss(weights * plain, mask).item() == pytest.approx(theirs.item(), abs=1e-7)

@@ -206,9 +206,13 @@ def test_every_variant_of_ours_is_the_recipe_with_what_it_says():
         )
 
     recipe, one, on_policy, dr_grpo = map(of, ("ours", "ours_one_rank", "ours_on_policy", "ours_dr_grpo"))
-    assert (recipe.actor.world_size, recipe.pipeline.S) == (2, 1)
+    assert (recipe.actor.world_size, recipe.pipeline.requested_staleness) == (2, 1)
     assert {c.actor.world_size for c in (one, on_policy, dr_grpo)} == {1}
-    assert (on_policy.pipeline.mode, on_policy.pipeline.S, one.pipeline.S) == ("sync", 0, 1)
+    assert (on_policy.pipeline.mode, on_policy.pipeline.requested_staleness, one.pipeline.requested_staleness) == (
+        "sync",
+        0,
+        1,
+    )
     assert dr_grpo.algo.advantage.estimator == "dr_grpo"
 
 

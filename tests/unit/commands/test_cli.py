@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from openrlhf_tir.cli import COMMANDS, build_parser, main
-from openrlhf_tir.config.settings import known_keys
+from openrlhf_tir.config.catalog import known_keys
 
 
 def shown(capsys, *argv: str) -> dict:

@@ -1,16 +1,34 @@
-"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing outside is silent."""
+"""What may differ between a checkpoint and the run that resumes from it: declared at each setting, and never silent."""
+
+import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.config.changes import FREE, REFUSE, changes, dumped, flat
+from openrlhf_tir.config.catalog import settings_with
+from openrlhf_tir.config.changes import changes, dumped, policy_of
 
 
-def test_every_entry_of_the_table_is_a_field_or_a_section():
-    fields = set(flat(Config().model_dump(mode="json")))
-    fields |= {name.replace("envs.one.", "envs.*.") for name in flat(Config(envs={"one": {}}).model_dump(mode="json"))}
-    sections = set(Config.model_fields)
-    assert set(REFUSE) <= fields
-    assert set(FREE) <= fields | sections
-    assert not set(REFUSE) & set(FREE)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("train.seed", "refused"),
+        ("envs.calc.share", "refused"),
+        ("actor.optim", "refused"),
+        ("timeouts.push_s", "allowed"),  # by its section
+        ("logger.wandb.project", "allowed"),  # by its section
+        ("envs.calc.url", "allowed"),
+        ("envs.calc.max_calls", "reported"),
+        ("actor.learning_rate", "reported"),
+        ("reward.weights.env", "reported"),  # an entry of a table
+        ("rollout.former", "reported"),  # of a setting that is gone
+    ],
+)
+def test_a_setting_has_its_own_policy_or_that_of_its_section(name, policy):
+    assert policy_of(name).policy == policy
+
+
+def test_every_refusal_has_a_reason_and_nothing_else_has_one():
+    for setting in settings_with(["calc"]):
+        assert bool(setting.resume.reason) == (setting.resume.policy == "refused"), setting.name
 
 
 def test_each_policy_shows_on_one_field():

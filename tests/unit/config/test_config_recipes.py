@@ -66,12 +66,14 @@ def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_a
     own, sync, drain = (
         load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain")
     )
-    assert (own.S, own.depth, own.push_every) == (2, 200, 2)
-    assert (sync.S, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
-    assert drain.S == 1
-    assert load(recipe, {"pipeline.mode": "pipeline_drain", "pipeline.max_staleness": 3}).pipeline.S == 3
+    assert (own.requested_staleness, own.depth, own.push_every) == (2, 200, 2)
+    assert (sync.requested_staleness, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
+    assert drain.requested_staleness == 1
+    assert (
+        load(recipe, {"pipeline.mode": "pipeline_drain", "pipeline.max_staleness": 3}).pipeline.requested_staleness == 3
+    )
     for shipped in RECIPES.glob("*.toml"):
-        assert load(shipped.stem, {"pipeline.mode": "sync"}).pipeline.S == 0
+        assert load(shipped.stem, {"pipeline.mode": "sync"}).pipeline.requested_staleness == 0
 
 
 def test_a_section_written_as_a_value_is_refused(tmp_path):
@@ -160,4 +162,8 @@ def test_the_zerotir_recipe_has_the_papers_values():
         0.0,
         "reinforce_baseline",
     )
-    assert (cfg.pipeline.S, cfg.pipeline.drain, (cfg.pipeline.S + 1) * cfg.rollout.batch_size) == (1, True, 256)
+    assert (
+        cfg.pipeline.requested_staleness,
+        cfg.pipeline.drain,
+        (cfg.pipeline.requested_staleness + 1) * cfg.rollout.batch_size,
+    ) == (1, True, 256)

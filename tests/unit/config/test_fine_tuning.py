@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.fine_tuning import NAMES, USED, add_flags, config_of
 from openrlhf_tir.config.flags import Parser
 from openrlhf_tir.config.problems import Problems
-from openrlhf_tir.config.settings import known_keys
 from openrlhf_tir.errors import ConfigError
 
 HERE = "--actor.num_gpus_per_node 1 --sft.dataset d.jsonl"

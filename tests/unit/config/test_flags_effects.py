@@ -9,13 +9,11 @@ import pytest
 
 from openrlhf_tir.algorithms.advantages import ESTIMATORS
 from openrlhf_tir.cli import COMMANDS, main
-from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED, ONE_ENVIRONMENT
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.catalog import all_settings
 from openrlhf_tir.config.openrlhf_flags import RULES, translate
 from openrlhf_tir.config.openrlhf_renamed import NAMES
 from openrlhf_tir.config.problems import Problems
-from openrlhf_tir.config.rules import CRITIC_FREE
-from openrlhf_tir.config.sections.early_accumulation import WHOLE_BATCH
-from openrlhf_tir.config.settings import known_keys
 from openrlhf_tir.errors import ConfigError
 
 
@@ -34,12 +32,12 @@ def mistakes(capsys, *argv: str) -> list[str]:
     [
         (
             "--actor.eps_clip 0.1 --actor.eps_clip_low_high 0.1 0.3",
-            r"--actor\.eps_clip.*--actor\.eps_clip_low_high",
+            r"--actor\.eps_clip.*actor\.eps_clip_low_high",
         ),
-        ("--actor.min_lr_ratio 0.5", r"--actor\.min_lr_ratio.*--actor\.lr_scheduler constant"),
+        ("--actor.min_lr_ratio 0.5", r"--actor\.min_lr_ratio.*actor\.lr_scheduler = 'constant'"),
         (
             "--algo.advantage.is_correction_threshold 0.1 3",
-            r"--algo\.advantage\.is_correction_level.*off",
+            r"algo\.advantage\.is_correction_level = 'off'",
         ),
         (
             "--algo.advantage.gamma 0.9",
@@ -48,108 +46,108 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--algo.advantage.no_std_norm --algo.advantage.estimator rloo", r"--algo\.advantage\.no_std_norm"),
         (
             "--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg",
-            "with --actor.policy_loss_type pg, which has no ratio to clip",
+            r"--actor\.eps_clip_low_high.*actor\.policy_loss_type = 'pg'.*ratio to clip",
         ),
         (
             "--actor.dual_clip 3 --actor.policy_loss_type cispo",
-            r"--actor\.dual_clip.*--actor\.policy_loss_type ppo.*gspo",
+            r"--actor\.dual_clip.*actor\.policy_loss_type = 'cispo'.*ppo.*gspo",
         ),
-        ("--actor.loss_agg_constant 100", r"--actor\.loss_agg_mode seq-mean-token-sum-norm"),
+        ("--actor.loss_agg_constant 100", r"actor\.loss_agg_mode = 'token-mean'.*seq-mean-token-sum-norm"),
         (
             "--train.env_mask_from 9 --train.env_mask false",
-            r"--train\.env_mask_from.*--train\.env_mask",
+            r"--train\.env_mask_from.*train\.env_mask",
         ),
         ("--train.env_coef 0.1", r"--train\.env_coef"),
         (
             "--actor.pi_old learner --actor.policy_loss_type pg",
-            r"--actor\.pi_old.*--actor\.policy_loss_type pg",
+            r"--actor\.pi_old.*actor\.policy_loss_type = 'pg'",
         ),
-        ("--actor.policy_loss_options c=3", r"--actor\.policy_loss_options.*--actor\.policy_loss"),
+        ("--actor.policy_loss_options c=3", r"--actor\.policy_loss_options.*actor\.policy_loss"),
         ("--algo.advantage.options a=1", r"--algo\.advantage\.options"),
         ("--filter.options a=1", r"--filter\.options"),
         ("--reward.options a=1", r"--reward\.options"),
-        ("--train.resume_from step_000020", r"--train\.resume_from.*--train\.resume"),
-        ("--ds.lora.alpha 32", r"--ds\.lora\.alpha.*--ds\.lora\.rank.*0"),
+        ("--train.resume_from step_000020", r"--train\.resume_from.*train\.resume"),
+        ("--ds.lora.alpha 32", r"--ds\.lora\.alpha.*ds\.lora\.rank.*0"),
         ("--critic.learning_rate 1e-5", r"--critic\.learning_rate"),
         (
             "--algo.advantage.estimator gae --critic.min_lr_ratio 0.5",
-            r"--critic\.min_lr_ratio.*--critic\.lr_scheduler constant",
+            r"--critic\.min_lr_ratio.*critic\.lr_scheduler = 'constant'",
         ),
-        ("--algo.kl.estimator k3", r"--algo\.kl\.estimator.*--algo\.kl\.init_coef.*0"),
+        ("--algo.kl.estimator k3", r"--algo\.kl\.estimator.*algo\.kl\.init_coef.*0"),
         (
             "--algo.kl.init_coef 0.1 --algo.kl.unbiased_gradient false",
-            r"--algo\.kl\.unbiased_gradient.*--algo\.kl\.use_loss",
+            r"--algo\.kl\.unbiased_gradient.*algo\.kl\.use_loss",
         ),
-        ("--reward.model_replicas 2", r"--reward\.model_replicas.*--reward\.model_name_or_path"),
+        ("--reward.model_replicas 2", r"--reward\.model_replicas.*reward\.model_name_or_path"),
         (
             "--reward.overlong_penalty_factor 2",
-            r"--reward\.overlong_penalty_factor.*--reward\.overlong_buffer_len",
+            r"--reward\.overlong_penalty_factor.*reward\.overlong_buffer_len",
         ),
-        ("--train.ema_beta 0.9", r"--train\.ema_beta.*--train\.enable_ema"),
-        ("--ds.zero_stage 2 --ds.zpg 4", r"--ds\.zpg.*--ds\.zero_stage 2"),
+        ("--train.ema_beta 0.9", r"--train\.ema_beta.*train\.enable_ema"),
+        ("--ds.zero_stage 2 --ds.zpg 4", r"--ds\.zpg.*ds\.zero_stage = 2"),
         (
             "--ds.zero_stage 2 --algo.kl.init_coef 0.1 --ref.offload",
-            r"--ref\.offload.*--ds\.zero_stage 2",
+            r"--ref\.offload.*ds\.zero_stage = 2",
         ),
-        ("--rollout.max_batch 4", r"--rollout\.max_batch.*--rollout\.max_wait_ms.*0"),
+        ("--rollout.max_batch 4", r"--rollout\.max_batch.*rollout\.max_wait_ms.*0"),
         ("--env.max_batch 4 --env.batch_wait_ms 0", r"--env\.max_batch"),
-        ("--env.workers 8 --env.url http://h:1", r"--env\.workers.*--env\.url"),
+        ("--env.workers 8 --env.url http://h:1", r"--env\.workers.*env\.url"),
         ("--reward.env_reduce max", r"--reward\.env_reduce.*'env'"),
-        ("--reward.group_options c=3", r"--reward\.group_options.*--reward\.group"),
+        ("--reward.group_options c=3", r"--reward\.group_options.*reward\.group"),
         (
             "--filter.accuracy_range 0.1 0.9 --filter.names zero_variance",
-            r"--filter\.names.*'accuracy'",
+            r"filter\.names.*'accuracy'",
         ),
-        ("--filter.names --filter.zero_variance false", r"--filter\.names.*'zero_variance'"),
+        ("--filter.names --filter.zero_variance false", r"filter\.names.*'zero_variance'"),
         (
             "--filter.max_length_gap 9 --filter.names accuracy",
-            r"--filter\.names.*'length_gap'",
+            r"filter\.names.*'length_gap'",
         ),
         (
             "--filter.max_truncated 0.5 --filter.names accuracy",
-            r"--filter\.names.*'truncated'",
+            r"filter\.names.*'truncated'",
         ),
-        ("--filter.reward_range -1 2", r"--filter\.reward_range.*--filter\.names.*'reward'"),
+        ("--filter.reward_range -1 2", r"--filter\.reward_range.*filter\.names.*'reward'"),
         (
             "--filter.max_verifier_failures 0.1",
-            r"--filter\.max_verifier_failures.*--filter\.names.*'verifiers'",
+            r"--filter\.max_verifier_failures.*filter\.names.*'verifiers'",
         ),
         (
             "--rollout.agent_idle_s 5",
-            r"--rollout\.agent_idle_s.*--rollout\.agent external.*--train\.agent_func_path",
+            r"--rollout\.agent_idle_s.*rollout\.agent = 'turns'.*train\.agent_func_path unset.*external",
         ),
-        ("--rollout.agent_workers 2", r"--rollout\.agent_workers.*--train\.agent_func_path"),
-        ("--rollout.agent_overflow cut", r"--rollout\.agent_overflow.*--rollout\.agent external"),
+        ("--rollout.agent_workers 2", r"--rollout\.agent_workers.*train\.agent_func_path"),
+        ("--rollout.agent_overflow cut", r"--rollout\.agent_overflow.*rollout\.agent = external"),
         (
             f"--train.agent_func_path {__file__} --env.url http://h:1",
-            r"--env\.url.*--train\.agent_func_path",
+            r"--env\.url.*train\.agent_func_path",
         ),
-        ("--reward.remote_timeout_s 5", r"--reward\.remote_timeout_s.*--reward\.remote_url"),
-        ("--logger.wandb.group g", r"--logger\.wandb\.group.*--logger\.wandb\.key.*--logger\.wandb\.mode"),
-        ("--eval.split dev", r"--eval\.split.*--eval\.dataset"),
-        ("--train.new_ledger", r"--train\.new_ledger.*--train\.resume"),
-        ("--actor.muon.lr 0.01", r"--actor\.muon\.lr.*--actor\.optim adam"),
+        ("--reward.remote_timeout_s 5", r"--reward\.remote_timeout_s.*reward\.remote_url"),
+        ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key.*logger\.wandb\.mode"),
+        ("--eval.split dev", r"--eval\.split.*eval\.dataset"),
+        ("--train.new_ledger", r"--train\.new_ledger.*train\.resume"),
+        ("--actor.muon.lr 0.01", r"--actor\.muon\.lr.*actor\.optim = 'adam'"),
         (
             "--algo.advantage.estimator gae --critic.muon.ns_steps 3",
-            r"--critic\.muon\.ns_steps.*--critic\.optim adam",
+            r"--critic\.muon\.ns_steps.*critic\.optim = 'adam'",
         ),
-        ("--actor.optim muon --actor.max_norm 0.5", r"--actor\.max_norm.*--actor\.optim muon"),
+        ("--actor.optim muon --actor.max_norm 0.5", r"--actor\.max_norm.*actor\.optim = 'muon'"),
         (
             "--algo.advantage.estimator gae --critic.optim muon --critic.max_norm 0.5",
-            r"--critic\.max_norm.*--critic\.optim muon",
+            r"--critic\.max_norm.*critic\.optim = 'muon'",
         ),
-        ("--actor.gradient_checkpointing_reentrant", r"--actor\.gradient_checkpointing_enable"),
-        ("--ckpt.max_mem 9 --ckpt.disable_ds", r"--ckpt\.max_mem.*--ckpt\.disable_ds"),
-        ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*--ckpt\.save_steps.*-1"),
+        ("--actor.gradient_checkpointing_reentrant", r"actor\.gradient_checkpointing_enable = False"),
+        ("--ckpt.max_mem 9 --ckpt.disable_ds", r"--ckpt\.max_mem.*ckpt\.disable_ds"),
+        ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*ckpt\.save_steps.*-1"),
         (
             "--logger.tensorboard_dir tb --no-logger.tensorboard",
-            r"--logger\.tensorboard_dir.*--logger\.tensorboard",
+            r"--logger\.tensorboard_dir.*logger\.tensorboard",
         ),
         (
             "--data.dataloader_num_workers 2",
-            r"--data\.dataloader_num_workers.*--data\.apply_chat_template",
+            r"--data\.dataloader_num_workers.*data\.apply_chat_template",
         ),
-        ("--env.code_timeout_s 3 --env.url http://h:1", r"--env\.code_timeout_s.*--env\.url"),
+        ("--env.code_timeout_s 3 --env.url http://h:1", r"--env\.code_timeout_s.*env\.url"),
         (
             "--env.code_timeout_s 3 --env.name echo",
             r"--env\.code_timeout_s.*python_tir",
@@ -158,11 +156,11 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--env.stateful --env.file env_servers.guess:GuessEnv",
             r"--env\.stateful.*python_tir",
         ),
-        ("--env.workers 8 --env.file env_servers.guess:GuessEnv", r"--env\.workers.*--env\.file"),
-        ("--eval.max_tries 5", r"--eval\.max_tries.*--eval\.dataset"),
+        ("--env.workers 8 --env.file env_servers.guess:GuessEnv", r"--env\.workers.*env\.file"),
+        ("--eval.max_tries 5", r"--eval\.max_tries.*eval\.dataset"),
         (
             "--vllm.enforce_eager --rollout.engine torch",
-            r"--vllm\.enforce_eager.*--rollout\.engine torch",
+            r"--vllm\.enforce_eager.*rollout\.engine = 'torch'",
         ),
         (
             "--reward.format boxed --reward.name env",
@@ -170,26 +168,26 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         (
             "--reward.name zerotir --reward.weights math=1 env=0.1",
-            r"--reward\.name.*--reward\.weights",
+            r"--reward\.name.*reward\.weights",
         ),
         (
             "--data.apply_chat_template --data.rendered",
-            r"--data\.rendered.*--data\.apply_chat_template",
+            r"--data\.rendered.*data\.apply_chat_template",
         ),
         (
             "--data.chat_template_options enable_thinking=false",
-            r"--data\.chat_template_options.*--data\.apply_chat_template",
+            r"--data\.chat_template_options.*data\.apply_chat_template",
         ),
         (
             "--env.options base_stops=User: --rollout.agent external",
-            r"--env\.options.*--rollout\.agent external",
+            r"--env\.options.*rollout\.agent = 'external'",
         ),
         ("--env.name echo --envs.a.url http://h:1", r"--env\.name.*\[envs\.NAME\]"),
         (
             "--vllm.packed_logprobs false --vllm.engine_args scheduler_cls=mine.Scheduler",
-            r"--vllm\.packed_logprobs.*--vllm\.engine_args",
+            r"--vllm\.packed_logprobs.*vllm\.engine_args",
         ),
-        ("--env.max_calls 7 --rollout.agent external", r"--env\.max_calls.*--rollout\.agent external"),
+        ("--env.max_calls 7 --rollout.agent external", r"--env\.max_calls.*rollout\.agent = 'external'"),
     ],
 )
 def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
@@ -198,12 +196,15 @@ def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
     assert line.rstrip().endswith(("eave it out.", "Leave one of them out.", "have a server started."))
 
 
-def test_every_rule_of_effects_is_tried_above_and_names_fields():
+def test_every_condition_is_tried_above():
     marks = test_a_flag_that_changes_nothing_is_refused.pytestmark
     tried = " ".join(argv for argv, _ in marks[0].args[1])
-    for idle in [*IDLE, ONE_ENVIRONMENT]:
-        assert set(idle.keys.split()) <= set(known_keys())
-        assert any(f"--{key} " in f"{tried} " for key in idle.keys.split()), idle.keys
+    settings_of_condition: dict[str, list[str]] = {}
+    for setting in all_settings():
+        for condition in setting.active_when:
+            settings_of_condition.setdefault(condition.text, []).append(setting.name)
+    for text, settings in settings_of_condition.items():
+        assert any(f"--{name} " in f"{tried} " for name in settings), text
 
 
 TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
@@ -214,17 +215,17 @@ TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
     [
         (
             "--envs.a.filter.accuracy_range 0.2 0.7 --envs.a.filter.names zero_variance",
-            r"--envs\.a\.filter\.accuracy_range.*--envs\.a\.filter\.names.*'accuracy'",
+            r"--envs\.a\.filter\.accuracy_range.*envs\.a\.filter\.names.*'accuracy'",
         ),
         (
             "--envs.a.reward.name math --envs.a.reward.env_reduce last",
-            r"--envs\.a\.reward\.env_reduce.*'env'.*--envs\.a\.reward\.name",
+            r"--envs\.a\.reward\.env_reduce.*'env'.*envs\.a\.reward\.name",
         ),
-        ("--envs.a.code_timeout_s 3", r"--envs\.a\.code_timeout_s.*--envs\.a\.url"),
-        ("--env.workers 8", r"--env\.workers.*--env\.url"),
+        ("--envs.a.code_timeout_s 3", r"--envs\.a\.code_timeout_s.*envs\.a\.url"),
+        ("--env.workers 8", r"--env\.workers.*env\.url"),
         (
             "--filter.accuracy_range 0.2 0.7 --filter.names zero_variance",
-            r"--filter\.accuracy_range.*--filter\.names",
+            r"--filter\.accuracy_range.*filter\.names",
         ),
     ],
 )
@@ -284,11 +285,19 @@ def test_the_quickstart_makes_the_problems_that_it_evaluates_on(capsys):
     )
 
 
-def test_the_estimators_named_by_effects_are_the_registrys():
-    assert {n for n, e in ESTIMATORS.items() if not e.whiten} == set(NOT_WHITENED)
-    assert set(ESTIMATORS) - {"reinforce", "gae"} == set(GROUP_ESTIMATORS)
-    assert {n for n, e in ESTIMATORS.items() if not e.critic} == set(CRITIC_FREE)
-    assert {n for n, e in ESTIMATORS.items() if e.whole_batch} == set(WHOLE_BATCH)
+@pytest.mark.parametrize(
+    ("setting", "having_an_effect"),
+    [
+        ("algo.advantage.no_std_norm", {"reinforce", "reinforce_baseline", "gae"}),
+        ("algo.advantage.gamma", {"reinforce", "gae"}),
+        ("critic.learning_rate", {"gae"}),
+    ],
+)
+def test_the_estimators_say_which_settings_have_an_effect(setting, having_an_effect):
+    (conditions,) = [s.active_when for s in all_settings() if s.name == setting]
+    for name in ESTIMATORS:
+        cfg = Config(algo={"advantage": {"estimator": name}})
+        assert all(condition.holds(cfg) for condition in conditions) == (name in having_an_effect), name
 
 
 @pytest.mark.parametrize("value", ["-1", "-0.5", "-1e-3", "-.5", "-2.", "-1E+3", "-inf", "-nan"])

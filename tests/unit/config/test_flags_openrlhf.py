@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
 from openrlhf_tir.config.foreign_names import is_foreign
 from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, honoured, translate
 from openrlhf_tir.config.problems import Problems
-from openrlhf_tir.config.settings import known_keys, load
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
 

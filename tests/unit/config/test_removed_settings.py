@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.removed_settings import REMOVED, remedy
-from openrlhf_tir.config.settings import known_keys, load
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from openrlhf_tir.cli import COMMANDS, main
 from openrlhf_tir.commands.data import SUBCOMMANDS
+from openrlhf_tir.config.catalog import all_settings
 from openrlhf_tir.config.flags import SHORT, Parser
-from openrlhf_tir.config.settings import all_settings
 from openrlhf_tir.config.short_help import (
     CONFIG,
     LINES,

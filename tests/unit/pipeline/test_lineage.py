@@ -24,7 +24,7 @@ def cfg(tmp_path) -> Config:
 def state(config: Config) -> dict:
     facts = json.loads(json.dumps(facts_of(config, TASKS)))
     return {
-        "max_staleness": config.pipeline.S,
+        "max_staleness": config.pipeline.requested_staleness,
         "updates_per_batch": config.updates_per_batch,
         "batch_size": config.rollout.batch_size,
         "world_size": 1,

@@ -9,7 +9,7 @@ from rich.console import Console
 from openrlhf_tir.algorithms.advantages.of_group import group_advantages
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.play import show
-from openrlhf_tir.config import Config, Logger
+from openrlhf_tir.config import Logger
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.logs.metrics import MetricsLog
 from openrlhf_tir.logs.trajectories import TrajectoryLog, read
@@ -255,7 +255,7 @@ def test_the_advantage_is_the_estimators_and_unknown_where_only_the_learner_has_
     group = Group(GroupKey(0, 0), Task("Q", "1"), members)
 
     def given(estimator):
-        return group_advantages(Config.model_validate({"algo": {"advantage": {"estimator": estimator}}}))(meta, group)
+        return group_advantages(estimator, credit="trajectory", gamma=1.0, options={})(meta, group)
 
     assert given("rloo") == [1.0, -0.5, -0.5]
     assert given("gae") is None

@@ -117,7 +117,9 @@ def test_no_recipe_that_is_shipped_is_remarked_on():
     found = {path.stem: [*remarks(load(path.stem))] for path in RECIPES.glob("*.toml")}
     configs = {name: load(name) for name in found}
     learners = {
-        n for n, c in configs.items() if c.actor.pi_old == "learner" and c.updates_per_batch == c.pipeline.S == 1
+        n
+        for n, c in configs.items()
+        if c.actor.pi_old == "learner" and c.updates_per_batch == c.pipeline.requested_staleness == 1
     }
     assert {"zerotir_7b", "zerotir_32b", "zerotir_ppo_7b", "zero_tir_rl"} <= learners
     assert all(len(found[name]) == 1 and found[name][0].startswith("actor.pi_old = 'learner'") for name in learners)

@@ -34,7 +34,7 @@ def checkpointed(overrides, tmp_path) -> dict:
     checkpoints = checkpoints_of(cfg, [Task("1+1?", "2")] * 2)
     ledger = Ledger(cfg.run_dir / LEDGER)
     state = {
-        "max_staleness": cfg.pipeline.S,
+        "max_staleness": cfg.pipeline.requested_staleness,
         "batch_size": 2,
         "updates_per_batch": 1,
         "world_size": 1,

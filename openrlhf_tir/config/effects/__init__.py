@@ -1,1 +1,0 @@
-"""Flags that have no effect: the rows that say when, and what looks through them."""

@@ -1,0 +1,76 @@
+"""Report flags that have no effect in their configuration. Each is a mistake: whoever wrote it expected an effect.
+
+Only the command line is checked: a recipe may hold such values, because another recipe or a flag may make them active.
+So is a flag that repeats the default. When a setting has an effect is declared at the setting (`active_when`,
+setting.py).
+
+    [env], [reward], [filter]     inactive if it is inactive for every environment that takes it
+    [envs.NAME]                   inactive if the same setting would be for this environment alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+from ..errors import ConfigError
+from .catalog import all_settings
+from .environments import Environment, in_section
+from .paths import shown
+from .problems import settings_in
+from .schema import Config
+from .setting import Condition
+
+OF_AN_ENVIRONMENT = ("env.", "reward.", "filter.")
+
+
+def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = False) -> Iterator[str]:
+    """Yield a message for each setting on the command line that has no effect.
+
+    Args:
+        cfg: The configuration.
+        given: Dotted name -> value of the settings on the command line.
+        makes_data: True if the command makes model and data by itself, held-out problems among them.
+    """
+    default = Config()
+    try:
+        environments = cfg.environments
+    except ConfigError:
+        return  # reported as a broken rule
+    if makes_data:
+        cfg = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"dataset": cfg.eval.dataset or "made"})})
+    alone = {name: _with_this_environment_only(cfg, e) for name, e in environments.items()}
+    for setting in all_settings():
+        name = setting.name
+        of_environment = name.startswith(OF_AN_ENVIRONMENT)
+        if name in given and _value(cfg, name) != _value(default, name):
+            for condition in setting.active_when:
+                configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
+                if not any(map(condition.holds, configs)):
+                    yield _message(name, condition, cfg if len(configs) > 1 else configs[0])
+        for environment in cfg.envs if of_environment else ():
+            flag = f"envs.{environment}.{name.removeprefix('env.')}"
+            only = alone[environment]
+            if flag in given and _value(only, name) != _value(default, name):
+                for condition in setting.active_when:
+                    if not condition.of_run and not condition.holds(only):
+                        yield in_section(_message(name, condition, only), f"envs.{environment}")
+
+
+def _message(name: str, condition: Condition, cfg: Config) -> str:
+    """Return fact, values and remedy. The values are those of the settings that the condition names."""
+    others = [other for other in dict.fromkeys(settings_in(condition.text)) if other != name]
+    values = ", ".join(f"{other} = {shown(_value(cfg, other), 60)}" for other in others).replace("= None", "unset")
+    here = f" here ({values})" if values else " here"
+    return f"--{name} has no effect{here}: it only applies {condition.text}. Change that, or leave it out."
+
+
+def _with_this_environment_only(cfg: Config, environment: Environment) -> Config:
+    return cfg.model_copy(
+        update={"env": environment.env, "reward": environment.reward, "filter": environment.filter, "envs": {}}
+    )
+
+
+def _value(cfg: Config, name: str) -> Any:
+    return reduce(getattr, name.split("."), cfg)

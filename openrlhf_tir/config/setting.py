@@ -1,0 +1,173 @@
+"""What is known about a setting stands at the setting: this module has the words for it.
+
+    declared once, at the field        read by
+    type, default, bounds              pydantic, which checks the value
+    description, unit                  --help (flags.py), docs/settings.md (reference.py), messages
+    active_when                        the same two, and "has no effect" (inactive.py)
+    resume                             what a resumed run may change (changes.py), docs/settings.md
+    openrlhf                           the import of OpenRLHF's command lines (openrlhf_flags.py)
+    names                              which values are the user's files (own_files.py, recipe_paths.py)
+    fine_tuning                        the settings of `openrlhf-tir sft` (fine_tuning.py)
+
+A setting is declared in its section (sections/), and so is every rule that it must satisfy together with settings of
+other sections: a function below the section's class, with `@rule("section.setting")`. `rules.violations` calls them.
+
+    depth: int | None = setting(None, description="Groups that are rolling ...", unit="groups", ge=1)
+
+    @rule("pipeline.depth")
+    def depth_fills_a_batch(c: Config) -> Iterator[str]:
+        if isinstance(c.pipeline.depth, int) and c.pipeline.depth < c.rollout.batch_size:
+            yield "pipeline.depth = ... can never fill a batch ..."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from .schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What happens if a run resumes from a checkpoint that was made with another value.
+
+    Attributes:
+        policy: "allowed": nothing, since the setting only says where things are or how fast they go.
+            "reported": the run goes on and lists the change at its start.
+            "refused": the run ends before anything is loaded.
+        reason: Why the change is refused, to stand in parentheses behind it.
+    """
+
+    policy: Literal["allowed", "reported", "refused"]
+    reason: str = ""
+
+
+ALLOWED = Resume("allowed")
+REPORTED = Resume("reported")
+
+
+def refused(reason: str) -> Resume:
+    """Return the policy of a setting that a resumed run must not change."""
+    return Resume("refused", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on the configuration under which a setting has an effect.
+
+    Attributes:
+        text: The condition in words that follow "only": "with actor.optim = adam".
+        holds: Returns True if the condition is met. For a setting of an environment, its reward or its filters, it is
+            called once per environment, with a configuration that has this environment only.
+        of_run: True if the condition is about the run as a whole, so that it is never asked per environment.
+    """
+
+    text: str
+    holds: Callable[[Config], bool]
+    of_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """What the project knows about a setting besides what pydantic does. See the table in the module's docstring.
+
+    Attributes:
+        unit: Unit of the value: "groups", "seconds".
+        active_when: Conditions that must all hold for the setting to have an effect.
+        resume: None: the policy of the section.
+        openrlhf: True if OpenRLHF has the same setting under the same name; or OpenRLHF's name for it.
+        names: What a value, an item of a list or (of "user_code_keys") a key may name: functions and classes of the
+            user, or files that are read. Such names are resolved where the user wrote them.
+        fine_tuning: True if `openrlhf-tir sft` reads the setting. None: as the section says.
+    """
+
+    unit: str = ""
+    active_when: tuple[Condition, ...] = ()
+    resume: Resume | None = None
+    openrlhf: bool | str = False
+    names: Literal["", "user_code", "user_code_keys", "input_files"] = ""
+    fine_tuning: bool | None = None
+
+
+_REQUIRED_DEFAULT: Any = ...
+
+
+def setting(
+    default: Any = _REQUIRED_DEFAULT,
+    *,
+    description: str,
+    unit: str = "",
+    active_when: Condition | tuple[Condition, ...] = (),
+    resume: Resume | None = None,
+    openrlhf: bool | str = False,
+    names: Literal["", "user_code", "user_code_keys", "input_files"] = "",
+    fine_tuning: bool | None = None,
+    **constraints: Any,
+) -> Any:
+    """Declare a setting: a pydantic field with the project's metadata.
+
+    Args:
+        default: The default value; left out if `constraints` have a default_factory.
+        description: What the setting does, in sentences. Help and reference page show it.
+        unit: See SettingInfo, as for the arguments below.
+        active_when: One condition or several.
+        resume: As above.
+        openrlhf: As above.
+        names: As above.
+        fine_tuning: As above.
+        constraints: default_factory, and pydantic's bounds: ge, gt, le, lt, min_length, max_length.
+    """
+    conditions = (active_when,) if isinstance(active_when, Condition) else active_when
+    field = (
+        Field(description=description, **constraints)
+        if default is _REQUIRED_DEFAULT
+        else Field(default, description=description, **constraints)
+    )
+    field.metadata.append(SettingInfo(unit, conditions, resume, openrlhf, names, fine_tuning))
+    return field
+
+
+def info_of(field: FieldInfo) -> SettingInfo:
+    """Return the metadata of a field; the defaults for a field that was declared without any."""
+    return next((entry for entry in field.metadata if isinstance(entry, SettingInfo)), SettingInfo())
+
+
+Check = Callable[["Config"], Iterator[str]]
+"""Yields a sentence with fact, value and remedy for everything that does not work together."""
+
+
+class Rule(NamedTuple):
+    """A rule between settings.
+
+    Attributes:
+        name: Stable name: "depth_fills_a_batch".
+        setting: The setting that the rule is about.
+        check: The function.
+    """
+
+    name: str
+    setting: str
+    check: Check
+
+
+RULES: list[Rule] = []
+"""Every rule of a training run, in the order in which the sections are imported (schema.py)."""
+
+
+def rule(setting: str) -> Callable[[Check], Check]:
+    """Register a function as a rule that `setting` must satisfy together with settings of other sections.
+
+    A rule about one section alone is a pydantic validator of the section.
+    """
+
+    def register(check: Check) -> Check:
+        RULES.append(Rule(check.__name__, setting, check))
+        return check
+
+    return register
