@@ -53,7 +53,7 @@ RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 ADVISED = "advised"
 """`pipeline` with what docs/rollout.md advises for a fast learner (fast_learner.py)."""
 MODES = (SYNC_ROLLOUT, "sync", "one_step", "pipeline_drain", "pipeline", ADVISED)
-DEFAULT_S = Pipeline(mode="pipeline").S
+DEFAULT_S = Pipeline(mode="pipeline").requested_staleness
 OTHER_S = (2, 8)
 """Beside the default: with a fast learner the longest group spans many steps, and the gate waits for it."""
 FAST_LEARNER = 0.25

@@ -239,7 +239,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
     cfg = attempt(args.recipe, given, problems, ranks_of=ranks_of_machine)
-    problems.add(inactive_settings(cfg, given, makes_data=makes_data), code="no_effect")
+    problems.add(map(str, inactive_settings(cfg, given, makes_data=makes_data)), code="no_effect")
     return cfg
 
 

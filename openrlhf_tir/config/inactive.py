@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from .catalog import all_settings
@@ -22,11 +22,27 @@ from .problems import settings_in
 from .schema import Config
 from .setting import Condition
 
+
+class InactiveSetting(NamedTuple):
+    """A setting that has no effect.
+
+    Attributes:
+        name: Its dotted name.
+        fact: Values and condition, to follow "has no effect".
+    """
+
+    name: str
+    fact: str
+
+    def __str__(self) -> str:
+        return f"--{self.name} has no effect {self.fact}. Change that, or leave it out."
+
+
 OF_AN_ENVIRONMENT = ("env.", "reward.", "filter.")
 
 
-def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = False) -> Iterator[str]:
-    """Yield a message for each setting on the command line that has no effect.
+def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = False) -> Iterator[InactiveSetting]:
+    """Yield each setting on the command line that has no effect.
 
     Args:
         cfg: The configuration.
@@ -48,22 +64,23 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
             for condition in setting.active_when:
                 configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
                 if not any(map(condition.holds, configs)):
-                    yield _message(name, condition, cfg if len(configs) > 1 else configs[0])
+                    yield _inactive(name, condition, cfg if len(configs) > 1 else configs[0])
         for environment in cfg.envs if of_environment else ():
             flag = f"envs.{environment}.{name.removeprefix('env.')}"
             only = alone[environment]
             if flag in given and _value(only, name) != _value(default, name):
                 for condition in setting.active_when:
                     if not condition.of_run and not condition.holds(only):
-                        yield in_section(_message(name, condition, only), f"envs.{environment}")
+                        fact = _inactive(name, condition, only).fact
+                        yield InactiveSetting(flag, in_section(fact, f"envs.{environment}"))
 
 
-def _message(name: str, condition: Condition, cfg: Config) -> str:
-    """Return fact, values and remedy. The values are those of the settings that the condition names."""
+def _inactive(name: str, condition: Condition, cfg: Config) -> InactiveSetting:
+    """Return the message about a condition that does not hold, with the values of the settings that it names."""
     others = [other for other in dict.fromkeys(settings_in(condition.text)) if other != name]
     values = ", ".join(f"{other} = {shown(_value(cfg, other), 60)}" for other in others).replace("= None", "unset")
-    here = f" here ({values})" if values else " here"
-    return f"--{name} has no effect{here}: it only applies {condition.text}. Change that, or leave it out."
+    here = f"here ({values})" if values else "here"
+    return InactiveSetting(name, f"{here}: it only applies {condition.text}")
 
 
 def _with_this_environment_only(cfg: Config, environment: Environment) -> Config:

@@ -233,7 +233,11 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
-    allowed = (PipelineConfig(mode=mode, max_staleness=S).S + 1) * B if mode.startswith("pipeline") else None
+    allowed = (
+        (PipelineConfig(mode=mode, max_staleness=S).requested_staleness + 1) * B
+        if mode.startswith("pipeline")
+        else None
+    )
     cfg = Config.model_validate(
         {
             "run_dir": run_dir,

@@ -48,7 +48,7 @@ def watched(tmp_path, mode: str, S: int | None = None):
 @pytest.mark.parametrize("mode", PRESETS)
 def test_a_mode_fixes_staleness_and_how_weights_are_pushed(mode):
     cfg = load(None, {"pipeline.mode": mode}).pipeline
-    assert (cfg.S, cfg.drain) == PRESETS[mode]
+    assert (cfg.requested_staleness, cfg.drain) == PRESETS[mode]
 
 
 def test_sync_rolls_one_batch_and_trains_when_all_of_it_is_there(tmp_path):

@@ -138,16 +138,21 @@ def _staleness(draft: Draft) -> None:
 
 
 def finished(draft: Draft, set_by_command: set[str]) -> Imported:
-    """Return the recipe without what does nothing in it; `mine`: settings that the command itself gave."""
+    """Return the recipe without settings that have no effect in it.
+
+    Args:
+        draft: The recipe.
+        set_by_command: Settings that the imported command itself gave. Leaving one out is reported.
+    """
     cfg = attempt(None, draft.settings, Problems())
     for name in [*draft.settings]:
-        idle = next(iter(inactive_settings(cfg, {name: draft.settings[name]})), None)
-        if idle is None and name not in ("run_dir",) and same(value_at(cfg, name), value_at(Config(), name)):
+        inactive = next(iter(inactive_settings(cfg, {name: draft.settings[name]})), None)
+        if inactive is None and name not in ("run_dir",) and same(value_at(cfg, name), value_at(Config(), name)):
             if name not in set_by_command:
                 draft.unset(name)
-        elif idle is not None:
+        elif inactive is not None:
             if name in set_by_command:
-                draft.differs(f"{name} = {shown(draft.settings[name])}: left out, it has no effect {_reason(idle)}")
+                draft.differs(f"{name} = {shown(draft.settings[name])}: left out, it has no effect {inactive.fact}.")
             draft.unset(name)
     problems = Problems()
     cfg = attempt(None, draft.settings, problems)
@@ -168,12 +173,6 @@ def take_checked_values(draft: Draft, cfg: Config) -> None:
 
 
 DEFAULT = "OpenRLHF's default"
-
-
-def _reason(idle: str) -> str:
-    """Return what follows "has no effect" of an idle setting's line, without the advice."""
-    reason = idle.partition("has no effect ")[2].partition(". ")[0]
-    return f"{reason.rstrip('.')}."
 
 
 def same(a: Any, b: Any) -> bool:

@@ -8,8 +8,9 @@ the losses are summed with N = 1, and the optimizer's step divides by N once, be
 divides by its loss scale at that point, which is 1 otherwise; `gradients_divided` uses that. Apart from rounding, the
 update equals that of one step on the whole batch.
 
-Methods that need the whole batch before its first gradient are refused at the start of a run (config/rules.py):
-whitened advantages, a critic, several updates, and terms of the loss whose means are over different numbers.
+Methods that need the whole batch before its first gradient are refused at the start of a run
+(config/sections/early_accumulation.py): whitened advantages, a critic, several updates, and terms of the loss whose
+means are over different numbers.
 """
 
 from __future__ import annotations

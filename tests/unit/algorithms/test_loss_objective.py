@@ -105,7 +105,7 @@ def test_is_correction_clips_a_weight_to_the_band():
 
 
 def test_is_correction_that_would_do_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"does nothing with actor.policy_loss_type = 'gspo'"):
+    with pytest.raises(ValueError, match=r"is_correction_level = 'token' .* actor\.policy_loss_type = 'gspo'"):
         Config(actor={"policy_loss_type": "gspo"}, algo={"advantage": {"is_correction_level": "token"}})
 
 
@@ -113,12 +113,15 @@ def test_is_correction_that_would_do_nothing_is_refused():
     ("settings", "said"),
     [
         # Out of the band are the tokens on which both policies agree, of ratio 1: all, at the first update.
-        ({"is_correction_threshold": (5.0, 0.5)}, "is no band around 1"),
-        ({"is_correction_threshold": (0.02,)}, "is no band around 1"),
-        ({"is_correction_threshold": (2.0, 5.0)}, "is no band around 1"),
-        ({"is_correction_threshold": (0.5,), "is_correction_mode": "clip"}, "is no band around 1"),
-        ({"is_correction_threshold": (0.0,), "is_correction_gating": "binary_kl"}, "whatever differs at all"),
-        ({"is_correction_threshold": (1.0,), "is_correction_gating": "tv"}, "is never reached"),
+        ({"is_correction_threshold": (5.0, 0.5)}, r"threshold = \(5.0, 0.5\) .*ratio"),
+        ({"is_correction_threshold": (0.02,)}, r"threshold = \(0.02,\) .*ratio"),
+        ({"is_correction_threshold": (2.0, 5.0)}, r"threshold = \(2.0, 5.0\) .*ratio"),
+        ({"is_correction_threshold": (0.5,), "is_correction_mode": "clip"}, r"threshold = \(0.5,\) .*ratio"),
+        (
+            {"is_correction_threshold": (0.0,), "is_correction_gating": "binary_kl"},
+            r"threshold = \(0.0,\) .*binary_kl.*above 0",
+        ),
+        ({"is_correction_threshold": (1.0,), "is_correction_gating": "tv"}, r"threshold = \(1.0,\) .*tv.*never"),
     ],
 )
 def test_a_band_that_leaves_out_everything_or_nothing_is_refused(settings, said):

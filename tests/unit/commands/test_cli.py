@@ -60,7 +60,7 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
         ("train --recipe nowhere.toml", "neither a file nor the name"),
         (
             "show-config --critic.learning_rate 1",
-            "--critic.learning_rate has no effect with an estimator that has no critic",
+            "--critic.learning_rate has no effect here (algo.advantage.estimator = 'reinforce_baseline')",
         ),
         ("show-config --pipeline.max_staleness -1", "pipeline.max_staleness = '-1'"),
         ("show-config stray", "Unexpected argument 'stray'"),

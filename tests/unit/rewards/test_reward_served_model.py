@@ -60,7 +60,7 @@ def test_it_says_what_it_lacks():
     ("settings", "fact"),
     [
         ({"name": "model"}, "needs a reward model"),
-        ({"model_name_or_path": "rm"}, "would be loaded for nothing"),
+        ({"model_name_or_path": "rm"}, "reward.model_name_or_path = 'rm' is set, but no reward uses it"),
         ({"normalize_enable": True}, "reward.model_name_or_path is unset"),
     ],
 )
