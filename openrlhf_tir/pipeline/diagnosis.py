@@ -111,7 +111,8 @@ def _admission(scheduler: RolloutScheduler) -> str:
 
 _OBSTACLES = {
     DispatchObstacle.MAX_ROLLING: "rollout.vllm_generate_batch_size allows no more at once",
-    DispatchObstacle.PAUSED: "they wait for the next weight push",
+    DispatchObstacle.DRAIN: "they wait for the next weight push",
+    DispatchObstacle.STOP: "the run was asked to stop",
     DispatchObstacle.STALENESS: "pipeline.max_staleness has room for no more",
     DispatchObstacle.END_OF_RUN: "the steps that are left need no more",
     DispatchObstacle.DEPTH: "pipeline.depth wants no more under way",

@@ -118,7 +118,7 @@ class Pipeline:
             notices = self.tasks.create_task(self.drop_notice.run(), name="drop notice")
             training = self.tasks.create_task(self.train(resume), name="train")
             if await self.stop.or_done(training):
-                self.scheduler.pause()
+                self.scheduler.stop()
                 outcome = await wind_down(training, self.scheduler, self.saver, self.stop)
             watchdog.cancel()
             notices.cancel()
@@ -132,7 +132,7 @@ class Pipeline:
         if resume:
             async with self.publisher.changing():
                 await self.saver.restore()
-        self.saver.ready = True
+        self.saver.ready = True  # From here on a stop can save: the state is whole, restored or new.
         await self.push()
         await self.evaluator.begin(self.version)  # A resumed run may have an evaluation pending.
         await self.saver.save()
@@ -166,19 +166,7 @@ class Pipeline:
 
     async def roll(self, group: InFlightGroup, task: Task) -> None:
         """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run."""
-        meta: GroupMeta | None = None
-        payload: Any = None
-        try:
-            meta, payload = await self.rollout.run_group(group.key, task)
-            failure = meta.failed
-        except InfraError as e:
-            failure = e.reason
-        if failure is not None:
-            # A launcher that stops a whole job also ends its environment servers. What that costs must not end the run
-            # while it saves its checkpoint; the resume dispatches the group again.
-            await self.stop.hold_if_asked()
-        else:
-            self.watchdog.beat()
+        meta, payload, failure = await self._attempt(group, task)
         in_order = self.scheduler.must_finish_in_order(group, meta, failure)
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
@@ -199,8 +187,33 @@ class Pipeline:
         if self.health.unproductive:
             raise await self.health.why_unproductive(self.rollout)
 
+    async def _attempt(self, group: InFlightGroup, task: Task) -> tuple[GroupMeta | None, Any, str | None]:
+        """Run a group on an engine.
+
+        Returns:
+            Its metadata, None if it failed before it was evaluated; the reference to its trajectories; and the code of
+            the fault, if there was one.
+        """
+        meta: GroupMeta | None = None
+        payload: Any = None
+        try:
+            meta, payload = await self.rollout.run_group(group.key, task)
+            failure = meta.failed
+        except InfraError as e:
+            failure = e.reason
+        if failure is None:
+            self.watchdog.beat()
+        else:
+            # A launcher that stops a whole job also ends its environment servers. What that costs must not end the run
+            # while it saves its checkpoint; the resume dispatches the group again.
+            await self.stop.hold_if_asked()
+        return meta, payload, failure
+
     async def next_batch(self) -> list[BatchItem]:
-        """Wait for a batch; return its groups that are not accumulated yet, or none if the prompts are through."""
+        """Wait for a batch and return its groups that are not accumulated yet.
+
+        The list is empty only if the prompts are through: a part that is accumulated leaves an accepted group.
+        """
         scheduler = self.scheduler
         while True:
             with self.observer.phase("wait for replay", self.version):
@@ -241,6 +254,7 @@ class Pipeline:
                 report = await self.learner.step(batch)
             scheduler.batch_trained(report)
             if not report.finite:
+                # The step changed nothing: there is no new version to push, to evaluate or to give a row of metrics.
                 self.health.not_finite(report, batch_items)
                 return
             if scheduler.crossed(self.cfg.eval.steps):
@@ -271,7 +285,7 @@ class Pipeline:
         await self.evaluator.ended()
         if self.cfg.pipeline.drain:
             # Without the publisher's lock: an engine that joins may be what the last groups wait for.
-            self.scheduler.pause()
+            self.scheduler.drain()
             with self.observer.phase("drain", self.version):
                 await self.scheduler.wait_until(lambda: not self.scheduler.rolling)
         with self.observer.phase("push", self.version):

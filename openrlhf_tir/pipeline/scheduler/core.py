@@ -17,8 +17,8 @@ Life of a group
 
 Decisions are pure: they read the state and change nothing, so a caller may ask as often as it likes. Transitions change
 the state without an await: a group's slot, its ledger line and its place change together, so a checkpoint may be taken
-between any two calls except during a learner step, in which `snapshot` raises. It returns an immutable copy: a
-checkpoint never holds a live object.
+between any two calls except while the learner steps or accumulates, when `snapshot` raises. A snapshot is an immutable
+copy: a checkpoint never holds a live object.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class DispatchObstacle(StrEnum):
 
     MAX_ROLLING = "max_rolling"
     """rollout.vllm_generate_batch_size groups are rolling."""
-    PAUSED = "paused"
-    """The engines drain before a push, or the run was asked to stop."""
+    DRAIN = "drain"
+    """The engines finish what they roll before a push."""
+    STOP = "stop"
+    """The run was asked to stop."""
     STALENESS = "staleness"
     """As many groups are under way as max_staleness has room for."""
     END_OF_RUN = "end_of_run"
@@ -80,16 +82,20 @@ class DispatchObstacle(StrEnum):
 class RolloutScheduler:
     """Decides what the pipeline does next, and keeps the books on every group. One per run, on one event loop.
 
+    Three words of the staleness rule (staleness.py): a group's *deadline* is the last version at which it may be
+    trained; *admission* bounds how many groups are under way, so that all of them can meet theirs; the *gate* holds a
+    step back while a group that is due would become too old by it.
+
     Example (batch_groups = 2, batches_ahead = 1, one update per batch, so at most 4 groups are under way):
 
         groups = [scheduler.dispatch(now)[0] for _ in range(4)]    # version 0, so they are due by version 1
         assert not scheduler.can_dispatch()                        # admission: all 4 may be accepted
-        finish groups[2] and groups[3]
+        ...                                                        # groups[2] and groups[3] finish
         scheduler.take_batch(scheduler.next_batch())               # trains both at version 0
         scheduler.batch_trained(report)
         scheduler.push_finished()
         younger = [scheduler.dispatch(now)[0] for _ in range(2)]   # version 1, due by version 2
-        finish both
+        ...                                                        # both finish
         assert scheduler.next_batch() is None                      # gate: groups[0] and groups[1] are due now and roll
 
     Attributes:
@@ -104,7 +110,8 @@ class RolloutScheduler:
         previous_version: The version before the latest batch.
         pushed_version: Updates behind the engines' weights.
         weights_must_differ: True if an update since the last push must have changed the weights.
-        paused: True while the engines drain before a push, and once the run was asked to stop.
+        draining: True while the engines finish what they roll before a push.
+        stopping: True once the run was asked to stop. No push ends that.
         batch_complete: True once nothing more comes to the current batch.
         stepping: True while the learner makes a step. Its weights then belong to no version.
         accumulating: True while the learner makes the gradients of a part of the current batch.
@@ -149,7 +156,8 @@ class RolloutScheduler:
         self.previous_version = 0
         self.pushed_version = 0
         self.weights_must_differ = False
-        self.paused = False
+        self.draining = False
+        self.stopping = False
         self.batch_complete = False
         self.stepping = False
         self.accumulating = False
@@ -230,13 +238,16 @@ class RolloutScheduler:
         accepted = buffered + len(self._current_batch)
         # What waits for the learner. It has accumulated a part of a batch, yet it idles until the rest is there.
         waiting = buffered if self.batch_complete else accepted
-        # Batches that were trained since the last push have aged what starts now by as much.
+        # A group that is dispatched now samples with weights that are already this many batches behind the learner's,
+        # which uses up as much of its allowed staleness.
         allowed = self.rule.max_groups - self.unpushed_batches * self.rule.batch_groups
 
         if rolling >= self._max_rolling():
             return DispatchObstacle.MAX_ROLLING
-        if self.paused:
-            return DispatchObstacle.PAUSED
+        if self.stopping:
+            return DispatchObstacle.STOP
+        if self.draining:
+            return DispatchObstacle.DRAIN
         if accepted + self.depth.max_accepted(rolling + 1) > allowed:
             return DispatchObstacle.STALENESS
         if accepted + self.depth.likely_accepted(rolling) >= self._groups_until_end():
@@ -281,7 +292,7 @@ class RolloutScheduler:
         """Return True if the learner may begin on a part of the batch. None is begun once the run was asked to stop."""
         part_groups = self.early_accumulation.part_groups
         leaves_a_rest = self.early_accumulation.leaves_a_rest(len(self._buffered), self.places_left)
-        if not leaves_a_rest or self.paused or not self._start_is_filled():
+        if not leaves_a_rest or self.draining or self.stopping or not self._start_is_filled():
             return False
         part = [self.rule.training_deadline(group) for group, _ in self._buffered[:part_groups]]
         return self.early_accumulation.may_take(
@@ -379,7 +390,7 @@ class RolloutScheduler:
         return group, self.method.with_run_facts(task, queued.prompt, self.version)
 
     def group_evaluated(self, group: InFlightGroup, meta: GroupMeta, now: float, stats: Mapping[str, float]) -> None:
-        """Let the depth controller and the fast lane learn from a group. Call it before `finish_group`.
+        """Give a group's figures to the depth controller and to `on_evaluated`. Call it before `finish_group`.
 
         Args:
             group: The group, still rolling.
@@ -506,12 +517,16 @@ class RolloutScheduler:
         """Record that the engines have the learner's weights, and dispatch again."""
         self.pushed_version = self.version
         self.weights_must_differ = False
-        self.paused = False
+        self.draining = False
         self.notify()
 
-    def pause(self) -> None:
-        """Dispatch nothing until the next push: the engines drain, or the run was asked to stop."""
-        self.paused = True
+    def drain(self) -> None:
+        """Dispatch nothing until the next push."""
+        self.draining = True
+
+    def stop(self) -> None:
+        """Dispatch nothing any more: the run was asked to stop."""
+        self.stopping = True
 
     def abandon(self) -> list[int]:
         """End the run: queue the prompts of all groups that are not trained again.
@@ -533,7 +548,7 @@ class RolloutScheduler:
         """Return the state as an immutable copy. A background writer may keep it as long as it likes.
 
         Raises:
-            PipelineError: The learner is in a step, so its weights belong to no version.
+            PipelineError: The learner steps or accumulates, so its state belongs to no version.
             ConservationError: The books do not add up.
         """
         if self.learner_is_busy:
@@ -560,6 +575,8 @@ class RolloutScheduler:
 
     def restore(self, snapshot: SchedulerSnapshot) -> None:
         """Continue from a snapshot; what the ledger says after it never happened. Only in a new scheduler.
+
+        The engines' version stays 0: the caller pushes next, which sets it.
 
         Raises:
             CheckpointDamaged: The ledger is not that of the snapshot.

@@ -169,10 +169,18 @@ def test_the_reason_why_no_group_may_start_is_named(tmp_path, sections, rolling,
     assert (len(scheduler.rolling), scheduler.dispatch_obstacle()) == (rolling, obstacle)
 
 
-def test_a_pause_and_the_end_of_the_prompts_are_reasons_too(tmp_path):
+def test_a_push_ends_a_drain_and_never_a_stop(tmp_path):
     scheduler = scheduler_in(tmp_path, prompts=1)
-    scheduler.pause()
-    assert scheduler.dispatch_obstacle() is DispatchObstacle.PAUSED
+    scheduler.stop()
+    scheduler.drain()
+    scheduler.push_finished()
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.STOP
+
+
+def test_a_drain_and_the_end_of_the_prompts_are_reasons_too(tmp_path):
+    scheduler = scheduler_in(tmp_path, prompts=1)
+    scheduler.drain()
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.DRAIN
     scheduler.push_finished()
     scheduler.dispatch(now=0.0)
     assert scheduler.dispatch_obstacle() is DispatchObstacle.NO_PROMPT
