@@ -268,7 +268,8 @@ def check_reward(cfg: Reward, name: str) -> None:
             raise ConfigError(f"reward.name = {name!r}: {plugins.location(function)}: {error}.") from None
         return
     try:
-        function(Trajectory(0, np.zeros(0, np.int32)), Task("", ""), RewardContext(cfg, options=cfg.options_of(name)))
+        context = RewardContext(cfg, options=cfg.options_of(name))
+        rewards.call_now(function, Trajectory(0, np.zeros(0, np.int32)), Task("", ""), context)
     except ConfigError:
         raise
     except Exception as error:  # Some rewards refuse an empty label; only what they say about options counts here.

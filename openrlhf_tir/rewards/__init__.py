@@ -3,16 +3,17 @@
     reward         (Trajectory, Task, RewardContext) -> RewardParts
     group reward   (Group, RewardContext) -> one number for each valid trajectory
 
-A reward is a pure function in a file of its own. It may take a fourth parameter `ask`: `ask(function, *args)` returns
-`function(*args)`, which the caller evaluates where that is safe. Whatever can hang or burn CPU (symbolic equality,
-statistics of a long text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline.
-Everything else is quick. Called without `ask`, a reward does all of its work itself. Functions of users
-(docs/rewards.md) run in such a process as a whole.
+A reward is a function, or a coroutine function that awaits its slow work through the context:
+`await context.equal(answer, gold)` or `await context.run_in_worker(function, *args)`. A registered reward runs on the
+event loop of its rollout actor, so everything else in it is quick. A reward of the user (docs/rewards.md) runs as a
+whole in a worker process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..config.integrations.reward_signatures import Convention, UnknownSignature, convention_of
@@ -20,9 +21,8 @@ from ..types import Group, RewardParts, Task, Trajectory
 from ..user_code import plugins
 from .context import RewardContext
 
-RewardFn = Callable[[Trajectory, Task, RewardContext], RewardParts]
+RewardFn = Callable[[Trajectory, Task, RewardContext], RewardParts | Awaitable[RewardParts]]
 GroupRewardFn = Callable[[Group, RewardContext], list[float]]
-Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
     "apibank": "openrlhf_tir.rewards.apibank:apibank",
@@ -87,9 +87,20 @@ GROUP_REWARD = plugins.Place(
 )
 
 
-def on_the_spot(function: Callable[..., Any], *args: Any) -> Any:
-    """Call the function here: the `ask` of a caller that has no other process for the work."""
-    return function(*args)
+async def call(function: RewardFn, trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
+    """Return the result of a reward, which may be a function or a coroutine function."""
+    result = function(trajectory, task, context)
+    return await result if inspect.isawaitable(result) else result
+
+
+def call_now(function: RewardFn, trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
+    """Return the result of a reward, where no event loop runs: in a worker process, a command or a test."""
+    result = function(trajectory, task, context)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Awaitable[RewardParts]) -> RewardParts:
+    return await result
 
 
 def load(name: str) -> RewardFn:

@@ -1,20 +1,66 @@
-"""The third argument of a reward: its settings, the progress of the run, and counters.
+"""The third argument of a reward: its settings, the progress of the run, counters, and slow work that it may await.
 
 Counters are numbers that a run keeps in its checkpoints: `context.counters` for all prompts, `context.prompt_counters`
 for the reward's own prompt. A reward reads the values as of its group's dispatch and records changes. When a batch has
 been trained, the controller applies the changes of all groups that have ended since, in the order of dispatch. So
 without staleness the values that a reward reads do not depend on which group ended first. With staleness the order is
 not known in advance, which is why there are only sums, lowest and highest values. An evaluation drops the changes.
+
+    async def mine(trajectory, task, context):
+        correct = await context.equal(last_boxed(trajectory.text) or "", task.label)
+        context.add("solved", correct)
+        return RewardParts(float(correct), correct, {"progress": context.update / max(1, context.max_updates)})
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..config import Reward
-from ..types import CounterUpdate, RunFacts
+from ..errors import RewardModelError
+from ..types import CounterUpdate, RunFacts, Trajectory
+from .checking import answer_check
+
+
+class RewardServices(Protocol):
+    """Slow or unsafe work that a reward awaits.
+
+    Implementations: `InlineServices` (this process, without limits) and pool.PooledServices (worker processes with a
+    budget of CPU and a deadline). `RewardContext` describes the methods.
+    """
+
+    async def equal(self, answer: str, gold: str) -> bool:
+        """See RewardContext.equal."""
+
+    async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """See RewardContext.run_in_worker."""
+
+    async def model_score(self, trajectory: Trajectory) -> float:
+        """See RewardContext.model_score."""
+
+
+class InlineServices:
+    """Services that compute in the calling process, without limits.
+
+    They are for callers that are worker processes themselves, and for commands and tests that score a few responses.
+    """
+
+    async def equal(self, answer: str, gold: str) -> bool:
+        """See RewardContext.equal."""
+        return answer_check.equal(answer, gold)
+
+    async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """See RewardContext.run_in_worker."""
+        return function(*args)
+
+    async def model_score(self, trajectory: Trajectory) -> float:
+        """See RewardContext.model_score."""
+        raise RewardModelError("No reward model was started here: this command only scores with functions.")
+
+
+INLINE_SERVICES = InlineServices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +72,51 @@ class RewardContext:
         run: The progress of the run.
         options: Options of this reward.
         changes: Changes of counters that the reward has recorded.
+        services: Where slow work is done.
     """
 
     settings: Reward = field(default_factory=Reward)
     run: RunFacts = field(default_factory=RunFacts)
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: list[CounterUpdate] = field(default_factory=list)
+    services: RewardServices = INLINE_SERVICES
 
     @classmethod
     def of(cls, settings: Reward, run: RunFacts | None = None) -> RewardContext:
         """Return the context of a reward that is used alone."""
         return cls(settings, run or RunFacts(), settings.options)
+
+    async def equal(self, answer: str, gold: str) -> bool:
+        """Return True if both mean the same: as strings, as exact numbers, or else by computer algebra in a worker.
+
+        A comparison that uses up reward.verify_timeout_s of CPU says unequal, since only the answer can cause that; the
+        part `verify_timeout` of the result then is 1.
+
+        Raises:
+            VerifierError: The comparison failed for a reason that is not the answer, such as a starved host.
+        """
+        return await self.services.equal(answer, gold)
+
+    async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return `function(*args)`, computed in a worker process. Use it for work of more than about a millisecond.
+
+        Args:
+            function: A function that can be pickled.
+            args: Its arguments, which can be pickled.
+
+        Raises:
+            CpuSpent: The call used up reward.verify_timeout_s of CPU.
+            VerifierError: The call missed reward.verify_deadline_s, or its worker died twice.
+        """
+        return await self.services.run_in_worker(function, *args)
+
+    async def model_score(self, trajectory: Trajectory) -> float:
+        """Return the score that the reward model (reward.model_name_or_path) gives to prompt and response.
+
+        Raises:
+            RewardModelError: The model does not answer, or was not started here.
+        """
+        return await self.services.model_score(trajectory)
 
     @property
     def update(self) -> int:

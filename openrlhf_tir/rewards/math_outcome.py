@@ -8,8 +8,6 @@ proper end; the reference's code wants a stop *string* in the last 20 characters
 from __future__ import annotations
 
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
-from .checking import answer_check
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 
@@ -30,7 +28,7 @@ def call_facts(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
-def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
     Returns:
@@ -38,7 +36,7 @@ def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask
     """
     has_format, answer = find_answer(model_text(trajectory), context.format)
     graded = has_format and trajectory.finish_reason == "stop"
-    correct = graded and answer is not None and answer_check.equal(answer, task.label, ask)
+    correct = graded and answer is not None and await context.equal(answer, task.label)
     facts = call_facts(trajectory)
     parts = {
         "correct": float(correct),

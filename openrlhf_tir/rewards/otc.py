@@ -17,7 +17,6 @@ run: the minimum of the group's n and a counter of the prompt, which survives a 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from typing import NamedTuple
 
 from ..errors import unknown
 from ..types import Group, RewardParts, Task, Trajectory
-from . import REGISTRY, Ask, load, on_the_spot
+from . import REGISTRY, call, load
 from .context import RewardContext
 
 OPTIONS = ("c", "alpha", "base", "base_options")
@@ -96,7 +95,7 @@ def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, fl
     }
 
 
-def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Return the base reward of a correct response times its efficiency in the PPO form, and 0 for a wrong one.
 
     The options are `c` (default 3, which the paper uses for code; 4 for search), `alpha` (1), `base` (the name of a
@@ -118,10 +117,8 @@ def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = o
             bases,
             "A reward of your own is multiplied by reward.group = 'otc' (the paper's GRPO form).",
         )
-    base = load(name)
     base_context = replace(context, options=context.options.get("base_options", {}))
-    slow_work = {"ask": ask} if "ask" in inspect.signature(base).parameters else {}
-    base_reward, correct, parts = base(trajectory, task, base_context, **slow_work)
+    base_reward, correct, parts = await call(load(name), trajectory, task, base_context)
     factor = ppo_factor(len(trajectory.calls), float(context.options.get("c", 3)))
     reward = float(context.options.get("alpha", 1)) * factor * base_reward if correct else 0.0
     return RewardParts(reward, correct, {**parts, "tool_efficiency": factor})

@@ -16,7 +16,7 @@ from ..errors import ConfigError, RewardError
 from ..types import CounterUpdate, Group, RewardParts, Task, Trajectory
 from ..user_code import plugins
 from ..user_code.failures import UserFunction
-from . import GROUP_REWARD, REWARD, accept, foreign, group_convention
+from . import GROUP_REWARD, REWARD, accept, call_now, foreign, group_convention
 from .checking import symbolic
 from .context import RewardContext
 
@@ -48,7 +48,7 @@ class OwnReward(UserFunction):
         convention = convention_of(function)
         with _accepted(REWARD, self.name, function):
             if convention.name == "ours":
-                result = function(trajectory, task, context)
+                result = call_now(function, trajectory, task, context)
             else:
                 result = foreign.score_one(function, convention, trajectory, task, context, self.text)
         return accept.reward_parts(result, REWARD, self.name, function), context.changes

@@ -1,6 +1,9 @@
 """Compute the rewards of trajectories beside the rollout: quick rewards in this process, slow work in worker processes.
 
-A reward hands its slow work to `ask`. It is a pure function, so it is run again once the answer is known.
+    trajectory, task --> RewardPool.score --> RewardParts(reward, correct, parts)
+                             |- a registered reward    is called here; it awaits context.equal, context.run_in_worker
+                             |- a reward of the user   is called as a whole in a worker process
+                             '- "remote"               goes to a reward server or file, in batches
 
     a check uses up reward.verify_timeout_s of CPU      the answers count as unequal: the answer made it run on and on;
                                                         parts["verify_timeout"] counts it
@@ -16,7 +19,6 @@ With `reward.weights` several rewards are added up. `parts` then has the value o
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,31 +28,20 @@ from ..config import Reward
 from ..config.environments import Environment, one
 from ..config.integrations.reward_signatures import Convention, convention_of
 from ..config.sections.reward import REMOTE
-from ..errors import RewardError, VerifierError
+from ..errors import RewardError
 from ..types import CounterUpdate, RewardParts, Task, Trajectory
 from ..user_code import plugins
-from . import REWARD, RewardFn, accept, load
-from .checking import symbolic
-from .context import RewardContext
+from . import REWARD, RewardFn, accept, call, load
+from .checking import answer_check, symbolic
+from .context import INLINE_SERVICES, RewardContext
 from .own import OwnReward, Prepare
 from .remote.batches import RemoteReward
-from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 VERDICTS_KEPT = 4096
 """Number of verdicts on pairs of answers that are kept."""
 LONGEST_KEPT = 1000
 """Characters of a pair of answers whose verdict is kept, at most."""
-MAX_ASKED = 16
-"""Number of questions that a reward may ask about one trajectory. Rewards ask a handful. One that never stops asking is
-not pure."""
-
-
-class _Asked(BaseException):
-    """Unwinds a reward that needs an answer which is not known yet."""
-
-    def __init__(self, question: tuple) -> None:
-        self.question = question
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +52,12 @@ class _Component:
         name: Its name in the configuration.
         weight: Its factor in the sum.
         function: The reward.
-        asks: True if it has a parameter `ask` for its slow work.
         convention: The signature for which it is written.
     """
 
     name: str
     weight: float
     function: RewardFn
-    asks: bool
     convention: Convention
 
     @property
@@ -84,12 +73,73 @@ def components(cfg: Reward) -> list[_Component]:
         ConfigError: A reward cannot be loaded.
     """
     functions = {name: load(name) for name in cfg.used}
-    return [
-        _Component(
-            name, cfg.used[name], function, "ask" in inspect.signature(function).parameters, convention_of(function)
-        )
-        for name, function in functions.items()
-    ]
+    return [_Component(name, cfg.used[name], function, convention_of(function)) for name, function in functions.items()]
+
+
+class AnswerChecker:
+    """Compares answers, and keeps the verdicts of computer algebra: the responses of a group often agree.
+
+    It belongs to one event loop.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._verdicts: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        """Pair of answers -> equal or not; the pair that was asked for last comes last."""
+
+    async def equal(self, answer: str, gold: str) -> bool:
+        """Return True if both mean the same.
+
+        Raises:
+            CpuSpent: The comparison used up its CPU. No verdict is kept.
+            VerifierError: The comparison missed its deadline, or its worker died twice.
+        """
+        verdict = answer_check.quick_equal(answer, gold)
+        if verdict is not None:
+            return verdict
+        pair = answer_check.clean(answer), answer_check.clean(gold)
+        if len(pair[0]) + len(pair[1]) > LONGEST_KEPT:
+            return await self._workers.run(symbolic.equal, *pair)
+        if pair not in self._verdicts:
+            self._verdicts[pair] = await self._workers.run(symbolic.equal, *pair)
+        self._verdicts.move_to_end(pair)
+        if len(self._verdicts) > VERDICTS_KEPT:
+            self._verdicts.popitem(last=False)
+        return self._verdicts[pair]
+
+
+class PooledServices:
+    """What one call of a reward may await (context.RewardServices), done by the pool's worker processes.
+
+    Attributes:
+        verify_timeout: True once a comparison of this call has used up its CPU.
+    """
+
+    def __init__(self, checker: AnswerChecker, workers: Workers, model: Scores | None) -> None:
+        self._checker = checker
+        self._workers = workers
+        self._model = model
+        self.verify_timeout = False
+
+    async def equal(self, answer: str, gold: str) -> bool:
+        """See RewardContext.equal."""
+        try:
+            return await self._checker.equal(answer, gold)
+        except CpuSpent:
+            # The wall clock has a limit of its own, so the host is not slow: the answer itself, such as a tower of
+            # powers, makes the comparison explode. It is the model's doing, hence data.
+            self.verify_timeout = True
+            return False
+
+    async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """See RewardContext.run_in_worker."""
+        return await self._workers.run(function, *args)
+
+    async def model_score(self, trajectory: Trajectory) -> float:
+        """See RewardContext.model_score."""
+        if self._model is None:
+            return await INLINE_SERVICES.model_score(trajectory)
+        return await self._model.score(trajectory)
 
 
 class Scores(Protocol):
@@ -135,10 +185,10 @@ class RewardPool:
             "wall_name": "reward.verify_deadline_s",
             "count_name": "reward.workers",
         }
-        self._verdicts: OrderedDict[tuple, bool] = OrderedDict()
         self.workers = workers or Workers(
             reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names
         )
+        self._checker = AnswerChecker(self.workers)
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Return the reward of a trajectory, and store the rewards' changes of counters in `trajectory.changes`.
@@ -165,73 +215,24 @@ class RewardPool:
         """Return one reward of a trajectory, and its changes of counters."""
         if component.name == REMOTE and self.remote:
             return await self.remote.score(trajectory, task), []
-        if not component.asks:  # it has no slow work if it is registered; a user's function may have any
-            if plugins.is_own(REWARD, component.name):
-                own = OwnReward(component.name, self._plain_text(component, trajectory))
-                return await self.workers.run(own, trajectory, task, self._context(component, task))
-            context = self._context(component, task)
-            return self._called(component, trajectory, task, context), context.changes
-        known: dict[tuple, Any] = {}
-        timeouts = 0
-
-        def ask(function: Callable[..., Any], *args: Any) -> Any:
-            if (question := (function, *args)) not in known:
-                raise _Asked(question)
-            return known[question]
-
-        for _ in range(MAX_ASKED):
-            context = self._context(component, task)  # a new one: every run records the changes anew
-            try:
-                reward, correct, parts = self._called(component, trajectory, task, context, ask=ask)
-                return RewardParts(reward, correct, {**parts, "verify_timeout": float(timeouts > 0)}), context.changes
-            except _Asked as asked:
-                question = asked.question
-            try:
-                known[question] = await self._answer(question, trajectory)
-            except CpuSpent:
-                if question[0] is not symbolic.equal:
-                    raise
-                known[question] = False
-                timeouts += 1
-        raise VerifierError(
-            f"Reward {component.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure"
-            " function."
-        )
+        options = self.cfg.options_of(component.name)  # each reward of a sum has its own
+        if plugins.is_own(REWARD, component.name):
+            own = OwnReward(component.name, self._plain_text(component, trajectory))
+            return await self.workers.run(own, trajectory, task, RewardContext(self.cfg, task.run, options))
+        services = PooledServices(self._checker, self.workers, self.model)
+        context = RewardContext(self.cfg, task.run, options, services=services)
+        with accept.named(REWARD, component.name, component.function, RewardError):
+            result = await call(component.function, trajectory, task, context)
+        reward, correct, parts = accept.reward_parts(result, REWARD, component.name, component.function)
+        if component.convention.is_async:  # it awaits comparisons, and a metric is a mean over all of its responses
+            parts = {**parts, "verify_timeout": float(services.verify_timeout)}
+        return RewardParts(reward, correct, parts), context.changes
 
     def _plain_text(self, component: _Component, trajectory: Trajectory) -> str | None:
         """Return the response as verl and TRL decode it, without special tokens; None if nobody needs it."""
         if component.convention.name == "ours" or self.decode_plain is None:
             return None
         return self.decode_plain(trajectory.token_ids.tolist())
-
-    async def _answer(self, question: tuple, trajectory: Trajectory) -> Any:
-        """Return the answer to a question (function, *arguments).
-
-        Verdicts on pairs of answers are kept: the responses of a group often give the same answer.
-        """
-        if question[0] is of_model and self.model:
-            return await self.model.score(trajectory)
-        pair = question[1:]
-        if question[0] is not symbolic.equal or sum(map(len, pair)) > LONGEST_KEPT:
-            return await self.workers.run(*question)
-        if pair not in self._verdicts:
-            self._verdicts[pair] = await self.workers.run(*question)
-        self._verdicts.move_to_end(pair)
-        if len(self._verdicts) > VERDICTS_KEPT:
-            self._verdicts.popitem(last=False)
-        return self._verdicts[pair]
-
-    def _context(self, component: _Component, task: Task) -> RewardContext:
-        """Return a new context for one call. Each reward of a sum has its own options."""
-        return RewardContext(self.cfg, task.run, self.cfg.options_of(component.name))
-
-    def _called(
-        self, component: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any
-    ) -> RewardParts:
-        """Call a reward here and return its checked result."""
-        with accept.named(REWARD, component.name, component.function, RewardError):
-            result = component.function(trajectory, task, context, **ask)
-        return accept.reward_parts(result, REWARD, component.name, component.function)
 
     def close(self) -> None:
         """Kill the workers. Checks that still run raise CancelledError."""

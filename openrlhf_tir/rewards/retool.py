@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
-from .checking import answer_check, minerva
+from .checking import minerva
 from .checking.answer_text import find_answer, model_text, open_boxed
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -96,7 +95,7 @@ def interpreter_block(text: str) -> str:
     return f"</code>\n<interpreter>\n{text}</interpreter>\n\n"
 
 
-def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def retool(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
     Returns:
@@ -119,10 +118,10 @@ def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask 
         correct = scored.acc
     elif rule == "evaluation":
         answer = evaluation_answer(trajectory.text)
-        correct = answer_check.equal(answer, task.label, ask)
+        correct = await context.equal(answer, task.label)
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
-        correct = answer is not None and answer_check.equal(answer, task.label, ask)
+        correct = answer is not None and await context.equal(answer, task.label)
     wrong = softened(messages) if options.get("turn_bonus") else -1.0
     parts = {"correct": float(correct), "format_ok": float(answer is not None), **call_facts(trajectory)}
     return RewardParts(1.0 if correct else wrong, correct, parts)

@@ -17,8 +17,7 @@ import re
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
-from .checking import answer_check, minerva, symbolic
+from .checking import minerva, symbolic
 from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -69,7 +68,7 @@ def reward_of(boxed: bool, correct: bool, wformat: bool = False) -> float:
     return -0.5 if wformat and boxed else -1.0
 
 
-def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def torl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
     Returns:
@@ -81,11 +80,11 @@ def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = 
             "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'torl'."
         )
     if options.get("official"):
-        boxed, correct = ask(official_verdict, trajectory.text, task.label)
+        boxed, correct = await context.run_in_worker(official_verdict, trajectory.text, task.label)
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
         boxed = answer is not None
-        correct = answer is not None and answer_check.equal(answer, task.label, ask)
+        correct = answer is not None and await context.equal(answer, task.label)
     facts = call_facts(trajectory)
     succeeded = [call.outcome == "ok" for call in trajectory.calls]
     failed = succeeded[-1:] != [True] if options.get("official") else not all(succeeded)

@@ -19,8 +19,6 @@ from typing import Any
 
 from ..errors import RewardError, unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
-from .checking import answer_check
 from .checking.answer_text import last_boxed, model_text
 from .context import RewardContext
 from .gsm8k import compare
@@ -58,7 +56,7 @@ def source_of(columns: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     return columns.get("data_source", meta.get("datasource"))
 
 
-def verl_default(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def verl_default(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
     Returns:
@@ -82,7 +80,7 @@ def verl_default(trajectory: Trajectory, task: Task, context: RewardContext, ask
     else:
         answer_lines = _ANSWER.findall(text) if kind == "dapo" else []
         answer = answer_lines[-1].strip().strip("$") if answer_lines else last_boxed(text)
-        right = answer is not None and answer_check.equal(last_boxed(answer) or answer, task.label, ask)
+        right = answer is not None and await context.equal(last_boxed(answer) or answer, task.label)
     reward = 1.0 if right else -1.0 if kind == "dapo" else 0.0
     return RewardParts(reward, right, {**call_facts(trajectory), "correct": float(right)})
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError, unknown
 from ..inert import plain
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
-from .checking import answer_check, model_verdict, symbolic, text_metrics
+from .checking import model_verdict, symbolic, text_metrics
 from .checking.answer_text import count_words, last_boxed, model_text, open_boxed, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
@@ -128,8 +127,33 @@ def finish(facts: Facts, rules: Rules) -> str:
     return facts.finish_reason if stopped or facts.finish_reason == "length" else "truncated"
 
 
+class Format(NamedTuple):
+    """What the format rule says of one response.
+
+    Attributes:
+        text: The text that it was applied to.
+        reward: Its reward.
+        finish_reason: The finish reason that counts.
+        graded_text: The text whose answer is judged; None if the format or the finish reason is wrong.
+    """
+
+    text: str
+    reward: float
+    finish_reason: str
+    graded_text: str | None
+
+
+def check_format(facts: Facts, flags: Flags, rules: Rules) -> Format:
+    """Apply the format rule to one response."""
+    text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
+    template = rules.template.loose() if flags.loose else rules.template
+    valid, reward = template.score(without_end_marks(text), facts.count_tokens)
+    reason = finish(facts, rules)
+    return Format(text, reward, reason, text.split("</think>")[-1] if valid and reason == "stop" else None)
+
+
 def score(
-    facts: Facts, flags: Flags, rules: Rules, judge: Callable[[str], tuple[Verdict, Verdict]], ask: Ask = on_the_spot
+    facts: Facts, flags: Flags, rules: Rules, checked: Format, verdicts: tuple[Verdict, Verdict], repeated: float
 ) -> dict[str, Any]:
     """Return the reference's metrics of one response; "rewards" is the reward.
 
@@ -137,25 +161,19 @@ def score(
         facts: The response.
         flags: The settings.
         rules: The reference's rules, or the corrected ones.
-        judge: Returns the verdicts of the rule and of the model on a text.
-        ask: Computes slow metrics; see rewards/__init__.py.
+        checked: What `check_format` says of the response.
+        verdicts: Those of the rule and of the model on the graded text. They count only if there is one.
+        repeated: text_metrics.repeatness of the response.
     """
-    text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
-    template = rules.template.loose() if flags.loose else rules.template
-    valid, format_reward = template.score(without_end_marks(text), facts.count_tokens)
-    reason = finish(facts, rules)
-    graded_text = text.split("</think>")[-1] if valid and reason == "stop" else None
-    rule, model = (0.0, 0.0) if graded_text is None else judge(graded_text)
+    rule, model = (0.0, 0.0) if checked.graded_text is None else verdicts
     answer = max(rule or 0.0, model or 0.0)
-
-    measured = on_the_spot if len(facts.response) <= QUICK_CHARS else ask
-    repeated = measured(text_metrics.repeatness, facts.response)
+    reason = checked.finish_reason
     keywords = text_metrics.keyword_flags(facts.response, rules.keywords)
     runs, failures = sum(facts.executions), sum(facts.errors)
     blocks, outputs = (float(len(p.findall(facts.response))) for p in (PYTHON_BLOCK, OUTPUT_BLOCK))
     overlong = text_metrics.soft_overlong(facts.num_tokens, flags.max_tokens)
 
-    bonus = format_reward if flags.format_reward else 0.0
+    bonus = checked.reward if flags.format_reward else 0.0
     if flags.overlong:
         bonus += overlong
     if flags.code_execution and answer > 0.1 and runs > 1 and failures / runs > 0.9:
@@ -175,11 +193,11 @@ def score(
         "model_rewards": model or 0.0,
         "rule_eval_fails": float(rule is None),
         "model_eval_fails": float(model is None),
-        "graded_text": graded_text,
+        "graded_text": checked.graded_text,
         # 1 means bad. In the reference a good format without a proper stop is bad as well.
-        "format_answer": float(graded_text is None),
+        "format_answer": float(checked.graded_text is None),
         "more_boxed": 0.0,  # the reference counts with a greedy pattern, which never matches twice
-        "no_boxed": float(not has_box(answer_span(text))),
+        "no_boxed": float(not has_box(answer_span(checked.text))),
         "finish_reason": float(reason == "stop"),
         "truncated": float(reason == "length"),
         "other": float(reason not in ("length", "stop")),
@@ -203,7 +221,7 @@ def score(
     }
 
 
-def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+async def zerotir(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response. The options are the fields of `Flags` and `Verifier`; reward.format "answer" implies `loose`.
 
     Returns:
@@ -224,25 +242,16 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         graded=None if flags.official else without_code(model_text(trajectory)),
     )
 
-    def judge(text: str) -> tuple[Verdict, Verdict]:
-        boxed = open_boxed(text) if flags.official else last_boxed(text)
-        if boxed is not None and flags.official:
-            rule = ask(official_verdict, boxed, task.label) > 0
-        else:
-            rule = boxed is not None and answer_check.equal(boxed, task.label, ask)
-        if rule or boxed is None or verifier is None:
-            return float(rule), 0.0
-        question = (
-            verifier.verifier_url,
-            verifier.verifier_model,
-            verifier.verifier_token_env,
-            plain(task.prompt),
-            text,
-            task.label,
-        )
-        return 0.0, ask(model_verdict.verdict, *question, context.settings.verify_deadline_s)
-
-    record = score(facts, flags, OFFICIAL if flags.official else FIXED, judge, ask)
+    rules = OFFICIAL if flags.official else FIXED
+    checked = check_format(facts, flags, rules)
+    verdicts: tuple[Verdict, Verdict] = (0.0, 0.0)
+    if checked.graded_text is not None:
+        verdicts = await _judge(checked.graded_text, flags, verifier, task, context)
+    if len(facts.response) <= QUICK_CHARS:
+        repeated = text_metrics.repeatness(facts.response)
+    else:
+        repeated = await context.run_in_worker(text_metrics.repeatness, facts.response)
+    record = score(facts, flags, rules, checked, verdicts, repeated)
     numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
     correct = numbers["answer_rewards"] > 0.5
     parts = {
@@ -252,6 +261,30 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         "format_ok": 1.0 - numbers["format_answer"],
     }
     return RewardParts(numbers["rewards"], correct, parts)
+
+
+async def _judge(
+    text: str, flags: Flags, verifier: Verifier | None, task: Task, context: RewardContext
+) -> tuple[Verdict, Verdict]:
+    """Return the verdicts of the rule and of the model on a text. The model is asked only if the rule says no."""
+    boxed = open_boxed(text) if flags.official else last_boxed(text)
+    if boxed is None:
+        return 0.0, 0.0
+    if flags.official:
+        right = await context.run_in_worker(official_verdict, boxed, task.label) > 0
+    else:
+        right = await context.equal(boxed, task.label)
+    if right or verifier is None:
+        return float(right), 0.0
+    question = (
+        verifier.verifier_url,
+        verifier.verifier_model,
+        verifier.verifier_token_env,
+        plain(task.prompt),
+        text,
+        task.label,
+    )
+    return 0.0, await context.run_in_worker(model_verdict.verdict, *question, context.settings.verify_deadline_s)
 
 
 def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:

@@ -61,9 +61,10 @@ def _math_score(row: dict) -> list[str]:
         errors=row["code_exec_errors"],
     )
     verdicts = (row["rule_verdict"], row["model_verdict"])
-    got = zerotir.score(
-        facts, zerotir.Flags(**flags, max_tokens=row["max_tokens"]), zerotir.OFFICIAL, lambda text: verdicts
-    )
+    settings = zerotir.Flags(**flags, max_tokens=row["max_tokens"])
+    checked = zerotir.check_format(facts, settings, zerotir.OFFICIAL)
+    repeated = text_metrics.repeatness(facts.response)
+    got = zerotir.score(facts, settings, zerotir.OFFICIAL, checked, verdicts, repeated)
     return mismatches(got, row["expected"])
 
 

@@ -168,13 +168,8 @@ def _ours(signature: inspect.Signature, shown: str, is_async: bool) -> Conventio
         raise UnknownSignature(
             f"{shown} takes {', '.join(strange)}, and it is not clear what it is to be called with. {FORMS}"
         )
-    given = {"ask": None} if "ask" in signature.parameters else {}
     try:
-        signature.bind(None, None, None, **given)
+        signature.bind(None, None, None)
     except TypeError as e:
         raise UnknownSignature(f"{shown} cannot be called as it would be: {e}. {FORMS}") from None
-    if is_async:
-        raise UnknownSignature(
-            f"{shown} is `async def`, which only rewards of verl's and TRL's forms may be: write `def`"
-        )
-    return Convention("ours", tuple(named))
+    return Convention("ours", tuple(named), is_async=is_async)

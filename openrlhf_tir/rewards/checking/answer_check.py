@@ -1,13 +1,12 @@
 """Answer check: (answer, gold) -> equal or not. Same string, then exact arithmetic, then computer algebra, cheapest
 first.
 
-Only the last can hang, so only it goes through `ask` (see the package's docstring). Bad answers are data: nothing here
+Only the last can hang, so a pool runs it in a worker process (pool.AnswerChecker). Bad answers are data: nothing here
 raises because of what an answer says.
 """
 
 from __future__ import annotations
 
-from .. import Ask, on_the_spot
 from . import symbolic
 from .numerals import number
 
@@ -38,7 +37,7 @@ def quick_equal(answer: str, gold: str) -> bool | None:
     return False if len(a) > MAX_CHARS else None
 
 
-def equal(answer: str, gold: str, ask: Ask = on_the_spot) -> bool:
-    """Return True if both mean the same."""
+def equal(answer: str, gold: str) -> bool:
+    """Return True if both mean the same. It computes here, without a deadline; rewards await `RewardContext.equal`."""
     verdict = quick_equal(answer, gold)
-    return ask(symbolic.equal, clean(answer), clean(gold)) if verdict is None else verdict
+    return symbolic.equal(clean(answer), clean(gold)) if verdict is None else verdict

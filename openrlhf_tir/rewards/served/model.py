@@ -6,26 +6,12 @@ is late, there is no score and the sample fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from ...errors import ConfigError, RewardModelError
+from ...errors import ConfigError
 from ...types import RewardParts, Task, Trajectory
 from ..context import RewardContext
 
 
-def score() -> float:
-    """Stand for the question that `model` asks. RewardPool, which knows the reward model, answers it.
-
-    Raises:
-        RewardModelError: Always: whoever calls this function has no reward model.
-    """
-    raise RewardModelError("No reward model was started here: this command only scores with functions.")
-
-
-def model(
-    trajectory: Trajectory, task: Task, context: RewardContext, ask: Callable[..., Any] = lambda function: function()
-) -> RewardParts:
+async def model(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response. Its part is model_score.
 
     Raises:
@@ -40,5 +26,5 @@ def model(
     if unknown := set(context.options) - {"correct_above"}:
         raise ConfigError(f"The reward 'model' has no option {sorted(unknown)[0]!r}. Known: correct_above.")
     above = float(context.options.get("correct_above", 0.0))
-    value = float(ask(score))
+    value = float(await context.model_score(trajectory))
     return RewardParts(value, value > above, {"model_score": value})

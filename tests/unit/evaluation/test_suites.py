@@ -12,7 +12,7 @@ import pytest
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.evaluation.suites import SUITES, SuiteFile, convert, find, reward_for, rows_of, size_fact
-from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards import call_now, load
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.searchr1 import golds_of
 from openrlhf_tir.types import Task
@@ -184,9 +184,8 @@ WEATHER = {
 
 
 def graded(row, name, text) -> bool:
-    return load(name)(
-        sample(0, text, 0.0), Task("", row["label"]), RewardContext(Reward(name=name), options={})
-    ).correct
+    context = RewardContext(Reward(name=name), options={})
+    return call_now(load(name), sample(0, text, 0.0), Task("", row["label"]), context).correct
 
 
 def test_bfcl_questions_are_joined_with_their_answers_and_graded(tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from openrlhf_tir.config import Reward
+from openrlhf_tir.rewards import call_now, load
 from openrlhf_tir.rewards.context import RewardContext
-from openrlhf_tir.types import Group, GroupKey, Segment, Task, ToolCall, Trajectory
+from openrlhf_tir.types import Group, GroupKey, RewardParts, Segment, Task, ToolCall, Trajectory
 
 
 def trajectory(
@@ -45,3 +46,8 @@ def scored(
 def in_run(**settings) -> RewardContext:
     """The context of a reward under these settings, outside of any run."""
     return RewardContext.of(Reward(**settings))
+
+
+def reward_of(name: str, response: Trajectory, row: Task, context: RewardContext) -> RewardParts:
+    """The result of a registered reward, computed here."""
+    return call_now(load(name), response, row, context)

@@ -66,11 +66,8 @@ def test_no_string_breaks_the_quick_check(a, b):
 
 
 def test_an_overlong_answer_never_reaches_algebra():
-    def never(*_):
-        raise AssertionError("asked")
-
-    assert equal("x" * (MAX_CHARS + 1), "42", never) is False
-    assert equal("x" * 5000, "x" * 5000, never) is True
+    assert quick_equal("x" * (MAX_CHARS + 1), "42") is False
+    assert quick_equal("x" * 5000, "x" * 5000) is True
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=repr)

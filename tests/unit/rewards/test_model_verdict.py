@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError, VerifierError
 from openrlhf_tir.rewards.checking.model_verdict import read, verdict
+from openrlhf_tir.rewards.context import InlineServices
 from openrlhf_tir.rewards.pool import RewardPool
-from openrlhf_tir.rewards.zerotir import zerotir
-from tests.unit.rewards.reward_fakes import in_run, says, task
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
 
 
 def chat(words) -> tuple[int, bytes]:
@@ -102,16 +103,17 @@ def asked_of_a_model(response, said, **options):
     """(reward, what was asked for) with a model that says `said`."""
     questions = []
 
-    def ask(function, *args):
-        if function is verdict:
-            questions.append(args)
-            return said
-        return function(*args)
+    class Services(InlineServices):
+        async def run_in_worker(self, function, *args):
+            if function is verdict:
+                questions.append(args)
+                return said
+            return function(*args)
 
-    settings = in_run(
+    context = in_run(
         name="zerotir", format="think_answer", options={"verifier_url": "http://v/v1", "verifier_model": "m", **options}
     )
-    return zerotir(says(response), task("2"), settings, ask), questions
+    return reward_of("zerotir", says(response), task("2"), replace(context, services=Services())), questions
 
 
 def test_the_better_of_rule_and_model_counts_and_the_model_is_asked_where_the_rule_says_no():
@@ -125,7 +127,7 @@ def test_the_better_of_rule_and_model_counts_and_the_model_is_asked_where_the_ru
 
 def test_a_url_without_a_model_is_refused():
     with pytest.raises(ConfigError, match="go together"):
-        zerotir(says(""), task("2"), in_run(name="zerotir", options={"verifier_url": "http://v/v1"}))
+        reward_of("zerotir", says(""), task("2"), in_run(name="zerotir", options={"verifier_url": "http://v/v1"}))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from openrlhf_tir.rewards.searchr1 import verl_score
 from openrlhf_tir.rewards.zerotir import official_verdict
 from tests.unit.episodes.test_turns_skyrl import said
 from tests.unit.filters.test_filters import CLEAN
-from tests.unit.rewards.reward_fakes import in_run, says, task
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
 
 
 def test_quality_is_right_and_hardly_repetitive():
@@ -138,12 +138,12 @@ def test_the_official_executor_runs_neither_empty_code_nor_what_it_forbids():
 )
 def test_retools_reward_takes_the_rule_that_it_is_told(response, label, official, reward):
     options = {} if official is None else {"official": official}
-    assert load("retool")(says(response), task(label), in_run(name="retool", options=options)).reward == reward
+    assert reward_of("retool", says(response), task(label), in_run(name="retool", options=options)).reward == reward
 
 
 def test_a_rule_that_is_none_of_retools_is_refused():
     with pytest.raises(ConfigError, match="official"):
-        load("retool")(says(""), task("1"), in_run(name="retool", options={"official": "paper"}))
+        reward_of("retool", says(""), task("1"), in_run(name="retool", options={"official": "paper"}))
 
 
 def test_verls_port_of_exact_match_pays_a_quarter_among_many_answers():
@@ -157,6 +157,8 @@ def test_verls_port_of_exact_match_pays_a_quarter_among_many_answers():
 def test_zerotirs_official_rules_read_an_open_box_and_demand_a_stop_string():
     config = in_run(name="zerotir", format="think_answer", options={"official": True})
     good = r"t </think> <answer> \boxed{42} </answer>"
-    assert load("zerotir")(dataclasses.replace(says(good), stop_reason="</answer>"), task("42"), config).reward == 1.0
-    assert load("zerotir")(says(good), task("42"), config).reward == 0.0, "no stop string ended it"
+    assert (
+        reward_of("zerotir", dataclasses.replace(says(good), stop_reason="</answer>"), task("42"), config).reward == 1.0
+    )
+    assert reward_of("zerotir", says(good), task("42"), config).reward == 0.0, "no stop string ended it"
     assert official_verdict("42", "42") == 1.0 == official_verdict("x=42", ["41", "42"])

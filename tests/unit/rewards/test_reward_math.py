@@ -10,7 +10,7 @@ from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.checking.answer_text import find_answer, last_boxed
 from openrlhf_tir.rewards.checking.zerotir_format import ZERO_V2
 from openrlhf_tir.rewards.math_outcome import math_outcome
-from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task, trajectory
 
 ANSWER = in_run(format="answer")
 ZEROTIR = in_run(format="think_answer")
@@ -18,7 +18,7 @@ BOXED = in_run(format="boxed")
 
 
 def reward(traj, cfg=ANSWER, label="42"):
-    return math_outcome(traj, task(label), cfg)
+    return reward_of("math", traj, task(label), cfg)
 
 
 def test_a_right_answer_in_the_format_is_one_and_a_wrong_one_zero():

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -74,10 +75,8 @@ def burn(cpu_s):
     return used
 
 
-def asks_for_ever(trajectory, task, cfg, ask):
-    while True:
-        ask(time.monotonic_ns, *())
-        ask(max, time.monotonic_ns(), 0)
+async def awaits(trajectory, task, context):
+    return RewardParts(float(await context.equal(trajectory.text, task.label)), True, {"calls": 1.0})
 
 
 async def test_numerals_are_scored_without_a_worker(pool_of):
@@ -169,9 +168,28 @@ async def test_an_interrupt_that_meets_no_line_of_the_reward_is_a_call_that_was_
 
 
 @pytest.mark.slow
-async def test_a_reward_that_never_stops_asking_is_refused(pool_of):
-    with pytest.raises(VerifierError, match="pure function"):
-        await pool_of(name=f"{__name__}:asks_for_ever").score(answer("1"), task("1"))
+async def test_a_coroutine_function_of_the_user_awaits_comparisons_in_its_worker(pool_of):
+    pool = pool_of(name=f"{__name__}:awaits")
+    assert (await pool.score(says(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
+    assert (await pool.score(says(r"\sqrt{9}"), task(r"2\sqrt2"))).reward == 0.0
+
+
+async def test_a_registered_reward_is_called_once_however_much_it_asks(pool_of, monkeypatch):
+    pool, calls = pool_of(name="retool"), []
+
+    async def compared(function, *args):
+        return True
+
+    function = pool.components[0].function
+
+    async def counted(*args):
+        calls.append(args)
+        return await function(*args)
+
+    monkeypatch.setattr(pool.workers, "run", compared)
+    pool.components = [replace(pool.components[0], function=counted)]
+    assert (await pool.score(answer(r"\sqrt{2}"), task(r"2^{1/2}"))).reward == 1.0
+    assert len(calls) == 1
 
 
 async def test_the_same_two_answers_are_compared_once_and_no_verdict_is_kept_of_what_had_none(pool_of, monkeypatch):

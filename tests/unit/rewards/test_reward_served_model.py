@@ -49,11 +49,16 @@ async def test_a_dead_reward_model_is_a_fault_and_no_reward():
         await RewardPool(Reward(**NAMED), model=Scored(RewardModelError("it died"))).score(says("x"), task("-"))
 
 
-def test_it_says_what_it_lacks():
+async def test_it_says_what_it_lacks():
     with pytest.raises(ConfigError, match="needs a reward model"):
-        model(says("x"), task("-"), RewardContext(Reward()))
+        await model(says("x"), task("-"), RewardContext(Reward()))
     with pytest.raises(ConfigError, match="has no option 'above'"):
-        model(says("x"), task("-"), RewardContext(Reward(**NAMED), options={"above": 1}))
+        await model(says("x"), task("-"), RewardContext(Reward(**NAMED), options={"above": 1}))
+
+
+async def test_outside_of_a_run_there_is_no_reward_model_and_no_reward():
+    with pytest.raises(RewardModelError):
+        await model(says("x"), task("-"), RewardContext(Reward(**NAMED)))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rewards.otc import grpo_group, otc, otc_group, ppo_factor, productivity
+from openrlhf_tir.rewards.otc import grpo_group, otc_group, ppo_factor, productivity
 from openrlhf_tir.rewards.tooln1 import VARIANTS, score, tooln1
-from tests.unit.rewards.reward_fakes import group, in_run, says, task, trajectory
+from tests.unit.rewards.reward_fakes import group, in_run, reward_of, says, task, trajectory
 
 TRUTH = '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
 
@@ -104,10 +104,10 @@ def test_productivity_has_no_value_without_calls():
 
 def test_otc_scales_the_outcome_by_the_calls():
     one_call = trajectory(("model", "c"), ("env", "e"), ("model", r"<answer>\boxed{42}</answer>"), calls=("ok",))
-    r = otc(one_call, task("42"), in_run(name="otc", options={"c": 1}))
+    r = reward_of("otc", one_call, task("42"), in_run(name="otc", options={"c": 1}))
     assert r.reward == pytest.approx(0.5)
     assert r.correct
-    assert otc(one_call, task("41"), in_run(name="otc")).reward == 0.0
+    assert reward_of("otc", one_call, task("41"), in_run(name="otc")).reward == 0.0
 
 
 def test_otc_multiplies_any_base_reward():
@@ -116,18 +116,21 @@ def test_otc_multiplies_any_base_reward():
         ("model", "<search> q </search>"), ("env", "e"), ("model", "<answer> Paris </answer>"), calls=("ok",)
     )
     on_search = in_run(name="otc", options={"base": "searchr1", "c": 4})
-    assert otc(found, task('["Paris"]'), on_search).reward == pytest.approx(math.cos(math.pi / 6))
-    assert otc(found, task('"Paris"'), on_search).correct
-    assert otc(found, task("London"), on_search).reward == 0.0
+    assert reward_of("otc", found, task('["Paris"]'), on_search).reward == pytest.approx(math.cos(math.pi / 6))
+    assert reward_of("otc", found, task('"Paris"'), on_search).correct
+    assert reward_of("otc", found, task("London"), on_search).reward == 0.0
     wrong = trajectory(("model", r"\boxed{41}"))
     on_code = in_run(name="otc", options={"base": "torl", "base_options": {"wformat": True}})
-    assert otc(wrong, task("42"), on_code).reward == 0.0 and not otc(wrong, task("42"), on_code).correct
+    assert (
+        reward_of("otc", wrong, task("42"), on_code).reward == 0.0
+        and not reward_of("otc", wrong, task("42"), on_code).correct
+    )
 
 
 @pytest.mark.parametrize("base", ["otc", "serchr1", "mine.py:score"])
 def test_what_is_no_registered_base_is_refused_by_name(base):
     with pytest.raises(ConfigError, match=r"reward\.options\.base"):
-        otc(says("x"), task("42"), in_run(name="otc", options={"base": base}))
+        reward_of("otc", says("x"), task("42"), in_run(name="otc", options={"base": base}))
 
 
 def test_a_wrong_response_of_a_group_is_worth_nothing_however_its_reward_scores_it():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.retool import softened
 from openrlhf_tir.rewards.torl import official_box
-from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task, trajectory
 
 
 def reward(name, traj, label="42", **options):
-    return load(name)(traj, task(label), in_run(name=name, options=options)).reward
+    return reward_of(name, traj, task(label), in_run(name=name, options=options)).reward
 
 
 @pytest.mark.parametrize("name", ["torl", "retool"])

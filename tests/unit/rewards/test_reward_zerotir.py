@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rewards.zerotir import FIXED, OFFICIAL, Facts, Flags, score, zerotir
-from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
+from openrlhf_tir.rewards.checking.text_metrics import repeatness
+from openrlhf_tir.rewards.zerotir import FIXED, OFFICIAL, Facts, Flags, check_format, score
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task, trajectory
 
 GOOD = r"we think </think> <answer> \boxed{42} </answer>"
 STOPS = ("</answer>", "<|im_end|>")
@@ -14,7 +15,8 @@ STOPS = ("</answer>", "<|im_end|>")
 
 def record(response, flags=None, rules=OFFICIAL, verdicts=(1.0, 0.0), finish="stop", **facts):
     given = Facts(response, finish, num_tokens=facts.pop("num_tokens", 10), stop_strings=STOPS, **facts)
-    return score(given, flags or Flags(), rules, lambda text: verdicts)
+    flags = flags or Flags()
+    return score(given, flags, rules, check_format(given, flags, rules), verdicts, repeatness(given.response))
 
 
 @pytest.mark.parametrize(
@@ -88,20 +90,20 @@ def test_a_trajectory_is_judged_by_what_the_model_wrote():
     honest = trajectory(
         ("model", "```python\nprint(6*7)\n```"), ("env", "\n```output\n42\n```\n"), ("model", GOOD), calls=("ok",)
     )
-    r = zerotir(honest, task("42"), cfg)
+    r = reward_of("zerotir", honest, task("42"), cfg)
     assert r.reward == 1.0
     assert r.correct
     assert r.parts["code_count"] == r.parts["output_count"] == r.parts["code_exection_times"] == 1.0
     printed = trajectory(("model", "```python\nx\n```"), ("env", GOOD), calls=("ok",))
-    assert zerotir(printed, task("42"), cfg).reward == 0.0
-    assert zerotir(says(GOOD, finish="length"), task("42"), cfg).reward == 0.0
+    assert reward_of("zerotir", printed, task("42"), cfg).reward == 0.0
+    assert reward_of("zerotir", says(GOOD, finish="length"), task("42"), cfg).reward == 0.0
 
 
 def test_options_switch_bonuses_and_unknown_ones_are_refused():
     cfg = in_run(name="zerotir", format="think_answer", options={"pattern_bonus": 0.5})
-    assert zerotir(says("Hmm wait, " + GOOD), task("42"), cfg).reward == 1.5
+    assert reward_of("zerotir", says("Hmm wait, " + GOOD), task("42"), cfg).reward == 1.5
     with pytest.raises(ConfigError, match="patern"):
-        zerotir(says(GOOD), task("42"), in_run(name="zerotir", options={"patern": 1.0}))
+        reward_of("zerotir", says(GOOD), task("42"), in_run(name="zerotir", options={"patern": 1.0}))
 
 
 @pytest.mark.parametrize("end", ["<|endoftext|>" * 5, "<|im_end|>\n<|im_end|>", "</s>"])

@@ -7,10 +7,9 @@ import pytest
 from openrlhf_tir.errors import ConfigError, RewardError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.types import Task
-from tests.unit.rewards.reward_fakes import in_run, says, trajectory
+from tests.unit.rewards.reward_fakes import in_run, reward_of, says, trajectory
 
 GSM8K = load("gsm8k")
-VERL = load("verl")
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,10 @@ def test_what_a_tool_printed_is_no_answer():
     ],
 )
 def test_verls_reward_is_chosen_by_the_data_source(source, text, label, reward):
-    parts = VERL(says(text), Task("", label, extra={"data_source": source}), in_run())
+    parts = reward_of("verl", says(text), Task("", label, extra={"data_source": source}), in_run())
     assert parts.reward == reward and parts.correct == (reward > 0)
 
 
 def test_a_data_source_without_a_reward_is_an_error():
     with pytest.raises(RewardError, match="my_source"):
-        VERL(says("42"), Task("", "42", extra={"data_source": "my_source"}), in_run())
+        reward_of("verl", says("42"), Task("", "42", extra={"data_source": "my_source"}), in_run())

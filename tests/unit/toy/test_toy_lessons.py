@@ -137,7 +137,7 @@ async def test_a_solution_in_torls_turns_is_an_episode_and_right(calls):
     env = Answers(*calls * [("56\n", "ok")])
     episode = await played(torl.tool_trace(MUL, calls), MUL.question, ToRL(max_calls=3), env)
     assert env.actions == calls * ["print(7*8)"]
-    assert torl_reward(episode, Task("p", "56", "python_tir"), RewardContext()).reward == 1.0
+    assert (await torl_reward(episode, Task("p", "56", "python_tir"), RewardContext())).reward == 1.0
 
 
 async def test_a_program_without_its_last_bracket_is_answered_with_its_error_and_a_guess_follows():
@@ -159,7 +159,7 @@ async def test_a_chain_in_zerotirs_turns_is_an_episode_and_right():
     env = Answers(("2142\n", "ok"), ("2148\n", "ok"))
     episode = await played(calculator.tool_trace(chain), chain.question, ZeroTir(max_calls=4), env)
     assert env.actions == ["714*3", "2142+6"]
-    assert math_outcome(episode, Task("p", "2148", "calculator"), RewardContext()).reward == 1.0
+    assert (await math_outcome(episode, Task("p", "2148", "calculator"), RewardContext())).reward == 1.0
 
 
 async def test_every_call_of_a_chain_is_one_that_the_calculator_takes_and_answers_so():
@@ -272,7 +272,7 @@ async def test_a_trace_of_retools_cold_start_is_learned_as_an_episode_is_sampled
         learned, MUL.question, ReTool(max_calls=2), env := Answers(*([("56", "ok")] if computes else []))
     )
     assert env.actions == (["print(7*8)"] if computes else [])
-    assert retool_reward(episode, Task("p", "56", "python_tir"), RewardContext()).reward == 1.0
+    assert (await retool_reward(episode, Task("p", "56", "python_tir"), RewardContext())).reward == 1.0
 
 
 def test_retools_base_never_runs_a_program_and_its_cold_start_does_in_a_third_of_the_traces():
