@@ -186,7 +186,7 @@ class EngineError(InfraError):
 
 
 class EngineGone(EngineError):
-    reason = "actor_died"
+    reason = "engine_gone"
 
 
 class VersionGone(EngineError):

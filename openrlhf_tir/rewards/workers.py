@@ -3,7 +3,8 @@
     the call uses up `cpu_s` of CPU     CpuSpent: what it was given makes it run on and on
     it is not over after `wall_s`       Late: the machine is slow, since the call has not had the CPU that it may use
     its worker dies twice               VerifierError; the `error` of the function, or RewardError, if user code ended
-                                        the worker
+                                        the worker by a crash. (os._exit in a user's file ends no worker:
+                                        user_code/exits.py makes it an exception at its line.)
 
 The wall clock alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. So
 the kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big

@@ -125,7 +125,7 @@ def test_the_environments_capacity_makes_calls_wait():
 
 def test_a_dead_actors_groups_are_issued_again_and_nothing_is_lost():
     r = simulated(constant(), mode="sync", faults=(Fault("actor_death", at_s=4.5, for_s=20, engine=1),))
-    assert r.ends["requeued/actor_died"] == 2
+    assert r.ends["requeued/engine_gone"] == 2
     assert r.ends["buffered"] == r.trained_groups == 24
     assert r.rows["time"][0] == pytest.approx(4.5 + 1 + 11 + 5.5)  # lost at 4.5 s, issued again 1 s later
 

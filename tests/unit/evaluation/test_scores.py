@@ -217,7 +217,7 @@ def test_a_problem_that_lost_samples_counts_where_it_has_enough():
         [
             item(0, [1, 0], [0, 0]),
             item(1, [0], [0], failures={"timeout": 1}),
-            item(2, [], [], failures={"actor_died": 2}),
+            item(2, [], [], failures={"engine_gone": 2}),
         ],
         2,
     )

@@ -98,9 +98,9 @@ def test_a_line_that_a_kill_tore_is_sampled_again(tmp_path):
 
 def test_an_item_that_lost_samples_is_in_the_figures_and_sampled_again_by_the_next_run(tmp_path):
     first = store(tmp_path)
-    first.add(item_of("aime", 2, TASKS[2], "actor_died", 2))
+    first.add(item_of("aime", 2, TASKS[2], "engine_gone", 2))
     assert first.left == [0, 1] and first.items[0].lost == 2
-    assert first.items[0].as_row()["failed"] == "actor_died"
+    assert first.items[0].as_row()["failed"] == "engine_gone"
     first.close()
     assert store(tmp_path).left == [0, 1, 2] and (tmp_path / "aime" / ITEMS).read_text() == ""
 
@@ -141,7 +141,7 @@ def test_select_reads_the_items_as_samples_of_their_rows(tmp_path):
     made = store(tmp_path)
     made.add(item(0, 1.0, 0.0))
     made.add(item_of("aime", 1, TASKS[1], group(1, sample(0, "a", 1.0), sample(1, "b", 0.0, failed="timeout")), 2))
-    made.add(item_of("aime", 2, TASKS[2], "actor_died", 2))
+    made.add(item_of("aime", 2, TASKS[2], "engine_gone", 2))
     made.close()
     found = read_outcomes([str(tmp_path / "aime" / ITEMS)])
     assert {name: (o.pass_rate, o.total) for name, o in found.items()} == {"row0": (0.5, 2), "row1": (1.0, 1)}

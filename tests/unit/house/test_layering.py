@@ -57,7 +57,6 @@ ENV_MAY_SHARE = {
     "env_servers/": {
         f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving", "origin")
     },
-    # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
     # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
     "env_servers/own/": {"openrlhf_tir.user_code.plugins", "transformers.utils"},
@@ -68,6 +67,7 @@ ENV_MAY_SHARE = {
     "env_servers/python_tir/isolation/": {"openrlhf_tir.machine.namespaces"},
     # One back-off for everything that retries. Standard library only.
     "env_servers/swe/remote/": {"openrlhf_tir.waiting.backoff"},
+    # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     "env_servers/math/": {
         "openrlhf_tir.rewards.checking.answer_check",
         "openrlhf_tir.rewards.checking.symbolic",

@@ -27,7 +27,7 @@ def meta(i: int):
 
 def test_a_few_lost_samples_are_counted_and_left_out():
     """100 problems of 2 samples: one group never came back, two samples of 200 are lost."""
-    figures = summarise(TASKS, [meta(i) for i in range(99)] + ["actor_died"], 2)
+    figures = summarise(TASKS, [meta(i) for i in range(99)] + ["engine_gone"], 2)
     assert (figures.failed, figures.samples, figures.accuracy) == (2, 198, 0.5)
 
 
@@ -111,9 +111,9 @@ def test_the_row_before_and_after_a_run_has_all_that_one_during_it_has_and_the_g
 
 
 def test_more_than_two_percent_are_refused_with_how_many_and_why():
-    ended = [meta(i) for i in range(96)] + [replace(meta(96), failures={"timeout": 2})] + ["actor_died"] * 3
+    ended = [meta(i) for i in range(96)] + [replace(meta(96), failures={"timeout": 2})] + ["engine_gone"] * 3
     with pytest.raises(
-        EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(actor_died 6, timeout 2\)"
+        EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(engine_gone 6, timeout 2\)"
     ) as e:
         summarise(TASKS, ended, 2)
     assert (e.value.failed, e.value.samples) == (8, 200)
@@ -121,7 +121,7 @@ def test_more_than_two_percent_are_refused_with_how_many_and_why():
 
 def test_a_single_sample_that_is_lost_is_no_figure():
     with pytest.raises(EvaluationFailed):
-        summarise(TASKS[:1], ["actor_died"], 1)
+        summarise(TASKS[:1], ["engine_gone"], 1)
 
 
 async def test_a_group_that_fails_does_not_end_the_others():
