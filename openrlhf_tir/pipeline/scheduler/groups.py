@@ -87,8 +87,9 @@ class BatchDecision(NamedTuple):
 class SchedulerSnapshot:
     """The scheduler's state as a checkpoint keeps it. Shares nothing with the running state that could still change.
 
-    A background task stores it seconds after it was taken; tests/unit/pipeline/test_scheduler.py checks that every field is of
-    an immutable type. After a resume the accepted groups are buffered, and the prompts of the rolling groups are dispatched again.
+    A background task stores it seconds after it was taken; tests/unit/pipeline/test_scheduler.py checks that every
+    field is of an immutable type. After a resume the accepted groups are buffered, and the prompts of the rolling
+    groups are dispatched again.
 
     Attributes:
         version: Updates behind the learner's weights.
