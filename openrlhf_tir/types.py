@@ -706,9 +706,11 @@ class Verdict(NamedTuple):
 KEEP = Verdict(True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupMeta:
-    """What the controller knows of a group. Lists have one element per *valid* trajectory, in order of `index`.
+    """What the controller knows of a group. Sequences have one element per *valid* trajectory, in order of `index`.
+
+    It never changes: a change makes a new one (dataclasses.replace). So a checkpoint's writer may keep it.
 
     Attributes:
         key: Identity of the attempt.
@@ -736,25 +738,25 @@ class GroupMeta:
 
     key: GroupKey
     verdict: Verdict
-    index: list[int]
-    rewards: list[float]
-    correct: list[bool]
-    used_code: list[bool]
-    response_tokens: list[int]
-    model_tokens: list[int]
+    index: Sequence[int]
+    rewards: Sequence[float]
+    correct: Sequence[bool]
+    used_code: Sequence[bool]
+    response_tokens: Sequence[int]
+    model_tokens: Sequence[int]
     prompt_tokens: int
     oldest_version: int | None
-    failures: dict[str, int] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
     failed: str | None = None
-    stats: dict[str, float] = field(default_factory=dict)
-    load: dict[str, float] = field(default_factory=dict)
+    stats: Mapping[str, float] = field(default_factory=dict)
+    load: Mapping[str, float] = field(default_factory=dict)
     actor: str = ""
     env: str = ""
     seconds: float = 0.0
-    masked: list[str] = field(default_factory=list)
-    changes: list[CounterUpdate] = field(default_factory=list)
-    branch_tokens: list[int] = field(default_factory=list)
+    masked: Sequence[str] = ()
+    changes: Sequence[CounterUpdate] = ()
+    branch_tokens: Sequence[int] = ()
 
     @property
     def trained_tokens(self) -> int:

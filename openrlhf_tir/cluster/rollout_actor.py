@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -189,8 +190,7 @@ class RolloutActor(MovesResponses):
         meta, group = await self.runner.run(key, task, mode)
         if mode is None:
             await asyncio.to_thread(self.trajectory_log.write, meta, group)
-        meta.load = self.load()
-        return meta, group
+        return replace(meta, load=self.load()), group
 
     def load(self) -> dict[str, float]:
         """Return what the engine and the queue in front of it hold, for the controller's router.

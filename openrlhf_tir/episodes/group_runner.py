@@ -228,7 +228,7 @@ class GroupRunner:
             seconds=seconds,
         )
         if fault:
-            meta.why[fault.reason] = str(fault)[:WHY_CHARS]
+            meta = replace(meta, why={**meta.why, fault.reason: str(fault)[:WHY_CHARS]})
         return meta, result
 
     async def _begin(

@@ -26,12 +26,12 @@ UNKNOWN = "unknown"
 STAGES = ("rolled", "kept", "trained")
 
 
-def length_bin(tokens: list[int]) -> str:
+def length_bin(tokens: Sequence[int]) -> str:
     """Mean response length, rounded up to a power of two: "64" holds 33 to 64."""
     return str(2 ** math.ceil(math.log2(max(sum(tokens) / len(tokens), 1.0)))) if tokens else UNKNOWN
 
 
-def difficulty_bin(correct: list[bool]) -> str:
+def difficulty_bin(correct: Sequence[bool]) -> str:
     """Share of correct samples, rounded up to a quarter: "0": none, "25": up to a quarter, "100": above three."""
     return str(25 * math.ceil(4 * sum(correct) / len(correct))) if correct else UNKNOWN
 

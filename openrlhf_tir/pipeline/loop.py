@@ -170,7 +170,7 @@ class Pipeline:
         in_order = self.scheduler.must_finish_in_order(group, meta, failure)
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
-        self.scheduler.method.judge_group(meta)
+        meta = self.scheduler.method.judge_group(meta)
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
             self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())

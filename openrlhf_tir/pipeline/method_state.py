@@ -70,17 +70,21 @@ class MethodState:
         )
         return replace(task, run=facts)
 
-    def judge_group(self, meta: GroupMeta | None) -> None:
+    def judge_group(self, meta: GroupMeta | None) -> GroupMeta | None:
         """Count a rolled group's failure, and drop the group if the filter over several groups says so.
+
+        Returns:
+            The metadata with the verdict that counts.
 
         Raises:
             MethodBroken: User code failed too many groups.
         """
         self.errors.record_attempt(meta)
         if meta is None or meta.failed is not None:
-            return
+            return meta
         if one(self._balanced, meta.env) and meta.verdict.keep and not self._is_balanced(meta):
-            meta.verdict = Verdict(False, LENGTH_BALANCE)
+            return replace(meta, verdict=Verdict(False, LENGTH_BALANCE))
+        return meta
 
     def depends_on_earlier_groups(self, meta: GroupMeta) -> bool:
         """Return True if the verdict on this group depends on the groups that were judged before it."""

@@ -3,6 +3,8 @@ ends the run by name, or after the number of failures that the user sets."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_tir.errors import METHOD_REASONS, MethodBroken
@@ -23,8 +25,8 @@ class BrokenFor(FakeRollout):
         if self.version >= self.since and self.broken(key.prompt):
             self.failed.append(key)
             meta, group = group_of(key, self.version, failed=self.reason)
-            meta.failures = {self.reason: 2}
-            meta.why = {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."}
+            why = {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."}
+            meta = replace(meta, failures={self.reason: 2}, why=why)
         return meta, group
 
 

@@ -11,7 +11,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.pipeline.scheduler import BatchDecision
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import KEEP, CounterUpdate, GroupKey, StepReport, Task
+from openrlhf_tir.types import KEEP, CounterUpdate, GroupKey, StepReport, Task, Verdict
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, group_of, pipeline
 
@@ -26,8 +26,8 @@ class CountingRollout(FakeRollout):
     async def run_group(self, key, task):
         meta, group = await super().run_group(key, task)
         self.told.append((key, task.run))
-        meta.changes = [CounterUpdate("run", "groups", "add", 1.0), CounterUpdate("prompt", "seen", "add", 1.0)]
-        return meta, group
+        changes = [CounterUpdate("run", "groups", "add", 1.0), CounterUpdate("prompt", "seen", "add", 1.0)]
+        return replace(meta, changes=changes), group
 
 
 def test_counters_are_told_with_each_group_and_survive_a_resume(tmp_path):
@@ -92,9 +92,8 @@ def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_pa
         assert scheduler.can_dispatch()
         group, _ = scheduler.dispatch(0.0)
         meta, payload = group_of(group.key, 0)
-        meta.changes = [CounterUpdate("run", "groups", "add", 1.0)]
-        scheduler.method.judge_group(meta)
-        scheduler.finish_group(group, meta, payload)
+        meta = replace(meta, changes=[CounterUpdate("run", "groups", "add", 1.0)])
+        scheduler.finish_group(group, scheduler.method.judge_group(meta), payload)
         return group
 
     first = accepted()
@@ -132,16 +131,13 @@ def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
     the group before."""
     balanced = state_of(names=["accuracy", "length_balance"])
     wrong = lengths(0, *[(2500, False)] * 20, (100, True))
-    assert balanced.judge_group(wrong) is None and wrong.verdict.keep, "it has a good bin of its own"
+    assert balanced.judge_group(wrong).verdict.keep, "it has a good bin of its own"
     rambling = lengths(1, *[(2500, False)] * 20, (2600, True))
-    balanced.judge_group(rambling)
-    assert rambling.verdict == (False, "length_balance")
+    assert balanced.judge_group(rambling) == replace(rambling, verdict=Verdict(False, "length_balance"))
+    assert rambling.verdict.keep, "the metadata that was given does not change"
     short = lengths(2, (100, True), (200, False))
-    balanced.judge_group(short)
-    assert short.verdict.keep
-    unasked = lengths(1, *[(2500, False)] * 20, (2600, True))
-    state_of(names=["accuracy"]).judge_group(unasked)
-    assert unasked.verdict.keep
+    assert balanced.judge_group(short).verdict.keep
+    assert state_of(names=["accuracy"]).judge_group(rambling).verdict.keep
 
 
 def test_a_group_that_failed_is_neither_dropped_by_the_length_balance_nor_part_of_it():
@@ -149,8 +145,8 @@ def test_a_group_that_failed_is_neither_dropped_by_the_length_balance_nor_part_o
     balanced = state_of(names=["accuracy", "length_balance"])
     balanced.errors.updated = True
     failed = replace(lengths(0, *[(2500, False)] * 40), failed="filter_error")
-    balanced.judge_group(failed)
-    assert failed.verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
+    assert balanced.judge_group(failed).verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
     few_right = lengths(1, *[(2500, False)] * 9, (2500, True))
-    balanced.judge_group(few_right)
-    assert few_right.verdict.keep, "1 of 10 is right; of 50, with the failed group's, it would be 2 %"
+    assert balanced.judge_group(few_right).verdict.keep, (
+        "1 of 10 is right; of 50, with the failed group's, it would be 2 %"
+    )

@@ -24,7 +24,6 @@ copy: a checkpoint never holds a live object.
 from __future__ import annotations
 
 import bisect
-import copy
 import json
 import math
 from collections import Counter, deque
@@ -559,11 +558,7 @@ class RolloutScheduler:
         return SchedulerSnapshot(
             version=self.version,
             rolling=tuple(self._rolling.values()),
-            # GroupMeta is mutable, so it is copied. A payload is a reference to an immutable object.
-            accepted=tuple(
-                AcceptedGroup(group, BatchItem(copy.deepcopy(item.meta), item.payload))
-                for group, item in (*self._current_batch, *self._buffered)
-            ),
+            accepted=(*self._current_batch, *self._buffered),
             retries=tuple(self._retries),
             replacements=tuple(self._replacements),
             last_sequence_number=self._last_sequence_number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,8 +64,7 @@ def logged() -> set[str]:
     cfg, rows = Config(), Rows()
     observer = Observer(rows, rows, rows)
     meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
-    meta.stats.update(STATS)
-    meta.failures["timeout"], meta.masked = 1, ["silent", ""]
+    meta = replace(meta, stats={**meta.stats, **STATS}, failures={"timeout": 1}, masked=["silent", ""])
     observer.group_finished("buffered", meta, None)
     observer.group_finished("filtered", group_of(GroupKey(0, 1), 0, Verdict(False, "zero_variance"))[0], None)
     observer.group_finished("failed", None, "timeout")

@@ -11,7 +11,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -314,7 +314,7 @@ def test_buffered_groups_come_back_with_every_dtype_tuple_and_bit(tmp_path):
                 "s": np.float16(0.1),
             },
         )
-        meta.stats["inf"] = float("inf")
+        meta = replace(meta, stats={**meta.stats, "inf": float("inf")})
         group.trajectories[1].changes.append(CounterUpdate("prompt", "best", "highest", 0.5))
         rows.append((InFlightGroup(GroupKey(0, i, 1), i, i, 2, 1.5, "echo"), meta, group))
     stored.write(tmp_path, rows)

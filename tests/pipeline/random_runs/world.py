@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,13 +169,13 @@ class World:
             return group_of(key, version, failed="deadline")
         meta, group = group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
         if self.counting:
-            meta.env = task.env
-            meta.model_tokens = [facts.choice([100, 900, 2500, 5500]) for _ in meta.model_tokens]
-            meta.changes = [
+            model_tokens = [facts.choice([100, 900, 2500, 5500]) for _ in meta.model_tokens]
+            changes = [
                 CounterUpdate("run", "groups", "add", 1.0),
                 CounterUpdate("run", "sum", "add", facts.random()),
                 CounterUpdate("prompt", "seen", "add", 1.0),
             ]
+            meta = replace(meta, env=task.env, model_tokens=model_tokens, changes=changes)
         return meta, group
 
     async def fetch(self, payloads):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,8 +120,7 @@ class FakeActor:
         if "run_group_after" in self.hangs:
             await asyncio.get_running_loop().create_future()
         meta, group = group_of(key, self.version, failed=self.fails_groups(task.prompt))
-        meta.actor, meta.load = f"rollout-{self.index}", LOAD
-        return meta, group
+        return replace(meta, actor=f"rollout-{self.index}", load=LOAD), group
 
 
 LOAD = {"running": 2.0, "waiting": 1.0, "width": 8.0, "preemptions": 0.0, "push_pause_s": 0.5}

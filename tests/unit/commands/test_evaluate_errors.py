@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_tir.errors import EvaluationFailed
@@ -19,9 +21,9 @@ from tests.pipeline.fakes import group_of
 def test_a_reward_that_fails_is_not_taken_for_infrastructure(reason, said):
     from openrlhf_tir.cluster.jobs.evaluate import summarise
 
-    metas = [group_of(GroupKey(-1, i), 0, failed=reason)[0] for i in range(2)]
-    for meta in metas:
-        meta.failures, meta.why = {reason: 2}, {reason: "mine.py:4: KeyError"}
+    why = {reason: "mine.py:4: KeyError"}
+    failed = [group_of(GroupKey(-1, i), 0, failed=reason)[0] for i in range(2)]
+    metas = [replace(meta, failures={reason: 2}, why=why) for meta in failed]
     with pytest.raises(EvaluationFailed, match=said):
         summarise([Task("p", "1")] * 2, metas, 2)
 
@@ -30,8 +32,8 @@ def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
     from openrlhf_tir.cluster.jobs.evaluate import summarise
 
     metas = [group_of(GroupKey(-1, i), 0)[0] for i in range(3)]
-    metas[1].correct, metas[2].correct = [True, True], [True, True]
-    metas[2].stats = metas[2].stats | {"calls": 3.0}
+    metas[1] = replace(metas[1], correct=[True, True])
+    metas[2] = replace(metas[2], correct=[True, True], stats={**metas[2].stats, "calls": 3.0})
     tasks = [Task("p", "1", "calc"), Task("p", "1", "calc"), Task("p", "1", "guess")]
     figures = summarise(tasks, list(metas), 2)
     calc, guess = figures.by_env["calc"], figures.by_env["guess"]

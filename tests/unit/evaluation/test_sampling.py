@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -38,7 +39,7 @@ class Pool:
             raise EngineError("refused")
         meta, group = group_of(key, 0)
         if key.prompt in self.broken:
-            meta.failures, meta.why = {"reward_error": 2}, {"reward_error": "mine.py:4: KeyError"}
+            meta = replace(meta, failures={"reward_error": 2}, why={"reward_error": "mine.py:4: KeyError"})
             for t in group.trajectories:
                 t.failed, t.reward = "reward_error", None
         return meta, group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,8 +46,7 @@ def test_every_item_has_a_rank_and_loads_differ_by_at_most_one_item(lengths, bin
 
 
 def test_a_masked_sample_is_no_load():
-    masked = meta(0, [20, 1])
-    masked.masked = ["rambling", ""]
+    masked = replace(meta(0, [20, 1]), masked=["rambling", ""])
     # 18, 12, 11 and 0 -> 18 | 12 + 11, and the masked one where there is less
     assert assign_ranks([masked, meta(1, [2, 8])], 2) == {(0, 0): 0, (0, 1): 1, (1, 0): 1, (1, 1): 0}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -121,7 +123,7 @@ def test_a_rank_that_trains_a_session_pays_for_all_of_its_chains():
         t.parts["correct"] = 1.0
     meta = describe(group, prompt_tokens=2, verdict=KEEP, failed=None, actor="", seconds=0.0)
     assert meta.branch_tokens == [7, 0]
-    meta.response_tokens, meta.branch_tokens = [4, 1, 1], [7, 0, 0]
+    meta = replace(meta, response_tokens=[4, 1, 1], branch_tokens=[7, 0, 0])
     assert assign_ranks([meta], 2) == {(0, 0): 0, (0, 1): 1, (0, 2): 1}
 
 

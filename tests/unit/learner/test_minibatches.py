@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_lost_and_masked_samples_make_parts_smaller_not_fewer():
     groups = random_groups(4, 4, seed=0)
     groups[0].trajectories[1].failed = "timeout"
     items = make_batch(groups, 1).items
-    items[1].meta.masked = ["", "length", "", ""]
+    items[1] = replace(items[1], meta=replace(items[1].meta, masked=["", "length", "", ""]))
     parts = cut([i.meta for i in items], 4, (0, 0, 0))
     assert [len(p) for p in parts] == [4, 4, 3, 3]
     assert (1, 1) not in {key for p in parts for key in p}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,8 +165,10 @@ def test_kl_in_the_loss_pulls_the_policy_back(learner):
         for p in ranked.engine.module.parameters():
             p += 0.05 * torch.randn(p.shape, generator=noise)
     made, groups = batch()
-    for item in made.items:
-        item.meta.rewards[:] = [0.0] * len(item.meta.rewards)
+    without_rewards = [
+        replace(item, meta=replace(item.meta, rewards=[0.0] * len(item.meta.rewards))) for item in made.items
+    ]
+    made = replace(made, items=without_rewards)
     for t in (t for g in groups for t in g.trajectories):
         for segment in t.segments:
             segment.logprobs[:] = -4.6 if segment.source == "model" else 0.0

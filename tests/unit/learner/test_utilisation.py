@@ -1,5 +1,7 @@
 """Utilisation: MFU by hand, devices by name, and nothing on a machine without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_tir.learner.utilisation import gpu_metrics, mfu, peak_flops, tokens_of
@@ -33,12 +35,10 @@ def test_a_device_that_is_not_known_has_no_peak():
 
 
 def test_tokens_are_those_of_prompts_and_responses_of_every_valid_trajectory():
-    meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
-    meta.prompt_tokens, meta.response_tokens = 10, [3, 4]
+    meta = replace(group_of(GroupKey(0, 0), 0, KEEP)[0], prompt_tokens=10, response_tokens=[3, 4])
     assert tokens_of([meta, meta]) == 2 * (10 + 3 + 10 + 4)
     assert tokens_of([meta, meta], share_prompts=True) == 2 * (10 + 3 + 4)
-    meta.response_tokens = []
-    assert tokens_of([meta], share_prompts=True) == 0
+    assert tokens_of([replace(meta, response_tokens=[])], share_prompts=True) == 0
 
 
 def test_without_a_gpu_nothing_is_said():

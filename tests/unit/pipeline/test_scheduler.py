@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_filtered_group_frees_its_slot_at_once(tmp_path):
     group, _ = scheduler.dispatch(now=0.0)
     assert not scheduler.can_dispatch()
     meta, payload = group_of(group.key, 0)
-    meta.verdict = meta.verdict._replace(keep=False, reason="accuracy_high")
+    meta = replace(meta, verdict=meta.verdict._replace(keep=False, reason="accuracy_high"))
     assert scheduler.finish_group(group, meta, payload) == GroupState.FILTERED
     assert scheduler.can_dispatch()
 
@@ -285,7 +286,7 @@ def is_immutable(kind) -> bool:
 
 def test_a_snapshot_has_only_fields_of_immutable_types():
     """A dictionary or a list among its fields would be handed to the background writer by reference. The one exception
-    is a batch item, whose metadata is copied: see the next test."""
+    is a batch item: its metadata is frozen, and its payload is a reference to an object that never changes."""
     assert is_immutable(SchedulerSnapshot)
     assert not is_immutable(dict) and not is_immutable(list)
 
@@ -306,7 +307,8 @@ def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
     scheduler.method.counters.prompts[3] = {"seen": 1.0}
     scheduler.method._lengths["0/0/0"].append((6, 0.0))
     take(scheduler)
-    scheduler.current_batch[0].item.meta.rewards.append(9.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        scheduler.current_batch[0].item.meta.rewards = [9.0]
     scheduler.step_started(now=0.0)
     scheduler.batch_trained(TRAINED)
     roll(scheduler, 2)
@@ -324,8 +326,7 @@ def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):
     for oldest_version in (None, 0):
         group, _ = scheduler.dispatch(now=0.0)
         meta, payload = group_of(group.key, 0)
-        meta.oldest_version = oldest_version
-        scheduler.finish_group(group, meta, payload)
+        scheduler.finish_group(group, replace(meta, oldest_version=oldest_version), payload)
     assert len(take(scheduler)) == 2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -233,8 +235,7 @@ def test_of_what_is_dropped_a_few_groups_are_kept_however_many_there_are(tmp_pat
 def test_samples_say_environment_advantage_branches_and_why(tmp_path):
     log = TrajectoryLog(tmp_path, "rollout-0", 1.0, advantages=lambda meta, group: [0.75, -0.25])
     key = GroupKey(0, 0)
-    meta, _ = group_of(key, 0, KEEP)
-    meta.index = [0, 1]
+    meta = replace(group_of(key, 0, KEEP)[0], index=[0, 1])
     members = [member(0, "a", branches=[member(0, "another chain")]), member(1, "b"), member(2, "c", failed="timeout")]
     members[2].why = "the sandbox did not answer"
     log.write(meta, Group(key, Task("Q: ", "42", env="guess"), members))
@@ -250,8 +251,7 @@ def test_samples_say_environment_advantage_branches_and_why(tmp_path):
 def test_the_advantage_is_the_estimators_and_unknown_where_only_the_learner_has_it():
     """Rewards 1, 0, 0: minus the mean of the others, 1, -1/2, -1/2."""
     members = [member(i, "ab", reward=reward) for i, reward in enumerate((1.0, 0.0, 0.0))]
-    meta, _ = group_of(GroupKey(0, 0), 0, KEEP)
-    meta.rewards, meta.index = [1.0, 0.0, 0.0], [0, 1, 2]
+    meta = replace(group_of(GroupKey(0, 0), 0, KEEP)[0], rewards=[1.0, 0.0, 0.0], index=[0, 1, 2])
     group = Group(GroupKey(0, 0), Task("Q", "1"), members)
 
     def given(estimator):
