@@ -48,8 +48,19 @@ class PlainLearner:
         return tensors_digest(tensors.items())
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        with self.torch.no_grad():
-            return [self._logprobs(ids).numpy() for ids in sequences]
+        """Return the log-prob of every token but the first of each sequence, [T-1] float32. One pass, as the trainer's.
+
+        The sequences are padded at their ends, which no token before sees.
+        """
+        torch = self.torch
+        rows = torch.nn.utils.rnn.pad_sequence([torch.tensor(list(ids)) for ids in sequences], batch_first=True)
+        targets = rows[:, 1:]
+        is_token = torch.arange(targets.shape[1]) < torch.tensor([[len(ids) - 1] for ids in sequences])
+        with torch.no_grad():
+            hidden = self.model.get_decoder()(rows).last_hidden_state[:, :-1]
+            logits = self.model.get_output_embeddings()(hidden[is_token]).float()
+            logprobs = logits.gather(1, targets[is_token][:, None])[:, 0] - logits.logsumexp(-1)
+        return [part.numpy() for part in logprobs.split([len(ids) - 1 for ids in sequences])]
 
     def _logprobs(self, ids: Sequence[int]) -> Any:
         row = self.torch.tensor([list(ids)])

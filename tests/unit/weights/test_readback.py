@@ -306,6 +306,44 @@ def test_a_packed_copy_is_read_at_one_of_eight_columns_and_all_of_it_in_eight_pu
     assert all(differs_at(start) for start in range(8)), "every other column"
 
 
+def fused_packed_model(width: int = 20) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """A model with gate and up fused in one packed layer, and what was sent to it."""
+    layer = MergedColumnParallelLinear.__new__(MergedColumnParallelLinear)
+    torch.nn.Module.__init__(layer)
+    layer.tp_size, layer.tp_rank, layer.output_sizes, layer.input_size_per_partition = 1, 0, [3, 3], width
+    layer.params_dtype = torch.float32
+    layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    layer.quant_method = Packs()
+    layer.cpu_linear = True
+    layer.packed = torch.arange(6.0 * width).reshape(6, width)
+    model = torch.nn.Module()
+    model.packed_modules_mapping = {"gate_up": ["gate", "up"]}
+    model.gate_up = layer
+    gate, up = layer.packed.clone().split(3)
+    return model, {"gate.weight": gate, "up.weight": up}
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_what_is_fused_in_a_packed_layer_is_read_once_a_comparison_and_afresh_in_the_next(noted):
+    model, sent = fused_packed_model()
+    readback = ReadBack(model)
+
+    def differing() -> tuple[str, ...]:
+        if not noted:
+            return readback.compare(sent.items()).differing
+        readback.note(sent.items())
+        return readback.compare_noted().differing
+
+    assert differing() == ()
+    assert len(model.gate_up.quant_method.rows) == 1
+    model.gate_up.packed[4] += 1
+    assert differing() == ("up.weight",)
+    assert differing() == ("up.weight",)
+    model.gate_up.packed[4] -= 1
+    assert differing() == ()
+    assert len(model.gate_up.quant_method.rows) == 4
+
+
 def test_a_packed_row_that_is_not_finite_is_held_as_sent_whichever_columns_are_read():
     model, sent = packed_model()
     sent["proj.weight"][1, 3] = float("inf")
