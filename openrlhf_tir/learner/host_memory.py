@@ -15,6 +15,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 SUB_GROUP_ELEMENTS = 2**25
@@ -22,6 +25,8 @@ SUB_GROUP_ELEMENTS = 2**25
 BUCKET_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
 """Gradient elements that are reduced over the ranks at once, by device. A larger parameter is reduced alone, without a
 buffer."""
+REST = 50
+"""A `Trimmer` rests for this many times the duration of a trim."""
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +59,34 @@ def _malloc_trim() -> Any:
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the system.
-
-    Call it before and after the optimizer's step. Between micro batches it would only cost time, because the next one
-    uses the same memory again.
-    """
+    """Return freed memory to the system. Call it before and after the optimizer's step."""
     if (trim := _malloc_trim()) is not None:
         trim(0)
+
+
+class Trimmer:
+    """Returns freed memory to the system where a rank is near its peak, as often as that costs little.
+
+    Activations of several sizes leave holes in glibc's heap which others do not fit into: .4 GB of them at the peak of
+    SmolLM2 (1,280 tokens). A trim returns the pages in them. It takes some 2 % of such a micro batch. With a micro
+    batch of milliseconds it would take most of the time, and there is little to return.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds of a clock that only goes forward."""
+        self._clock = clock
+        self._rests_until = -math.inf
+
+    def trim(self) -> bool:
+        """Return freed memory to the system, unless the last trim was less than `REST` times its own duration ago.
+
+        Returns:
+            True if it did.
+        """
+        start = self._clock()
+        if start < self._rests_until:
+            return False
+        give_back_freed()
+        end = self._clock()
+        self._rests_until = end + REST * (end - start)
+        return True

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..config import Actor, Config, Critic
-from .host_memory import give_back_freed
+from .host_memory import Trimmer, give_back_freed
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan, plan_shared
@@ -32,6 +32,7 @@ class MicroBatchRunner:
         self.cfg = cfg
         self.strategy = strategy
         self.device = strategy.device
+        self._trimmer = Trimmer() if self.device == "cpu" else None
 
     def micro_batches(
         self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
@@ -99,6 +100,8 @@ class MicroBatchRunner:
             for number, (_, micro) in enumerate(batches):
                 engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)
                 loss = objective(micro)
+                if self._trimmer is not None:
+                    self._trimmer.trim()  # all activations exist now: a rank's peak
                 self.strategy.backward(loss, model, optimizer)
                 summed += loss.detach()
         return self.strategy.sum_over_rows(summed).item()
