@@ -62,6 +62,7 @@ from .checks.learner import check_budget, check_lora, check_lora_of_mixture, che
 from .checks.load_elsewhere import load_elsewhere
 from .checks.method import check_method
 from .checks.roles import check_roles
+from .checks.shadowed import check_shadowed
 from .checks.weights import check_weights
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ def check(
     """
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
+    check_shadowed(problems, Path.cwd())
     check_names(cfg, problems)
     facts = [f"method: {method_summary(cfg)}"] if training else []
     facts += own_code(cfg) + conventions_of(cfg) + (updates_of(cfg) if training else [])
