@@ -14,19 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, TypeVarTuple, runtime_checkable
 
 from .protocol import StepReply
+from .pushes import BroadcastRendezvous, BroadcastResult, Canary, DeltaDigest, Exposed, PublishReport
 from .types import (
-    BroadcastRendezvous,
-    BroadcastResult,
-    Canary,
     Completion,
-    DeltaDigest,
     EngineBounds,
-    Exposed,
     Group,
     GroupKey,
     GroupMeta,
     PromptOutcome,
-    PublishReport,
     Sampling,
     StepReport,
     Task,

@@ -188,7 +188,7 @@ class Collector:
 
     async def _load(self, path: Path, digest: str, *, canary: bool = True) -> list[Any]:
         from openrlhf_tir.errors import WeightsMisloaded
-        from openrlhf_tir.types import Canary
+        from openrlhf_tir.pushes import Canary
 
         wanted = Canary(self.texts, SAMPLED, self.version) if canary else None
         try:

@@ -260,7 +260,8 @@ async def _engine(args: argparse.Namespace) -> dict:
     import numpy as np
 
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.types import Canary, Sampling
+    from openrlhf_tir.pushes import Canary
+    from openrlhf_tir.types import Sampling
 
     started = time.perf_counter()
     cfg = config(args)

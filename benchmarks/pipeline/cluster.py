@@ -25,9 +25,10 @@ from typing import Any
 import ray
 
 from openrlhf_tir.actors.router import Router
+from openrlhf_tir.pushes import PublishReport
 from openrlhf_tir.simulation.parts import WeightlessLearner
 from openrlhf_tir.simulation.workload import Workload
-from openrlhf_tir.types import Group, GroupKey, GroupMeta, PublishReport, StepReport, Task, TrainBatch
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, StepReport, Task, TrainBatch
 
 from ..envs.load import started
 from .actor import LearnerProcess, RolloutProcess

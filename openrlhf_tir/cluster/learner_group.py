@@ -20,7 +20,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
-from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed, StepReport, TrainBatch
+from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
+from ..types import StepReport, TrainBatch
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline, within
 from ..weights.ipc.merged import merged

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..machine.gpus import runs_on_gpus, visible_gpus
-from ..types import CANARY_TEXTS
+from ..pushes import CANARY_TEXTS
 from .packed_logprobs import SCHEDULER
 
 if TYPE_CHECKING:

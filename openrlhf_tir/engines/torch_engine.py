@@ -19,7 +19,8 @@ import numpy as np
 
 from ..config import Config
 from ..errors import EngineError, WeightsUnverified
-from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, Exposed, Finish, Sampling
+from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed
+from ..types import Completion, EngineBounds, Finish, Sampling
 from ..waiting.deadlines import Deadline
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter

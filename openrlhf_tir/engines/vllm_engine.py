@@ -48,16 +48,8 @@ from ..errors import (
     WeightsUnverified,
 )
 from ..machine.gpus import runs_on_gpus
-from ..types import (
-    BroadcastRendezvous,
-    BroadcastResult,
-    Canary,
-    Completion,
-    EngineBounds,
-    Exposed,
-    ReadBackReport,
-    Sampling,
-)
+from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed, ReadBackReport
+from ..types import Completion, EngineBounds, Sampling
 from ..waiting.deadlines import Deadline, within
 from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy

@@ -32,7 +32,8 @@ from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
-from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed, Group, TrainBatch
+from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
+from ..types import Group, TrainBatch
 from ..weights.broadcast.sender import Sender
 from ..weights.ipc.exposer import Exposer
 from .agreement import agree

@@ -45,7 +45,7 @@ from typing import Any
 
 from ..config import Config
 from ..machine.sizes import size
-from ..types import EXPOSED_BUCKETS
+from ..pushes import EXPOSED_BUCKETS
 from .model_size import (
     AVERAGE_BYTES,
     OPTIMISER_BYTES,

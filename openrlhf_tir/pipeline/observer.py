@@ -19,7 +19,8 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
-from ..types import GroupMeta, PublishReport, StepReport
+from ..pushes import PublishReport
+from ..types import GroupMeta, StepReport
 from .bias_meter import SelectionMeter
 
 log = logging.getLogger(__name__)

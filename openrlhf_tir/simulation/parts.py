@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..pipeline.observer import Observer
-from ..types import GroupMeta, PublishReport, StepReport, Task, TrainBatch
+from ..pushes import PublishReport
+from ..types import GroupMeta, StepReport, Task, TrainBatch
 
 TASK = Task("simulated", "0", "simulated")
 PHASES = ("wait for replay", "wait for gate", "drain", "accumulate", "step", "push")

@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 from ..errors import DeltaRefused
-from ..types import DeltaDigest
+from ..pushes import DeltaDigest
 from .delta import Piece, integers
 from .digest import CHUNK_BYTES, ITEM_BYTES, chunk_hash
 

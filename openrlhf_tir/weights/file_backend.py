@@ -35,7 +35,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from ..types import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
+from ..pushes import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from . import experts_on_cpu
 from .broadcast.receiver import Receiver
 from .checkpoint_names import CheckpointNames

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import DeltaRefused
 from ..ports import Learner, RemoteEngine, RolloutEngine
-from ..types import Canary
+from ..pushes import Canary
 from ..waiting.deadlines import Deadline
 from .push_files import PushFiles
 from .transport import Results

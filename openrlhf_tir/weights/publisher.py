@@ -39,7 +39,8 @@ from ..errors import (
     WeightsUnverified,
 )
 from ..ports import Learner, RemoteEngine, RolloutEngine
-from ..types import CANARY_TEXTS, Canary, Completion, PublishReport
+from ..pushes import CANARY_TEXTS, Canary, PublishReport
+from ..types import Completion
 from ..waiting.deadlines import Deadline
 from .file_transport import FileTransport
 from .transport import Results, Transport, same_weights

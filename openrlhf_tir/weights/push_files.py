@@ -17,7 +17,7 @@ from typing import TypeVar
 from ..errors import InfraError, WeightsUnverified
 from ..machine.sizes import room
 from ..ports import Learner
-from ..types import DeltaDigest
+from ..pushes import DeltaDigest
 from .transport import same_weights
 
 SHARED_MEMORY = Path("/dev/shm")

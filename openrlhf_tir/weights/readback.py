@@ -52,7 +52,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 
-from ..types import ReadBackReport
+from ..pushes import ReadBackReport
 from . import fused_experts
 from .fused_experts import ExpertPart
 

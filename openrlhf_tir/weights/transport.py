@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ..ports import RemoteEngine
-from ..types import Canary, Completion
+from ..pushes import Canary
+from ..types import Completion
 
 Results = list[list[Completion] | BaseException]
 """For each engine, in the order of the call: the canary's completions, or the exception that it raised."""

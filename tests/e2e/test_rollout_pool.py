@@ -20,8 +20,9 @@ from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.ports import RolloutEngine
+from openrlhf_tir.pushes import PublishReport
 from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.types import GroupKey, PublishReport, Task
+from openrlhf_tir.types import GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline
 
 from ..pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent

@@ -22,7 +22,8 @@ from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
-from openrlhf_tir.types import Canary, Sampling
+from openrlhf_tir.pushes import Canary
+from openrlhf_tir.types import Sampling
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher

@@ -24,8 +24,9 @@ from openrlhf_tir.cluster.learner_group import LearnerRank
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import WeightsUnverified
+from openrlhf_tir.pushes import Canary
 from openrlhf_tir.simulation.workload import Workload
-from openrlhf_tir.types import Canary, Completion
+from openrlhf_tir.types import Completion
 
 from ..engine import ScriptedEngine
 

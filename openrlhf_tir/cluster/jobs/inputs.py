@@ -20,7 +20,8 @@ from ...engines.codec import HfCodec
 from ...episodes.chat_format import chat_formats
 from ...errors import ConfigError, DataError
 from ...inert import MARK
-from ...types import CANARY_TEXTS, Task
+from ...pushes import CANARY_TEXTS
+from ...types import Task
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...types import BroadcastResult
+from ...pushes import BroadcastResult
 from ...weights.broadcast.sender import Sender
 from ...weights.broadcast.stream import Item
 from ..lora import hf_weights

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ...types import DeltaDigest
+from ...pushes import DeltaDigest
 from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
 from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads

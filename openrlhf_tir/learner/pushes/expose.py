@@ -12,7 +12,7 @@ from __future__ import annotations
 import deepspeed
 from torch import nn
 
-from ...types import EXPOSED_BUCKETS, Exposed, ExposedBucket
+from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ...weights.broadcast.stream import Item
 from ...weights.ipc.exposer import Exposer, reason_of
 from ..lora import hf_weights

@@ -12,7 +12,8 @@ from typing import Any
 
 from ...errors import LearnerDied
 from ...ports import Publisher, Rollout
-from ...types import Group, GroupKey, GroupMeta, PublishReport, Task
+from ...pushes import PublishReport
+from ...types import Group, GroupKey, GroupMeta, Task
 from .time_share import GpuTimeShare
 
 

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import InfraError
-from ...types import BroadcastRendezvous
+from ...pushes import BroadcastRendezvous
 from ...weights.rendezvous import served_store
 
 SETTING = "timeouts.broadcast_s"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ...types import BroadcastRendezvous, BroadcastResult
+from ...pushes import BroadcastRendezvous, BroadcastResult
 from .group import BroadcastTorn, Group, member
 from .stream import Tensors, receive
 

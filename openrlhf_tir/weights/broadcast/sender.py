@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch.distributed as dist
 
 from ...errors import InfraError
-from ...types import BroadcastRendezvous, BroadcastResult
+from ...pushes import BroadcastRendezvous, BroadcastResult
 from .group import BroadcastTorn, Group, member, served
 from .stream import Item, Tensors, send
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...types import BroadcastResult
+from ...pushes import BroadcastResult
 from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..host_bytes import host_bytes
 from .group import Group

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts, RemoteEngine, RolloutEngine
-from ...types import BroadcastRendezvous, BroadcastResult, Canary
+from ...pushes import BroadcastRendezvous, BroadcastResult, Canary
 from ...waiting.deadlines import Deadline, within
 from ..transport import Results, same_weights
 

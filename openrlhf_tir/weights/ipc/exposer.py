@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...types import EXPOSED_BUCKETS, Exposed, ExposedBucket
+from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ..broadcast.stream import Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
 from .sharing import cuda_handle, device_name, shared_buffer, synchronise

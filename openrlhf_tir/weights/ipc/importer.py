@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...types import ExposedBucket
+from ...pushes import ExposedBucket
 from ..broadcast.stream import TORCH, Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
 from .exposer import reason_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import xxhash
 
-from ...types import Exposed
+from ...pushes import Exposed
 
 
 def merged(parts: Sequence[Exposed]) -> Exposed:

@@ -24,7 +24,8 @@ from itertools import count
 
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Exposes, RemoteEngine, RolloutEngine
-from ...types import Canary, Completion, Exposed
+from ...pushes import Canary, Exposed
+from ...types import Completion
 from ...waiting.deadlines import Deadline
 from ..file_transport import FileTransport
 from ..transport import Results, same_weights

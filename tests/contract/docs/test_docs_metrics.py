@@ -17,7 +17,8 @@ from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.pipeline.evaluation import Evaluator
 from openrlhf_tir.pipeline.observer import METRICS, Observer, reward_parts
 from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
-from openrlhf_tir.types import KEEP, GroupKey, PublishReport, StepReport, Verdict
+from openrlhf_tir.pushes import PublishReport
+from openrlhf_tir.types import KEEP, GroupKey, StepReport, Verdict
 from tests.pipeline.fakes import group_of
 
 from .docs_blocks import DOCS, REPO, glossary, unexplained

@@ -12,7 +12,8 @@ import pytest_asyncio
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.engines.vllm_engine import VllmEngine
-from openrlhf_tir.types import Canary, Sampling
+from openrlhf_tir.pushes import Canary
+from openrlhf_tir.types import Sampling
 
 from ..conftest import tiny_config
 from ..support.tiny_model import HfLearner, make_tokenizer, save_tiny

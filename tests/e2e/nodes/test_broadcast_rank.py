@@ -18,7 +18,7 @@ def rank(tmp_path_factory):
     from openrlhf_tir.cluster.learner_group import THREADS, LearnerRank
     from openrlhf_tir.cluster.ray_session import ray_session
     from openrlhf_tir.config import Config
-    from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
+    from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
 
     class Inner:

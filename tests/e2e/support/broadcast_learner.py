@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
+from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
 
 from .tiny_model import HfLearner
 

@@ -86,7 +86,7 @@ class HfLearner:
     async def publish_changes(self, path: Path, base_version: int):
         import torch
 
-        from openrlhf_tir.types import DeltaDigest
+        from openrlhf_tir.pushes import DeltaDigest
         from openrlhf_tir.weights.delta import encode
         from openrlhf_tir.weights.delta_file import DeltaWriter
         from openrlhf_tir.weights.digest import tensors_digest

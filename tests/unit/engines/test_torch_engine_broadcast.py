@@ -11,7 +11,8 @@ import pytest
 
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import BroadcastResult, Sampling
+from openrlhf_tir.pushes import BroadcastResult
+from openrlhf_tir.types import Sampling
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport, Deadlines
 from openrlhf_tir.weights.publisher import WeightPublisher

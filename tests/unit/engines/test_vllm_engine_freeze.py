@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.types import BroadcastRendezvous, ReadBackReport
+from openrlhf_tir.pushes import BroadcastRendezvous, ReadBackReport
 
 
 class FakeLlm:

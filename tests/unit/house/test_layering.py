@@ -14,6 +14,7 @@ REPO = Path(__file__).resolve().parents[3]
 LAYERS = [
     {
         "types",
+        "pushes",
         "protocol",
         "errors",
         "http_guard",
@@ -48,7 +49,7 @@ OWNERS = {
 
 TORCH_FREE = {
     "actors", "cli", "commands", "config", "data", "envs", "episodes", "errors", "evaluation", "filters", "http_guard",
-    "inert", "logs", "machine", "memory", "pipeline", "ports", "protocol", "replay", "report",
+    "inert", "logs", "machine", "memory", "pipeline", "ports", "protocol", "pushes", "replay", "report",
     "reproduce", "rewards", "serving", "simulation", "types", "user_code", "waiting",
 }  # fmt: skip
 ENV_MAY_SHARE = {

@@ -131,7 +131,7 @@ def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
     from types import SimpleNamespace
 
     from openrlhf_tir.cluster.learner_group import LearnerGroup
-    from openrlhf_tir.types import BroadcastRendezvous
+    from openrlhf_tir.pushes import BroadcastRendezvous
 
     meeting = BroadcastRendezvous("gloo", "10.0.0.1", 5000, 4, 0.05)
 
@@ -151,7 +151,7 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
     from types import SimpleNamespace
 
     from openrlhf_tir.cluster.learner_group import LearnerGroup
-    from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
+    from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
 
     called, meeting = [], BroadcastRendezvous("gloo", "10.0.0.1", 5000, 4, 60.0)
 

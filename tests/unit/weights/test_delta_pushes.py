@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import Completion, DeltaDigest
+from openrlhf_tir.pushes import DeltaDigest
+from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.delta import encode
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
+from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
 from openrlhf_tir.weights.broadcast.receiver import Receiver
 from openrlhf_tir.weights.broadcast.sender import Sender
 from openrlhf_tir.weights.broadcast.stream import TORCH, Item

@@ -37,7 +37,7 @@ def test_a_bucket_arrives_when_the_callers_stream_is_through_with_its_memory(mon
     been given; NCCL writes on another."""
     import torch
 
-    from openrlhf_tir.types import BroadcastRendezvous
+    from openrlhf_tir.pushes import BroadcastRendezvous
     from openrlhf_tir.weights.broadcast.group import NcclGroup
 
     events = []

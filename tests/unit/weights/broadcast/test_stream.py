@@ -190,7 +190,7 @@ def test_a_learner_that_is_gone_is_no_wait(hub):
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
-    from openrlhf_tir.types import BroadcastResult
+    from openrlhf_tir.pushes import BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
     from openrlhf_tir.weights.digest import tensors_digest
 

@@ -12,7 +12,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult, Completion
+from openrlhf_tir.pushes import BroadcastRendezvous, BroadcastResult
+from openrlhf_tir.types import Completion
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines
 from openrlhf_tir.weights.publisher import WeightPublisher

@@ -11,7 +11,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, EngineGone, LearnerDied, WeightsUnverified
-from openrlhf_tir.types import EXPOSED_BUCKETS, Completion, Exposed, ExposedBucket
+from openrlhf_tir.pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
+from openrlhf_tir.types import Completion
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport
 from openrlhf_tir.weights.file_transport import FileTransport

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from openrlhf_tir.types import ExposedBucket  # noqa: E402
+from openrlhf_tir.pushes import ExposedBucket  # noqa: E402
 from openrlhf_tir.weights.broadcast.stream import Item  # noqa: E402
 from openrlhf_tir.weights.ipc.device_digest import BLOCK_WORDS, bucket_digest, word_sums  # noqa: E402
 from openrlhf_tir.weights.ipc.exposer import Exposer  # noqa: E402
