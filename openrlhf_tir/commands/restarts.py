@@ -6,9 +6,9 @@ progress.
                   failures < train.max_restarts: pause, run with --train.resume, failures + 1 ──> again
 
 The controller runs in a child process, so that this process survives whatever ends it (kill -9, out of memory, a dead
-learner rank). The child dies with this process (`parent.die_with`), so that no run continues unsupervised. A restart waits
-`train.restart_wait_s` for what may be coming back too: environment servers, room in the cluster, the lock of the run
-directory.
+learner rank). The child dies with this process (`parent.die_with`), so that no run continues unsupervised. A restart
+waits `train.restart_wait_s` for what may be coming back too: environment servers, room in the cluster, the lock of the
+run directory.
 """
 
 from __future__ import annotations
