@@ -1,8 +1,10 @@
-"""Engine arguments of vLLM that a recipe may set by itself (vllm.engine_args), and why some may not be.
+"""Which of vLLM's engine arguments a recipe may set directly (vllm.engine_args), and why not the others.
 
-Whoever trains on what an engine samples relies on three things: every token's version is known, its log-prob is of the
-distribution that sampled it, and a push replaces all weights. What would break one of them is refused with the reason;
-what has a setting of its own is refused with its name. commands/checks/engine_args.py asks vLLM which it knows."""
+Training relies on three facts about an engine: every token's version is known, its log-prob is of the distribution that
+sampled it, and a push replaces all weights. An argument that would break one of them is refused with the reason; one
+that has a setting of its own is refused with the setting's name. commands/checks/engine_args.py asks vLLM which
+arguments it knows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ OWN = {
     "seed": "train.seed",
     "enable_return_routed_experts": "rollout.routing_replay",
 }
-"""Argument -> the setting that it has here."""
+"""Argument -> its setting."""
 NEEDED = {
     "weight_transfer_config": "weight pushes go through the one that vllm.sync_backend names",
     "worker_extension_cls": "it brings the transport of weight pushes into vLLM's workers",
@@ -36,7 +38,7 @@ NEEDED = {
     ),
     "disable_log_stats": "an engine that makes no progress is found by them",
 }
-"""Argument -> what it is set for already."""
+"""Argument that the run sets itself -> what for."""
 BREAKING = {
     "data_parallel_size": (
         "every replica would have weights, versions and statistics of its own behind one engine."
@@ -49,39 +51,40 @@ BREAKING = {
     "skip_tokenizer_init": "stop strings and the text of answers need the tokenizer. Leave it out",
     "nnodes": "Ray places the workers of an engine that one node cannot hold. Leave it out",
 }
-"""Argument -> what would break."""
+"""Argument -> what it would break."""
 ONLINE_QUANTIZATION = "fp8"
-"""Made by vLLM of the bf16 weights, at the start and after every push alike; the canary tells the log-probs' error."""
+"""vLLM makes it of the bf16 weights, at the start and after every push. The canary measures the log-probs' error."""
 FAMILIES = {"data_parallel_size": "data_parallel_"}
-"""Argument -> how others begin that break the same."""
+"""Argument -> prefix of others that break the same."""
 
 
-def checked(given: dict[str, Any]) -> dict[str, Any]:
-    """`given`, if it can be passed on. Raises ValueError with all that cannot."""
-    wrong = [f"{name!r} {why}" for name in given if (why := _refusal(name, given[name]))]
-    if wrong:
-        raise ValueError("vllm.engine_args: " + "; ".join(wrong))
-    return given
+def checked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments if vLLM may get them. Raises ValueError that names all others."""
+    refused = [f"{name!r} {reason}" for name in arguments if (reason := _refusal(name, arguments[name]))]
+    if refused:
+        raise ValueError("vllm.engine_args: " + "; ".join(refused))
+    return arguments
 
 
 def _refusal(name: str, value: Any) -> str | None:
+    """Return why an argument is refused, to follow its name; None if it is not."""
     if name in OWN:
         return f"has a setting of its own: set {OWN[name]}"
     if name in NEEDED:
         return f"is set by the run: {NEEDED[name]}. Leave it out"
-    for start, why in BREAKING.items():
-        if name == start or (start in FAMILIES and name.startswith(FAMILIES[start])):
-            return f"is refused: {why}"
+    for breaking, reason in BREAKING.items():
+        if name == breaking or (breaking in FAMILIES and name.startswith(FAMILIES[breaking])):
+            return f"is refused: {reason}"
     if name == "quantization" and value != ONLINE_QUANTIZATION:
         return (
             f"= {value!r} is refused: its files have other tensors than a push brings."
             f" {ONLINE_QUANTIZATION!r} quantises what is loaded"
         )
     if name == "pipeline_parallel_size" and not (str(value).isdecimal() and int(value) >= 1):
-        return f"= {value!r} is no number of stages. Give a whole number from 1 on"
+        return f"= {value!r} is not a number of stages. Give a whole number of 1 or more"
     return None
 
 
-def pipeline_stages(given: dict[str, Any]) -> int:
-    """What vLLM cuts a model's layers into, each with tensor_parallel_size GPUs."""
-    return int(given.get("pipeline_parallel_size", 1))
+def pipeline_stages(arguments: dict[str, Any]) -> int:
+    """Return the number of parts that vLLM cuts a model's layers into, each with tensor_parallel_size GPUs."""
+    return int(arguments.get("pipeline_parallel_size", 1))

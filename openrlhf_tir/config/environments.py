@@ -1,10 +1,9 @@
-"""Environments: what a run's configuration says of each one, with everything that it takes from the common sections
-filled in.
+"""Resolve the environments of a run: each with its own settings and with those that it takes from the common sections.
 
-[env] alone         one environment, called env.name; a row that names none is of it
-[envs.NAME] ...     one per section; a row's env column chooses
+[env] alone         one environment, called env.name; rows that name no environment belong to it
+[envs.NAME] ...     one per section; the env column of a row chooses
 
-cfg.environments  ->  {name: Environment}  ->  one(...) wherever a task has to be run, rewarded, filtered or drawn
+cfg.environments -> {name: Environment} -> one(...) wherever a task is run, rewarded, filtered or drawn
 """
 
 from __future__ import annotations
@@ -28,14 +27,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WITHOUT_LABEL = ("env", "format", "model", "remote")
-"""Registered rewards that are told no label, or leave it to somebody else what to do with it."""
+"""Registered rewards that receive no label, or leave to somebody else what to do with it."""
 RUN_CODE = ("python_tir", "swe")
-"""Servers of ours that run what a model writes."""
+"""Our servers that execute what a model writes."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment of the run. `section` is where its settings are, for messages: "env" or "envs.NAME"."""
+    """One environment of the run.
+
+    Attributes:
+        name: Its name.
+        section: The section with its settings, for messages: "env" or "envs.NAME".
+        env: Its settings of [env].
+        reward: Its settings of [reward].
+        filter: Its settings of [filter].
+        share: Its part of each batch's groups, relative to the others'; None: by number of rows.
+        input_template: Template of its prompts.
+    """
 
     name: str
     section: str
@@ -47,45 +56,47 @@ class Environment:
 
     @property
     def serves(self) -> str:
-        """The environment that its server says it is."""
+        """The name that its server reports as its environment."""
         return self.env.server or self.name
 
     @property
     def urls(self) -> list[str]:
-        """Base URLs of running servers; empty where the run starts one."""
+        """Base URLs of running servers; empty if the run starts one."""
         return [u.strip().rstrip("/") for u in (self.env.url or "").split(",") if u.strip()]
 
     @property
     def needs_labels(self) -> bool:
-        """Whether a reward compares with a row's label; a function of one's own may do without."""
+        """True if a reward compares with a row's label. A user's own function may do without."""
         return any(":" not in name and name not in WITHOUT_LABEL for name in self.reward.used)
 
     @property
     def runs_code(self) -> bool:
-        """Whether it is one of ours that runs what a model writes."""
+        """True if it is one of ours that executes what a model writes."""
         return self.serves in RUN_CODE and not self.env.file
 
 
 def resolve(cfg: Config) -> dict[str, Environment]:
-    """Every environment of the run by name. Raises ConfigError for settings that do not work together, a line each."""
+    """Return every environment of the run by name. Raises ConfigError, with a line for each setting that does not work
+    with others."""
     if not cfg.envs:
         return {
             cfg.env.name: Environment(
                 cfg.env.name, "env", cfg.env, cfg.reward, cfg.filter, None, cfg.data.input_template
             )
         }
-    found, wrong = {}, []
+    environments = {}
+    messages: list[str] = []
     for name, section in cfg.envs.items():
         try:
-            found[name] = _resolved(cfg, name, section)
+            environments[name] = _resolved(cfg, name, section)
         except ValidationError as e:
-            wrong += [
+            messages += [
                 in_section(f"{err.get('ctx', {}).get('error', err['msg'])}", f"envs.{name}")
                 for err in e.errors(include_url=False)
             ]
-    if wrong:
-        raise ConfigError("\n".join(wrong))
-    return found
+    if messages:
+        raise ConfigError("\n".join(messages))
+    return environments
 
 
 def resolve_or_none(cfg: Config) -> dict[str, Environment] | None:
@@ -97,14 +108,20 @@ def resolve_or_none(cfg: Config) -> dict[str, Environment] | None:
 
 
 def unlabelled(cfg: Config) -> frozenset[str]:
-    """Names of the environments whose rows need no label: no reward compares with it, or OpenRLHF's agent file gives
-    the reward."""
+    """Return the names of the environments whose rows need no label: no reward compares with it, or OpenRLHF's agent
+    file gives the reward."""
     return frozenset(name for name, e in cfg.environments.items() if cfg.train.agent_func_path or not e.needs_labels)
 
 
 def without_calls(cfg: Config, max_calls: int | None = None) -> frozenset[str]:
-    """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that
-    call what they like. `max_calls`: an evaluation's, in place of env.max_calls; None: as each environment says."""
+    """Return the names of the environments whose responses cannot hold a call that we would see.
+
+    That is so with env.max_calls = 0, and with agents, which call what they like.
+
+    Args:
+        cfg: The configuration.
+        max_calls: An evaluation's limit in place of env.max_calls. None: each environment's own.
+    """
     return frozenset(
         name
         for name, e in cfg.environments.items()
@@ -112,42 +129,45 @@ def without_calls(cfg: Config, max_calls: int | None = None) -> frozenset[str]:
     )
 
 
-def in_section(said: str, section: str) -> str:
-    """What is said of a common section's setting, said of an environment's: filter.names -> envs.calc.filter.names,
-    env.protocol -> envs.calc.protocol."""
+def in_section(message: str, section: str) -> str:
+    """Rewrite a message about settings of the common sections as one about an environment's.
+
+    filter.names becomes envs.calc.filter.names, env.protocol becomes envs.calc.protocol.
+    """
     if section == "env":
-        return said
-    moved = re.sub(r"(?<![\w./])(?:env\.|data\.(?=input_template)|(?=(?:reward|filter)\.))(?=\w+)", f"{section}.", said)
+        return message
+    common_setting = r"(?<![\w./])(?:env\.|data\.(?=input_template)|(?=(?:reward|filter)\.))(?=\w+)"
+    moved = re.sub(common_setting, f"{section}.", message)
     return moved if section in moved else f"{section}: {moved}"
 
 
 def _resolved(cfg: Config, name: str, section: NamedEnv) -> Environment:
-    own = _said(section)
+    own = _set_fields(section)
     common = {k: v for k, v in cfg.env.model_dump().items() if k not in OF_ITS_OWN}
     env = Env.model_validate(common | {k: v for k, v in own.items() if k in Env.model_fields} | {"name": name})
-    judged = _said(section.reward)
-    theirs = {
+    own_reward = _set_fields(section.reward)
+    common_reward = {
         k: v
         for k, v in cfg.reward.model_dump().items()
-        if not any(k in together and judged.keys() & set(together) for together in JUDGED_BY)
+        if not any(k in together and own_reward.keys() & set(together) for together in JUDGED_BY)
     }
-    reward = Reward.model_validate(theirs | judged)
-    filters = Filter.model_validate(cfg.filter.model_dump() | _said(section.filter))
+    reward = Reward.model_validate(common_reward | own_reward)
+    filters = Filter.model_validate(cfg.filter.model_dump() | _set_fields(section.filter))
     return Environment(
         name, f"envs.{name}", env, reward, filters, section.share, section.input_template or cfg.data.input_template
     )
 
 
-def _said(section: Section) -> dict[str, Any]:
-    """The fields that are set."""
+def _set_fields(section: Section) -> dict[str, Any]:
+    """Return the fields of a section that are set."""
     return {name: value for name in type(section).model_fields if (value := getattr(section, name)) is not None}
 
 
 def one(table: Mapping[str, T], name: str) -> T:
-    """What `table` holds for the environment `name`. Where there is one environment only it is that one, whatever a
-    task calls it.
+    """Return what `table` holds for the environment `name`; its only entry if it has one entry, whatever the name.
 
-    Raises ConfigError for a name that is none of several.
+    Raises:
+        ConfigError: There are several environments, and none has this name.
     """
     if name in table:
         return table[name]
@@ -157,17 +177,17 @@ def one(table: Mapping[str, T], name: str) -> T:
 
 
 def violations(cfg: Config) -> Iterator[str]:
-    """What does not work about the environments, a line each; nothing further where they cannot be resolved."""
+    """Yield what does not work about the environments. If they cannot be resolved, only the reasons for that."""
     try:
         environments = resolve(cfg)
     except ConfigError as e:
         yield from str(e).splitlines()
         return
-    for found in environments.values():
-        if found.env.file and found.urls:
+    for environment in environments.values():
+        if environment.env.file and environment.urls:
             yield (
-                f"{found.section}.file = {found.env.file!r} is an environment that the run starts, "
-                f"and {found.section}.url = {found.env.url!r} is one that runs. Unset one of them."
+                f"{environment.section}.file = {environment.env.file!r} is an environment that the run starts, "
+                f"and {environment.section}.url = {environment.env.url!r} is one that runs. Unset one of them."
             )
     yield from _shares(environments)
     yield from _servers(environments)
@@ -175,23 +195,23 @@ def violations(cfg: Config) -> Iterator[str]:
 
 def _shares(environments: Mapping[str, Environment]) -> Iterator[str]:
     shares = {name: e.share for name, e in environments.items()}
-    given = {name: share for name, share in shares.items() if share is not None}
-    if given and (missing := [name for name in shares if name not in given]):
+    set_shares = {name: share for name, share in shares.items() if share is not None}
+    if set_shares and (missing := [name for name in shares if name not in set_shares]):
         yield (
             f"envs.{missing[0]}.share is unset, and"
-            f" {', '.join(f'envs.{name}.share = {share:g}' for name, share in given.items())}. Give every environment a"
-            " share (0: evaluated, never trained), or none."
+            f" {', '.join(f'envs.{name}.share = {share:g}' for name, share in set_shares.items())}. Give every"
+            " environment a share (0: evaluated, never trained), or none."
         )
-    elif given and sum(given.values()) <= 0:
+    elif set_shares and sum(set_shares.values()) <= 0:
         yield (
-            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained."
+            f"The shares of {', '.join(f'envs.{name}' for name in set_shares)} sum to 0: nothing would be trained."
             " Give at least one a share above 0."
         )
 
 
 def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
-    """A server is one environment: sections may share it with different turn protocols (it runs what it is sent), not
-    as different environments."""
+    """Yield sections that use one server as different environments. Different turn protocols are fine: the server runs
+    what it receives."""
     first: dict[str, Environment] = {}
     for e in environments.values():
         for url in e.urls:

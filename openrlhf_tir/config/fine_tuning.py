@@ -1,7 +1,6 @@
-"""Fine-tuning's command line: which settings `openrlhf-tir sft` has, OpenRLHF's train_sft names for them, and what must
-fit together.
+"""The command line of `openrlhf-tir sft`: its settings, the names that OpenRLHF's train_sft has for them, its rules.
 
-A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, everything about rollouts does not.
+A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, and all that is about rollouts does not.
 """
 
 from __future__ import annotations
@@ -54,20 +53,23 @@ NAMES = {
     "eval.steps": "sft.eval_steps",
     "ckpt.load_enable": "train.resume",
 }
-"""train_sft's flag -> the setting. Some are settings of RL under the same name, which fine-tuning leaves alone."""
+"""Flag of train_sft -> the setting. Some are settings of RL under the same name, which fine-tuning does not use."""
 
 
 RANKS_OF = partial(ranks_of_machine, fine_tuning=True)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of fine-tuning, OpenRLHF's names for them hidden."""
+    """Add the flags of fine-tuning, and OpenRLHF's names for them, which the help does not list."""
     add_config_flags(parser, shown=USED, aliases=NAMES, first=short_help.OF_FINE_TUNING)
 
 
 def config_of(args: argparse.Namespace, problems: Problems) -> Config:
-    """The Config of a fine-tuning; every mistake in recipe and flags is added to `problems`. Raises ConfigError where
-    the recipe cannot be read."""
+    """Return the Config of a fine-tuning; every mistake in recipe and flags is added to `problems`.
+
+    Raises:
+        ConfigError: The recipe cannot be read.
+    """
     given = {**args.compat, **args.overrides}
     for name in sorted(NAMES.keys() & given.keys()):
         if NAMES[name] in given:
@@ -90,15 +92,15 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
 
 
 def _plain(value: Any) -> Any:
-    """As our own flags give it: text, or a list of several."""
+    """Return a flag's value as our own flags give it: text, or a list of several."""
     if isinstance(value, list) and len(value) < 2:
         value = value[0] if value else "true"
     return SCHEDULERS.get(value, value) if isinstance(value, str) else value
 
 
 def alone(cfg: Config) -> Config:
-    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature, Muon beside a learning
-    rate that is not this one."""
+    """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature,
+    and Muon, whose learning rate is another one."""
     actor = cfg.actor.model_copy(update={"optim": "adam"})
     return cfg.model_copy(
         update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}}
@@ -106,8 +108,9 @@ def alone(cfg: Config) -> Config:
 
 
 def violations(c: Config) -> Iterator[str]:
-    """What the sections accept by themselves and what does not work together."""
-    s, ranks = c.sft, c.shards
+    """Yield what the sections accept by themselves and what does not work together in a fine-tuning."""
+    s = c.sft
+    ranks = c.shards
     yield from sequence_parallel.violations(c)
     if not s.datasets:
         yield (

@@ -1,10 +1,11 @@
-"""Flags: the command line's dotted options -> overrides for settings.load.
+"""Turn the command line's dotted flags into overrides for settings.load.
 
-Every field of Config is a flag of the same dotted name, and there are no others: OpenRLHF's names are refused with ours
-and with `openrlhf-tir import-openrlhf`, which makes a recipe of a whole command line (foreign_names). Mistakes are told
-all at once.
-argparse rather than pydantic-settings' own command line, for OpenRLHF's way of writing values:
-`--actor.eps_clip_low_high 0.2 0.28`, bare booleans, `--no-x`. Values stay text here: pydantic types them.
+Every setting is a flag of the same dotted name, and there are no others. OpenRLHF's names are refused with the name to
+use and with `openrlhf-tir import-openrlhf`, which makes a recipe of a whole command line (foreign_names.py). All
+mistakes are reported at once.
+
+This is argparse rather than the command line of pydantic-settings, because of OpenRLHF's way of writing values:
+`--actor.eps_clip_low_high 0.2 0.28`, bare booleans, `--no-x`. Values stay text here; pydantic converts them.
 """
 
 from __future__ import annotations
@@ -31,30 +32,32 @@ SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resu
 
 
 NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-(inf|infinity|nan)$", re.IGNORECASE)
-"""What a value may look like although it starts like a flag; argparse's own pattern has no exponents."""
+"""Values that start like a flag. argparse's own pattern has no exponents."""
 
 
 OF_VERL = re.compile(
     r"\+{0,2}(actor_rollout_ref|algorithm|data|trainer|critic|reward_model|custom_reward_function|ray_kwargs)\.[\w.]+="
 )
-"""What an override on a command line of verl begins with."""
+"""The beginning of an override on a command line of verl."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises ConfigError, so that every mistake leaves the program the same way."""
+    """An argument parser that raises ConfigError, so that every mistake leaves the program the same way."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._negative_number_matcher = NEGATIVE_NUMBER
         self.takes_envs = False
-        """Whether it has configuration flags: then those of every environment that the command line names are added
+        """True if it has configuration flags. The flags of every environment that the command line names are then added
         before it is read."""
         self._envs: set[str] = set()
         self.config_actions: list[argparse.Action] = []
-        """Its configuration flags, of which the short help names a few."""
+        """Its configuration flags. The short help lists a few of them."""
         self.first_settings: Mapping[str, str] = short_help.CONFIG
-        """Those few, and what it says of each."""
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="everything that there is to say, and exit")
+        """The flags that the short help lists, and its text for each."""
+        self.add_argument(
+            "--help-all", action=_HelpAll, nargs=0, help="show every argument with its full description, and exit"
+        )
 
     def parse_known_args(self, args=None, namespace=None):
         words = (word.lstrip("-").removeprefix("no-").partition("=")[0] for word in args or () if word.startswith("--"))
@@ -86,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpAll(argparse.Action):
-    """Print all of the help, and exit."""
+    """Print the whole help, and exit."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         print(parser.format_help_all() if isinstance(parser, Parser) else parser.format_help(), end="")
@@ -94,23 +97,30 @@ class _HelpAll(argparse.Action):
 
 
 class _Set(argparse.Action):
-    """Collect a flag's text under its config key in `namespace.overrides`."""
+    """Collect a flag's text under its setting's name in `namespace.overrides`."""
 
     def __call__(self, parser, namespace, values, option_string=None):
-        none = self.nargs == "*" and values == ["[]"]  # as a recipe writes it; the flag without a value is none too
-        text = "false" if option_string.startswith("--no-") else [] if none else values
+        if option_string.startswith("--no-"):
+            text = "false"
+        elif self.nargs == "*" and values == ["[]"]:  # an empty list as a recipe writes it
+            text = []
+        else:
+            text = values
         namespace.overrides = {**namespace.overrides, self.dest: text}
 
 
 class _Compat(argparse.Action):
-    """Remember a flag that also takes OpenRLHF's values, such as a schedule's name; `overrides_of` translates them."""
+    """Collect a flag that also takes OpenRLHF's values, such as a schedule's name, in `namespace.compat`.
+
+    `overrides_and_problems` translates it.
+    """
 
     def __call__(self, parser, namespace, values, option_string=None):
         namespace.compat = {**namespace.compat, self.dest: values}
 
 
 class _Alias(argparse.Action):
-    """Collect a flag of OpenRLHF's train_sft under its own name; fine_tuning.config_of says what it is here."""
+    """Collect a flag of OpenRLHF's train_sft under its own name; fine_tuning.config_of translates it."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         namespace.overrides = {**namespace.overrides, self.dest: values}
@@ -124,11 +134,15 @@ def add_config_flags(
     aliases: Collection[str] = (),
     first: Mapping[str, str] = short_help.CONFIG,
 ) -> None:
-    """`--recipe` (default: `recipe`), the three short flags, and one flag per config field.
+    """Add `--recipe`, the three short flags, and one flag per setting.
 
-    shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong
-    with them. aliases: names that the command understands besides, hidden. first: flags that the short help names, and
-    what it says of each.
+    Args:
+        parser: The parser of a command.
+        recipe: Default of --recipe.
+        shown: Settings that the help lists; all by default. The others are read as well, so that the command can say
+            what is wrong with them.
+        aliases: Further names that the command understands. The help does not list them.
+        first: Flags that the short help lists, and its text for each.
     """
     parser.set_defaults(overrides={}, compat={})
     parser.usage = "%(prog)s [--recipe NAME] [--section.name VALUE ...]"
@@ -198,7 +212,7 @@ def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
 
 
 def _kind(annotation: Any) -> Any:
-    """The type behind `X | None`; every tuple or list counts as tuple, every table as dict."""
+    """Return the type of `X | None`, with tuple for every tuple or list, and dict for every table."""
     annotation = _without_none(annotation)
     return {tuple: tuple, list: tuple, dict: dict}.get(get_origin(annotation), annotation)
 
@@ -214,7 +228,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _is_list(annotation: Any) -> bool:
-    """A list may be empty; a tuple has its length."""
+    """Return True for a list, which may be empty; a tuple has a fixed length."""
     return get_origin(_without_none(annotation)) is list
 
 
@@ -230,11 +244,15 @@ def _help(s: Setting) -> str:
 
 
 def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: bool = False) -> Config:
-    """The Config that --recipe and the flags add up to, as far as they are right; every mistake in them is added to
-    `problems`.
+    """Return the Config of --recipe and the flags, as far as they are right.
 
-    makes_data: the command makes model and data by itself.
-    Raises ConfigError where the recipe cannot be read at all: then nothing can be said about the rest.
+    Args:
+        args: The parsed arguments.
+        problems: Collects every mistake in them.
+        makes_data: True if the command makes model and data by itself.
+
+    Raises:
+        ConfigError: The recipe cannot be read at all, so that nothing can be said about the rest.
     """
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
@@ -244,7 +262,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
 
 
 def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The dotted overrides behind parsed arguments. Raises ConfigError, one line per mistake in them."""
+    """Return the dotted overrides of parsed arguments. Raises ConfigError, with one line per mistake."""
     problems = Problems()
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
@@ -253,8 +271,10 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def overrides_and_problems(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF
-    go to `problems`."""
+    """Return the dotted overrides of parsed arguments; mistakes are added to `problems`.
+
+    Values stay text, but for what text cannot express: None for 'unset' and 'none', and integers of a Literal.
+    """
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
     typed: dict[str, Any] = {}
     for s in settings_with(env_names(raw)):
@@ -282,11 +302,11 @@ def _typed(s: Setting, value: Any) -> Any:
 
 
 def _pair(name: str, text: str) -> tuple[str, Any]:
-    """ "c=3" -> ("c", 3): the value as TOML reads it, and as plain text where TOML does not."""
+    """Split "c=3" into ("c", 3). The value is read as TOML, or is plain text if it is not TOML."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ConfigError(
-            f"--{name} {text!r} is no KEY=VALUE. Write e.g. --{name} c=3 variant=v1.",
+            f"--{name} {text!r} is not of the form KEY=VALUE. Example: --{name} c=3 variant=v1.",
             code="invalid_value",
             setting=name,
         )
@@ -297,13 +317,19 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
 
 
 def check_unknown(extra: Sequence[str], parser: argparse.ArgumentParser | None = None) -> None:
-    """Raise for what argparse did not recognise. parser: of a command without configuration flags."""
-    if found := unknown_flags(extra) if parser is None else _unknown_to(parser, extra):
-        raise ConfigError("\n".join(problem.message for problem in found), problems=found)
+    """Raise ConfigError for arguments that argparse did not recognise.
+
+    Args:
+        extra: The arguments.
+        parser: The parser of a command without configuration flags; None for one that has them.
+    """
+    problems = unknown_flags(extra) if parser is None else _unknown_to(parser, extra)
+    if problems:
+        raise ConfigError("\n".join(problem.message for problem in problems), problems=problems)
 
 
 def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[Problem]:
-    """Return a mistake for each flag that a command does not have, or for the first word where there is only that."""
+    """Return a mistake for each flag that a command does not have, or for the first word if there is no such flag."""
     flags = [word.partition("=")[0] for word in extra if word.startswith("-") and not NEGATIVE_NUMBER.match(word)]
     lines = []
     for flag in flags:

@@ -1,5 +1,7 @@
-"""Numbers in text. For argparse's `type`: text -> int or float within bounds; argparse turns the error into one line
-with the flag. For a field: bytes."""
+"""Read numbers from text: integers, finite numbers and shares for argparse's `type`, and sizes in bytes for settings.
+
+argparse turns an ArgumentTypeError into one line that names the flag.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from collections.abc import Callable
 
 
 def whole(*, at_least: int, at_most: int = 10**9) -> Callable[[str], int]:
-    """An integer within the bounds."""
+    """Return a function that reads an integer within the bounds."""
 
     def of(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(
-                f"{text[:60]!r} is no whole number; give {at_least} to {at_most}"
+                f"{text[:60]!r} is not a whole number; give {at_least} to {at_most}"
             ) from None
         if not at_least <= value <= at_most:
             raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give {at_least} to {at_most}")
@@ -27,13 +29,13 @@ def whole(*, at_least: int, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
-    """A finite number above `above`; `zero` allows the bound itself."""
+    """Return a function that reads a finite number above `above`; with `zero` also `above` itself."""
 
     def of(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number") from None
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a number") from None
         if not math.isfinite(value) or value < above or (value == above and not zero):
             bound = f" {'of at least' if zero else 'above'} {above:g}" if math.isfinite(above) else ""
             raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a finite number{bound}")
@@ -43,7 +45,7 @@ def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Read a number from 0 to 1."""
     value = real(above=-math.inf)(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a share, 0 to 1")
@@ -57,9 +59,9 @@ UNITS = {
 
 
 def bytes_of(text: str) -> int:
-    """ "5GB" -> 5 * 10^9, "512 MiB" -> 512 * 2^20. Raises ValueError."""
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?i?B)\s*", text, re.IGNORECASE)
-    unit = {name.upper(): factor for name, factor in UNITS.items()}.get(found[2].upper()) if found else None
-    if not found or unit is None or not (n := int(float(found[1]) * unit)):
-        raise ValueError(f"{text[:60]!r} is no size. Write a number and a unit ({', '.join(UNITS)}), e.g. 5GB")
+    """Return a size in bytes: "5GB" is 5 * 10^9, "512 MiB" is 512 * 2^20. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?i?B)\s*", text, re.IGNORECASE)
+    unit = {name.upper(): factor for name, factor in UNITS.items()}.get(match[2].upper()) if match else None
+    if not match or unit is None or not (n := int(float(match[1]) * unit)):
+        raise ValueError(f"{text[:60]!r} is not a size. Write a number and a unit ({', '.join(UNITS)}), e.g. 5GB")
     return n

@@ -182,27 +182,27 @@ RULES: dict[str, Rule] = {
 
 @cache
 def translated() -> frozenset[str]:
-    """Names that need `translate`: everything but those that mean the same here."""
+    """Return the flags that `translate` must see: all but those that mean the same here."""
     return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same))
 
 
 def honoured() -> frozenset[str]:
-    """The flags that have their effect here, with whatever value: not those that are accepted at a neutral one only."""
+    """Return the flags that have their effect here with any value, not only with a neutral one."""
     return frozenset(name for name, rule in RULES.items() if isinstance(rule, Same | Becomes | Implied))
 
 
 def flags_honoured() -> int:
-    """How many of RULES' flags are `honoured`."""
+    """Return how many flags are `honoured`."""
     return len(honoured())
 
 
 def not_honoured() -> dict[str, str]:
-    """Flag -> what to use instead, or why there is nothing."""
+    """Return each other flag, and what to use instead or why there is nothing."""
     return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Refused)}
 
 
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
-"""OpenRLHF 0.11.0's is_correction_type -> level and mode since 0.11.2 (openrlhf/models/loss.py of both)."""
+"""is_correction_type of OpenRLHF 0.11.0 -> level and mode since 0.11.2 (openrlhf/models/loss.py of both)."""
 
 
 def _correction(kind: str) -> dict[str, Any]:
@@ -218,11 +218,14 @@ RULES_0_11_0: dict[str, Rule] = {
 
 
 def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. What has no meaning here is
-    added to `problems`.
+    """Return the overrides that OpenRLHF's flags amount to; flags without a meaning here are added to `problems`.
 
-    `ours`: overrides given under our own names. One that says something else than its translated name is a problem:
-    only one can have an effect."""
+    Args:
+        given: Name of a flag -> its value or values as text.
+        ours: Overrides under our own names. If one contradicts a translated flag, that is a problem: only one of them
+            can have an effect.
+        problems: Collects the mistakes.
+    """
     ranked: list[tuple[int, str, Becomes, dict[str, Any]]] = []
     for name, given_values in given.items():
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
@@ -235,8 +238,8 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
                 try:
                     ranked.append((rule.rank, name, rule, rule.to(values)))
                 except (IndexError, KeyError, ValueError):
-                    said = f"{' '.join(values)!r}, which is none of its values" if values else "no value"
-                    problems.add(f"--{name} has {said}. Write --{name} {rule.values or 'VALUE'}.", code="invalid_value")
+                    fact = f"{' '.join(values)!r}, which is none of its values" if values else "no value"
+                    problems.add(f"--{name} has {fact}. Write --{name} {rule.values or 'VALUE'}.", code="invalid_value")
     out: dict[str, Any] = {}
     for _, name, rule, sets in sorted(ranked, key=lambda r: r[0]):
         for key, value in sets.items():
@@ -257,8 +260,10 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
 
 
 def _queue(out: dict[str, Any], problems: Problems) -> None:
-    """A queue of N batches lets rollout be N batches ahead. OpenRLHF samples a batch with one version unless rollouts
-    are partial; its default of 1 is a mode of its own here."""
+    """Translate a queue of N batches, with which rollout is up to N batches ahead.
+
+    OpenRLHF samples a batch with one version unless rollouts are partial. Its default of 1 is a mode of its own here.
+    """
     mode = out.get("pipeline.mode")
     if mode is None:
         problems.add(

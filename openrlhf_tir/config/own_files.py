@@ -1,14 +1,13 @@
-"""Own files: the settings that may name a function or class of one's own, and what has to be done to such names.
+"""Resolve the names of user code in settings: functions and classes in the user's files.
 
-    recipe beside reward.py  "reward.py:score"  ->  "/abs/dir/reward.py:score"    when the recipe is read: the
-                                                                                  recipe's directory counts
-    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"        the current directory counts
-    flag                     "reward:score"     ->  "/cwd/reward.py:score"        a module only the current one has
-    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"
-                                                                                  when a run starts (`freeze`)
+    recipe beside reward.py  "reward.py:score"  ->  "/abs/dir/reward.py:score"    relative to the recipe's directory
+    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"        relative to the current directory
+    flag                     "reward:score"     ->  "/cwd/reward.py:score"        a module that only this directory has
+    start of a run           "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"   (`freeze`)
 
-A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of
-these, a file that is edited during the run changes nothing, and the directory holds the run's code."""
+A run works with copies in its own directory, which every node sees. So they reach each actor and rank and their
+processes, editing a file during the run changes nothing, and the directory holds the code of the run.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from .catalog import all_settings, settings_of_env
 from .schema import Config
 
 BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
-"""OpenRLHF's settings that name a file alone, and what is meant in it: `agent.py` is `agent.py:AgentExecutor`."""
+"""OpenRLHF's settings that name a file alone -> the attribute that is meant: `agent.py` is `agent.py:AgentExecutor`."""
 OWN = "own"
-"""Directory of a run with the copies."""
+"""Directory of the copies, in the run's directory."""
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
-"""Without an attribute it is the class of the file that may be meant (env.file); elsewhere `plugins.load` refuses."""
+"""Without an attribute, the only class of the file may be meant (env.file); elsewhere `plugins.load` refuses it."""
 _TABLE = re.compile(r".+\.ya?ml")
 _COPY = re.compile(r".+-[0-9a-f]{8}\.py")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
@@ -69,7 +68,7 @@ def _rename(node: dict[str, Any], path: list[str], change: Callable[[str], str],
 
 
 def with_attribute(setting: str, value: str) -> str:
-    """`file.py` of a setting in BARE (an environment's too) with what is looked up in it; whatever else stays."""
+    """Return the value of a setting in BARE (also an environment's) with the attribute; any other value as it is."""
     attribute = next((name for end, name in BARE.items() if setting.endswith(end)), None)
     return f"{value}:{attribute}" if attribute and value.endswith(".py") else value
 
@@ -85,17 +84,17 @@ def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:
 
 
 def absolute(directory: Path) -> Callable[[str], str]:
-    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its
-    file.
+    """Return a function that makes names of files relative to `directory` absolute.
 
-    Raises nothing, whatever the text is: `plugins.load` says what is wrong with a name.
+    The name of a module that is found there and nowhere else becomes the name of its file. The function never raises:
+    `plugins.load` reports what is wrong with a name.
     """
 
     def change(name: str) -> str:
         if m := _FILE.fullmatch(name):
             path = directory / os.path.expanduser(m["path"])
             return f"{os.path.normpath(path.absolute())}{m['attribute'] or ''}"
-        if _TABLE.fullmatch(name):  # verl's tool configuration: read where it is, beside the modules that it names
+        if _TABLE.fullmatch(name):  # verl's tool configuration, which is read beside the modules that it names
             return str(Path(os.path.normpath((directory / os.path.expanduser(name)).absolute())))
         if m := _MODULE.fullmatch(name):
             path = directory / (m["module"].replace(".", "/") + ".py")
@@ -114,28 +113,31 @@ def _importable(module: str) -> bool:
 
 
 def files_of(cfg: Config) -> list[Path]:
-    """The files of one's own that a configuration names."""
-    found: dict[Path, None] = {}
+    """Return the files of user code that a configuration names."""
+    files: dict[Path, None] = {}
 
     def note(name: str) -> str:
         if m := _FILE.fullmatch(name):
-            found[Path(m["path"])] = None
+            files[Path(m["path"])] = None
         return name
 
     renamed(cfg.model_dump(), note)
-    return list(found)
+    return list(files)
 
 
 def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
-    """(file, where its copy in `directory` belongs); the name says what is in it: two versions do not meet."""
+    """Yield each file of user code, and where its copy in `directory` belongs.
+
+    A copy's name has a digest of the content, so that two versions of a file do not collide.
+    """
     for path in files_of(cfg):
         yield path, path if path.parent == directory else directory / _copy_name(path)
 
 
 def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dumped configuration in which every file of one's own has the name of its copy, without the directory.
+    """Return a dumped configuration in which every file of user code has the name of its copy, without the directory.
 
-    So a file and the copy that a run made of it are the same, wherever either is, as long as nobody edits one.
+    So a file and the copy that a run made of it compare as equal, wherever they are, unless one was edited.
     """
 
     def change(name: str) -> str:
@@ -159,17 +161,22 @@ def _copy_name(path: Path) -> str:
 
 
 def freeze(cfg: Config, directory: Path | None = None) -> Config:
-    """The configuration with copies of its files in the run's directory (or another) in place of the originals."""
+    """Copy the files of user code into the run's directory, and return the configuration that names the copies.
+
+    Args:
+        cfg: The configuration.
+        directory: Another directory for the copies.
+    """
     directory = directory or cfg.run_dir / OWN
-    where = {}
+    copy_of = {}
     for path, copy in copies(cfg, directory):
-        where[str(path)] = str(copy)
+        copy_of[str(path)] = str(copy)
         if copy != path:
             directory.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
 
     def change(name: str) -> str:
         m = _FILE.fullmatch(name)
-        return f"{where[m['path']]}{m['attribute'] or ''}" if m else name
+        return f"{copy_of[m['path']]}{m['attribute'] or ''}" if m else name
 
-    return Config.model_validate(renamed(cfg.model_dump(), change)) if where else cfg
+    return Config.model_validate(renamed(cfg.model_dump(), change)) if copy_of else cfg

@@ -1,8 +1,7 @@
-"""Packing: a command line whose recipe and own files are on this machine -> one that works where only a directory of
-copies is sent.
+"""Pack a command line for another machine: copy its recipe and user code into a directory that is sent along.
 
-`ray job submit` sends the repository. What else a run needs of the user's is a recipe and the files that it or a flag
-names: they are copied into a directory inside of the repository, and the arguments are written anew.
+`ray job submit` sends the repository. Besides, a run needs the user's recipe and the files that the recipe or a flag
+names: they are copied into a directory inside the repository, and the arguments are rewritten to name the copies.
 """
 
 from __future__ import annotations
@@ -22,10 +21,15 @@ _NAMED = re.compile(r"(?P<name>[^=]+:\w+)(?P<rest>=.*)?")
 
 
 def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
-    """The arguments with the recipe and every own file in `directory`, as paths relative to its parent; `caller` is
-    where they were written.
+    """Copy the recipe and every file of user code into `directory`, and return arguments that name the copies.
 
-    Raises ConfigError for a recipe that cannot be read.
+    Args:
+        args: The arguments.
+        directory: The directory of the copies. Their paths in the result are relative to its parent.
+        caller: The directory in which the arguments were written.
+
+    Raises:
+        ConfigError: The recipe cannot be read.
     """
     out: list[str] = []
     for i, arg in enumerate(args):
@@ -44,7 +48,7 @@ def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
 
 
 def _recipe(name: str, directory: Path, caller: Path) -> str:
-    """A recipe of the user's with all that it extends, as one file beside the copies; the package's own stays."""
+    """Write a user's recipe, with all that it extends, as one file beside the copies. Recipes of the package stay."""
     path = find_recipe(name, caller)
     if path.is_relative_to(RECIPES):
         return name
@@ -64,7 +68,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _own(arg: str, directory: Path, caller: Path) -> str:
-    """`path/file.py:name`, also as a key of reward.weights (`path/file.py:name=0.5`); whatever else stays."""
+    """Replace `path/file.py:name`, also as a key of reward.weights (`path/file.py:name=0.5`), by its copy."""
     m = _NAMED.fullmatch(arg)
     if m and (copied := _copied(own_files.absolute(caller)(m["name"]), directory)):
         return f"{copied}{m['rest'] or ''}"
@@ -72,7 +76,10 @@ def _own(arg: str, directory: Path, caller: Path) -> str:
 
 
 def _copied(name: str, directory: Path) -> str | None:
-    """ "/abs/file.py:name" -> its copy's name, relative to the parent of `directory`; None where it is no file."""
+    """Copy the file of "/abs/file.py:name" and return the copy's name, relative to the parent of `directory`.
+
+    Return None if there is no such file.
+    """
     where, _, attribute = name.rpartition(":")
     path = Path(where)
     if not where.endswith(".py") or not path.is_file():

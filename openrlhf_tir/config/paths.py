@@ -1,5 +1,4 @@
-"""Paths that users write: text -> Path, or ConfigError. What `pathlib` answers with RuntimeError, ValueError or OSError
-is said in one line."""
+"""Paths that users write: text becomes a Path, and what pathlib cannot handle becomes a ConfigError of one line."""
 
 from __future__ import annotations
 
@@ -14,7 +13,15 @@ T = TypeVar("T")
 
 
 def local_path(text: str | Path, what: str) -> Path:
-    """The path that `text` means, with ~ expanded. `what` names it in the message: "data.prompt_dataset"."""
+    """Return the path that `text` means, with ~ expanded.
+
+    Args:
+        text: What the user wrote.
+        what: Its name for messages: "data.prompt_dataset".
+
+    Raises:
+        ConfigError: No path can have this text.
+    """
     if "\0" in str(text):
         raise ConfigError(f"{what} = {str(text)!r} holds a NUL byte, which no path can. Remove it.", code="path")
     try:
@@ -34,8 +41,11 @@ def local_path(text: str | Path, what: str) -> Path:
 
 
 def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
-    """`question(path)`, e.g. Path.is_file, with the file system's refusal (name too long, no permission, no current
-    directory) as a ConfigError."""
+    """Return `question(path)`, for example with Path.is_file.
+
+    Raises:
+        ConfigError: The file system refuses: the name is too long, there is no permission or no current directory.
+    """
     try:
         return question(path)
     except OSError as e:
@@ -46,7 +56,7 @@ def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
 
 
 def check_new_file(path: Path | None, flag: str) -> None:
-    """A file that a command writes at its end can be written. Raises ConfigError before the work that it crowns."""
+    """Check before a command's work that it can write the file of its result. Raises ConfigError if it cannot."""
     if path is None:
         return
     if asked(path, Path.is_dir, flag):
@@ -62,13 +72,16 @@ def check_new_file(path: Path | None, flag: str) -> None:
 
 
 def shorten(text: str, most: int = 300) -> str:
-    """`text` with its middle left out beyond `most` characters: a message stays readable whatever was given."""
+    """Return `text` without its middle if it has more than `most` characters, so that a message stays readable."""
     half = (most - 20) // 2
     return text if len(text) <= most else f"{text[:half]} [... {len(text) - 2 * half} more ...] {text[-half:]}"
 
 
 def shown(value: object, most: int = 200) -> str:
-    """repr(value) for a message: never raises, never longer than `most`. Python prints no integer of 4,301 digits."""
+    """Return repr(value) for a message: it never raises and is never longer than `most`.
+
+    Python itself refuses to print an integer of more than 4,300 digits.
+    """
     try:
         return shorten(repr(value), most)
     except (ValueError, RecursionError):

@@ -1,14 +1,13 @@
-"""Problems: every mistake of a command, told at once instead of one per run.
+"""Collect every mistake of a command, to report all at once instead of one per run.
 
     with problems.caught():        a ConfigError, DataError or Unavailable becomes a line, and the next check still runs
         check_names(cfg)
     problems.raise_any()
 
-A check that runs on a configuration from which bad values were left out may complain about what replaced them. Lines
-that name such a key are dropped: they would send the reader to a value that is not there.
+A check may run on a configuration in which defaults replaced bad values, and complain about a default. Messages that
+name such a setting are dropped: they would send the reader to a value that nobody wrote.
 
-Each mistake has a code and a setting (errors.Problem). The setting is the first one that its message names, unless the
-place that found it says which: a message begins with the fact.
+Each mistake has a code and a setting (errors.Problem). By default the setting is the first one that its message names.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ from .catalog import ENVS, known_keys, settings_of_env
 from .paths import shorten
 
 MOST = 60
-"""Lines that are shown; a binary file taken for a recipe could have thousands."""
+"""Most lines to show: a binary file that is read as a recipe could have thousands of mistakes."""
 
 
 class Problems:
+    """The mistakes that were found so far, each once."""
+
     def __init__(self) -> None:
         self._problems: dict[str, tuple[Problem, type[TirError]]] = {}
         self._left_out: list[re.Pattern[str]] = []
@@ -42,10 +43,10 @@ class Problems:
         kind: type[TirError] = ConfigError,
         code: str | None = None,
     ) -> None:
-        """Add mistakes. One that was added before, or is of a key that was left out, is not added.
+        """Add mistakes, except those that were added before or that name a setting that was left out.
 
         Args:
-            lines: Fact, value and remedy of each, or mistakes that have a code; or an error, which has mistakes.
+            lines: Messages with fact, value and remedy, or mistakes that have a code; or an error, which has mistakes.
             kind: The class of error that each is.
             code: The code of each; by default that of `kind`, or of the error.
         """
@@ -64,34 +65,43 @@ class Problems:
         self._problems.setdefault(problem.message, (problem, kind))
 
     def leave_out(self, key: str) -> None:
-        """The value of `key` (or of the section `key.`) is bad: replaced by its default. Say why before, with `add`."""
+        """Drop later messages about a setting whose bad value was replaced by its default.
+
+        Args:
+            key: The setting's dotted name, or a section's with a dot at its end. `add` must have said why before.
+        """
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager
-    def caught(self, said: Callable[[str], str] = str, code: str | None = None) -> Iterator[None]:
-        """Add the mistakes of an error that the body raises.
+    def caught(self, rewrite: Callable[[str], str] = str, code: str | None = None) -> Iterator[None]:
+        """Collect the mistakes of an error that the body raises.
 
         Args:
-            said: Returns the message to add for a message of the error.
+            rewrite: Maps a message of the error to the message that is added.
             code: The code of an error that has none of its own.
         """
         try:
             yield
         except (ConfigError, DataError, Unavailable) as e:
             for problem in problems_of(e, code):
-                self._add(replace(problem, message=said(problem.message)), type(e))
+                self._add(replace(problem, message=rewrite(problem.message)), type(e))
 
     @property
     def lines(self) -> list[str]:
-        """The mistakes, one each; after MOST of them a line that says how many more there are."""
+        """A line for each mistake; after MOST of them one line that says how many more there are."""
         lines = [*self._problems]
         if len(lines) > MOST:
             lines[MOST:] = [f"... and {len(lines) - MOST} more. Correct these first."]
         return lines
 
     def raise_any(self) -> None:
-        """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all,
-        else ConfigError; nothing when there is none."""
+        """Raise all mistakes as one error; do nothing if there is none.
+
+        Raises:
+            DataError: All are about data.
+            Unavailable: Waiting may mend all of them.
+            ConfigError: In all other cases.
+        """
         if not self._problems:
             return
         kinds = {kind for _, kind in self._problems.values()}

@@ -1,11 +1,12 @@
-"""Recipe paths: files that a recipe names count from the recipe's directory, those of flags from the current one.
+"""Resolve the paths in a recipe: they are relative to the recipe's directory, those of flags to the current one.
 
     recipes/first.toml  prompt_dataset = "tasks.jsonl"   ->  recipes/tasks.jsonl, wherever the command is run
-    flag                --data.prompt_dataset tasks.jsonl    the current directory counts
+    flag                --data.prompt_dataset tasks.jsonl    relative to the current directory
 
-Functions and classes in files follow the same rule (own_files.py). What a run writes (run_dir) counts from the current
-directory. A name that may be the hub's, without a suffix of a data file, means a file only if that is there; so does an
-option of an environment's server, such as the corpus of a search, if it is more than a word."""
+Functions and classes in files follow the same rule (own_files.py). What a run writes (run_dir) is relative to the
+current directory. A name without a suffix of a data file may be one of the hub: it means a file only if that file
+exists. So does an option of an environment's server, such as the corpus of a search, if it has a slash or a dot.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from typing import Any
 from .catalog import all_settings
 
 OPTIONS = "server_options"
-"""Table of an environment's section whose values may name files that its server reads."""
+"""Table in an environment's section whose values may name files that its server reads."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
 RULE = "A path is relative to the recipe that names it, on the command line to the current directory."
-"""What the errors say."""
+"""The rule, for error messages."""
 
 
 def beside(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -33,9 +34,9 @@ def beside(table: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     out = dict(table)
     for setting in _input_files():
         section, _, key = setting.partition(".")
-        held = out.get(section)
-        if isinstance(held, Mapping) and key in held:
-            out[section] = {**held, key: _changed(held[key], directory)}
+        values = out.get(section)
+        if isinstance(values, Mapping) and key in values:
+            out[section] = {**values, key: _changed(values[key], directory)}
     if isinstance(env := out.get("env"), Mapping):
         out["env"] = _with_options(env, directory)
     if isinstance(envs := out.get("envs"), Mapping):
@@ -79,5 +80,5 @@ def _meant(name: str, directory: Path) -> str:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # no file can have this name
         return False

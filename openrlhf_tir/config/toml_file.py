@@ -1,4 +1,4 @@
-"""A user's TOML file -> its table, and back. Whatever the bytes, a mistake names file, place and remedy."""
+"""Read and write TOML files of users. Whatever the bytes, an error names file, place and remedy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from ..errors import ConfigError
 from .paths import shorten
 
 MAX_BYTES = 1 << 20
-"""Recipes, workloads and control files are pages of text; what is larger is another file."""
+"""Recipes, workloads and control files are pages of text: a larger file is not one of them."""
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """TOML in UTF-8, with or without a byte order mark. `what` names the file's role: "Recipe". Raises ConfigError."""
+    """Return the table of a TOML file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: The file.
+        what: Its role, to begin a message with: "Recipe".
+
+    Raises:
+        ConfigError: It cannot be read, or is not TOML.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(
@@ -48,12 +56,12 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """A table as TOML, which has no null: None is written as "unset"."""
+    """Return a table as TOML. TOML has no null: None is written as "unset"."""
     return tomlkit.dumps(_plain(table))
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it, on one line."""
+    """Return a value as TOML writes it, on one line."""
     if isinstance(value, Mapping):
         inline = tomlkit.inline_table()
         inline.update(_plain(value))
@@ -62,9 +70,11 @@ def literal(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What TOML has types for: tables, arrays, text, numbers and booleans."""
+    """Return a value with the types that TOML has: tables, arrays, text, numbers and booleans."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return "unset" if value is None else value if isinstance(value, bool | int | float) else str(value)
+    if value is None:
+        return "unset"
+    return value if isinstance(value, bool | int | float) else str(value)

@@ -45,7 +45,7 @@ def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
         ({"data_parallel_size_local": 2}, "Set vllm.num_engines instead"),
         ({"speculative_config": {}}, "a push does not reach the draft model"),
         ({"quantization": "awq"}, "its files have other tensors than a push brings"),
-        ({"pipeline_parallel_size": 0}, "is no number of stages"),
+        ({"pipeline_parallel_size": 0}, "is not a number of stages"),
     ],
 )
 def test_what_versions_log_probs_and_pushes_depend_on_is_refused_with_the_reason(given, why):

@@ -156,6 +156,6 @@ def test_sizes_are_read_with_their_units(text, expected):
 @pytest.mark.parametrize("text", ["5", "GB", "0GB", "-1GB", "5XB", "5e9B", "", "0.1B"])
 def test_what_is_no_size_is_refused_with_the_units(text):
     with pytest.raises(
-        ValueError, match=r"ckpt.max_shard_size = .* is no size. Write a number and a unit \(B, KB, KiB"
+        ValueError, match=r"ckpt.max_shard_size = .* is not a size. Write a number and a unit \(B, KB, KiB"
     ):
         Ckpt(max_shard_size=text)
