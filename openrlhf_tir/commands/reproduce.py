@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ..errors import ConfigError
-    from ..reproduce import methods, twins
+    from ..miniatures.reproduce import methods, twins
 
     if args.list:
         for name in methods.NAMES:
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
         directory = miniature.name
     out = (args.out or Path("runs/reproduce") / directory).absolute()
     from ..cluster.run_lock import run_lock
-    from ..reproduce.commands import How
-    from ..reproduce.run import reproduce, seeds_from
+    from ..miniatures.reproduce.commands import How
+    from ..miniatures.reproduce.run import reproduce, seeds_from
 
     how = How(
         args.arm_timeout,

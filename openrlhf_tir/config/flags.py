@@ -100,6 +100,7 @@ class _Set(argparse.Action):
     """Collect a flag's text under its setting's name in `namespace.overrides`."""
 
     def __call__(self, parser, namespace, values, option_string=None):
+        text: Any
         if option_string.startswith("--no-"):
             text = "false"
         elif self.nargs == "*" and values == ["[]"]:  # an empty list as a recipe writes it

@@ -29,10 +29,10 @@ LAYERS = [
     {"rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
-    {"serving", "actors", "toy", "miniatures"},
+    {"serving", "actors", "toy"},
     {"pipeline"},
     {"report", "simulation"},
-    {"reproduce"},
+    {"miniatures"},
     {"cluster"},
     {"commands"},
     {"cli"},
@@ -50,7 +50,7 @@ OWNERS = {
 TORCH_FREE = {
     "actors", "cli", "commands", "config", "data", "envs", "episodes", "errors", "evaluation", "filters", "http_guard",
     "inert", "logs", "machine", "memory", "pipeline", "ports", "protocol", "pushes", "replay", "report",
-    "reproduce", "rewards", "serving", "simulation", "types", "user_code", "waiting",
+    "miniatures/reproduce", "rewards", "serving", "simulation", "types", "user_code", "waiting",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.

@@ -12,8 +12,8 @@ import pytest
 from env_servers.env import Env
 from env_servers.swe.env import LIMITS, SweEnv
 from env_servers.swe.start import new_sandbox, shared
+from openrlhf_tir.miniatures.reproduce.methods import skyrl
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.reproduce.methods import skyrl
 from openrlhf_tir.toy.lessons import mending
 from openrlhf_tir.toy.tokenizer import encode
 from tests.unit.toy.mending_episode import episode_of, played

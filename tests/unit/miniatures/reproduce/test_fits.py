@@ -13,9 +13,9 @@ from openrlhf_tir.commands import config_of
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.data.prompts import load_prompts
-from openrlhf_tir.reproduce import bases, methods
-from openrlhf_tir.reproduce.arms import Place
-from openrlhf_tir.reproduce.commands import How
+from openrlhf_tir.miniatures.reproduce import bases, methods
+from openrlhf_tir.miniatures.reproduce.arms import Place
+from openrlhf_tir.miniatures.reproduce.commands import How
 from openrlhf_tir.toy import lessons
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_jsonl, write_splits

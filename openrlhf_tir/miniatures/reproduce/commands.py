@@ -24,8 +24,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ReproductionFailed
-from ..evaluation.settings import weights_of
+from ...errors import ReproductionFailed
+from ...evaluation.settings import weights_of
 
 LOOK_S = 2.0
 """Between two looks at what the running command has logged; its end is noticed at once."""

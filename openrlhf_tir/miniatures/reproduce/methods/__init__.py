@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...errors import unknown
+from ....errors import unknown
 from ..miniature import Miniature
 
 NAMES = (

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.errors import ReproductionFailed
-from openrlhf_tir.reproduce import commands
-from openrlhf_tir.reproduce.commands import Command, is_finished, mark_of, run
+from openrlhf_tir.miniatures.reproduce import commands
+from openrlhf_tir.miniatures.reproduce.commands import Command, is_finished, mark_of, run
 
 
 def command(tmp_path, *more: str, resumes: bool = True) -> Command:

@@ -14,8 +14,8 @@ from typing import Protocol
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ..report import html
-from ..report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed, ticks_at_steps
+from ...report import html
+from ...report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed, ticks_at_steps
 from .arms import Read
 from .miniature import Check, Miniature
 

@@ -13,12 +13,12 @@ from openrlhf_tir.commands.exit_codes import MISTAKE
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.miniatures.reproduce import bases, twins
+from openrlhf_tir.miniatures.reproduce.arms import Place
+from openrlhf_tir.miniatures.reproduce.commands import How
+from openrlhf_tir.miniatures.reproduce.measures import MEASURES
+from openrlhf_tir.miniatures.reproduce.run import reproduce
 from openrlhf_tir.miniatures.tasks import TASKS
-from openrlhf_tir.reproduce import bases, twins
-from openrlhf_tir.reproduce.arms import Place
-from openrlhf_tir.reproduce.commands import How
-from openrlhf_tir.reproduce.measures import MEASURES
-from openrlhf_tir.reproduce.run import reproduce
 
 from .fakes import Fake, rows_of_a_run
 

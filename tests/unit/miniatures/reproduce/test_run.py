@@ -11,9 +11,9 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ReproductionFailed
-from openrlhf_tir.reproduce import methods
-from openrlhf_tir.reproduce.commands import How
-from openrlhf_tir.reproduce.run import reproduce, seeds_from
+from openrlhf_tir.miniatures.reproduce import methods
+from openrlhf_tir.miniatures.reproduce.commands import How
+from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_from
 
 from .fakes import Fake, rows_of_a_run
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ReproductionFailed
+from ...errors import ReproductionFailed
 from .arms import Arm
 
 

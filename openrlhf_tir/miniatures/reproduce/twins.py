@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import unknown
-from ..logs import metrics
-from ..machine.gpus import gpu_count
-from ..miniatures.results import FIGURES, Evaluation, evaluations
-from ..miniatures.tasks import NUMBERS, TASKS
+from ...errors import unknown
+from ...logs import metrics
+from ...machine.gpus import gpu_count
+from ..results import FIGURES, Evaluation, evaluations
+from ..tasks import NUMBERS, TASKS
 from .arms import Arm, Place, Read
 from .commands import Command
 from .measures import MEASURES, USUAL, curves_of
