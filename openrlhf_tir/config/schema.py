@@ -41,7 +41,6 @@ from .sections.output import Ckpt as Ckpt
 from .sections.output import Eval as Eval
 from .sections.output import Logger as Logger
 from .sections.output import LoggerWandb as LoggerWandb
-from .sections.pipeline import PRESET_MODES
 from .sections.pipeline import Pipeline as Pipeline
 from .sections.reward import Reward as Reward
 from .sections.rollout import Rollout as Rollout
@@ -181,7 +180,7 @@ class Config(Section):
         the token. So a staleness of S updates allows W = (S + 1) // k - 1, which is S for k = 1, and -1 (nothing could
         ever be trained) for S < k - 1."""
         requested = self.pipeline.requested_staleness
-        if self.pipeline.max_staleness is None or self.pipeline.mode in PRESET_MODES:
+        if self.pipeline.max_staleness is None or self.pipeline.plan.is_preset:
             return requested
         return (requested + 1) // self.updates_per_batch - 1
 
@@ -192,6 +191,18 @@ class Config(Section):
         if self.pipeline.max_staleness is None:
             return from_batches
         return max(self.pipeline.requested_staleness, from_batches)
+
+    @property
+    def depth_groups(self) -> int | Literal["auto"]:
+        """Groups that are rolling or buffered at most: pipeline.depth, or what the mode means if it is unset."""
+        if self.pipeline.depth is not None:
+            return self.pipeline.depth
+        limits: dict[str, int | Literal["auto"]] = {
+            "one_batch": self.rollout.batch_size,
+            "max_staleness": (self.batches_ahead + 1) * self.rollout.batch_size,
+            "auto": "auto",
+        }
+        return limits[self.pipeline.plan.depth]
 
     @property
     def pi_old(self) -> Literal["engine", "learner"]:

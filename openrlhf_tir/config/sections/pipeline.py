@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import field_validator, model_validator
 
@@ -17,14 +17,34 @@ if TYPE_CHECKING:
 
 Mode = Literal["sync", "one_step", "pipeline", "pipeline_drain"]
 
-BATCHES_AHEAD: Mapping[Mode, int] = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}
-"""Batches that rollout may be ahead of training if pipeline.max_staleness is unset."""
-PRESET_MODES = ("sync", "one_step")
-"""Modes in which the value above is the only one, and exactly one batch is rolled at a time."""
+
+class ModePlan(NamedTuple):
+    """What a value of pipeline.mode means. Config.batches_ahead, max_staleness and depth_groups combine it with other
+    settings.
+
+    Attributes:
+        batches_ahead: Batches that rollout may be ahead of training if pipeline.max_staleness is unset.
+        is_preset: True if no other max_staleness is possible, and exactly one batch is rolled at a time.
+        drain: True if running groups finish before a weight push; else a push pauses and resumes them.
+        depth: What limits the groups under way if pipeline.depth is unset.
+    """
+
+    batches_ahead: int
+    is_preset: bool
+    drain: bool
+    depth: Literal["one_batch", "max_staleness", "auto"]
+
+
+MODES: Mapping[Mode, ModePlan] = {
+    "sync": ModePlan(batches_ahead=0, is_preset=True, drain=True, depth="one_batch"),
+    "one_step": ModePlan(batches_ahead=1, is_preset=True, drain=True, depth="one_batch"),
+    "pipeline": ModePlan(batches_ahead=4, is_preset=False, drain=False, depth="auto"),
+    "pipeline_drain": ModePlan(batches_ahead=1, is_preset=False, drain=True, depth="max_staleness"),
+}
 
 
 class Pipeline(Section):
-    """How rollout and training overlap. plan.py says what these settings and a batch's updates amount to."""
+    """How rollout and training overlap."""
 
     mode: Mode = setting(
         "pipeline",
@@ -133,14 +153,19 @@ class Pipeline(Section):
         )
 
     @property
+    def plan(self) -> ModePlan:
+        """What the mode means."""
+        return MODES[self.mode]
+
+    @property
     def requested_staleness(self) -> int:
         """max_staleness, or the mode's batches ahead if it is unset."""
-        return BATCHES_AHEAD[self.mode] if self.max_staleness is None else self.max_staleness
+        return self.plan.batches_ahead if self.max_staleness is None else self.max_staleness
 
     @property
     def drain(self) -> bool:
-        """True if running groups finish before a weight push; else a push pauses and resumes them."""
-        return self.mode != "pipeline"
+        """True if running groups finish before a weight push (ModePlan)."""
+        return self.plan.drain
 
     @property
     def keeps_kv(self) -> bool:
@@ -150,13 +175,13 @@ class Pipeline(Section):
     @model_validator(mode="after")
     def _modes_are_presets(self) -> Pipeline:
         staleness = self.requested_staleness
-        preset = BATCHES_AHEAD[self.mode] if self.mode in PRESET_MODES else None
-        if preset is not None and preset != staleness:
+        preset = self.plan.batches_ahead
+        if self.plan.is_preset and preset != staleness:
             raise ValueError(
                 f"pipeline.max_staleness = {staleness} does not go with pipeline.mode = '{self.mode}', which means"
                 f" {preset}. Leave it unset or set it to {preset}, or use mode = 'pipeline'."
             )
-        if preset is None and staleness < 1:
+        if not self.plan.is_preset and staleness < 1:
             raise ValueError(
                 f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is"
                 f" {staleness}). Use mode = 'sync' for staleness 0."
@@ -204,7 +229,7 @@ def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[str]:
 def depth_fits_batch_and_staleness(c: Config) -> Iterator[str]:
     depth = c.pipeline.depth
     batch = c.rollout.batch_size
-    if depth is not None and c.pipeline.mode in PRESET_MODES:
+    if depth is not None and c.pipeline.plan.is_preset:
         yield (
             f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}',"
             " which rolls exactly one batch. Leave it unset."
@@ -229,7 +254,7 @@ def first_batches_have_room(c: Config) -> Iterator[str]:
     depth = c.pipeline.depth
     if batches == 1:
         return
-    if c.pipeline.mode in PRESET_MODES:
+    if c.pipeline.plan.is_preset:
         yield (
             f"pipeline.fill_batches = {batches} does not go with pipeline.mode = '{c.pipeline.mode}', which rolls one"
             " batch at a time. Leave it out, or use mode pipeline or pipeline_drain."

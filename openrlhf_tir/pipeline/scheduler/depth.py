@@ -282,16 +282,8 @@ class AutoDepth:
 
 
 def depth_controller(settings: Config) -> DepthController:
-    """Return the controller that pipeline.depth asks for; if it is not set, the one of pipeline.mode.
-
-    `sync` and `one_step` keep one batch under way, `pipeline_drain` what staleness allows, `pipeline` measures.
-    """
-    rule = StalenessRule.from_config(settings)
-    depth = settings.pipeline.depth
-    if depth is None:
-        fixed_depths = {"sync": rule.batch_groups, "one_step": rule.batch_groups, "pipeline_drain": rule.max_groups}
-        depth = fixed_depths.get(settings.pipeline.mode, "auto")
+    """Return the controller that pipeline.depth and pipeline.mode ask for (Config.depth_groups)."""
+    depth = settings.depth_groups
     if isinstance(depth, int):
         return FixedDepth(depth)
-    samples = settings.rollout.n_samples_per_prompt
-    return AutoDepth(rule, samples)
+    return AutoDepth(StalenessRule.from_config(settings), settings.rollout.n_samples_per_prompt)
