@@ -25,7 +25,7 @@ from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
 from ..config.integrations.reward_signatures import UnknownSignature, convention_of
 from ..config.method_summary import method_summary
-from ..config.paths import asked, local_path, shorten
+from ..config.paths import local_path, query_path, shorten
 from ..config.problems import Problems
 from ..config.recipe_paths import RULE
 from ..config.sections.sequence_parallel import heads_fault
@@ -350,7 +350,7 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
             " or make a small model with `openrlhf-tir toy-model`."
         )
     path = local_path(name, "actor.model_name_or_path")
-    if not asked(path, Path.is_dir, "actor.model_name_or_path"):
+    if not query_path(path, Path.is_dir, "actor.model_name_or_path"):
         toy = ", or make a small model with `openrlhf-tir toy-model`"
         return None, [check_hub_name(cfg, name, path, "actor.model_name_or_path", toy)]
     if not (path / "config.json").is_file():

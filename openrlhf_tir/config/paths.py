@@ -40,7 +40,7 @@ def local_path(text: str | Path, what: str) -> Path:
         ) from None
 
 
-def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
+def query_path(path: Path, question: Callable[[Path], T], what: str) -> T:
     """Return `question(path)`, for example with Path.is_file.
 
     Raises:
@@ -59,11 +59,11 @@ def check_new_file(path: Path | None, flag: str) -> None:
     """Check before a command's work that it can write the file of its result. Raises ConfigError if it cannot."""
     if path is None:
         return
-    if asked(path, Path.is_dir, flag):
+    if query_path(path, Path.is_dir, flag):
         raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.", code="path")
-    if asked(path, Path.exists, flag) and not path.is_file():
+    if query_path(path, Path.exists, flag) and not path.is_file():
         raise ConfigError(f"{flag} {path} is a pipe or a device. Give the path of a file.", code="path")
-    if not asked(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
+    if not query_path(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
         raise ConfigError(
             f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files."
             " Make it, or choose another.",

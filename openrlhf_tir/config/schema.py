@@ -21,7 +21,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from ..errors import ConfigError
 from . import rules as rules
 from .environments import Environment, resolve, resolve_or_none
-from .paths import asked, local_path
+from .paths import local_path, query_path
 from .sections.algo import Advantage as Advantage
 from .sections.algo import Algo as Algo
 from .sections.algo import Kl as Kl
@@ -87,7 +87,7 @@ class Config(Section):
     @classmethod
     def _make_absolute(cls, path: Path) -> Path:
         try:
-            return asked(local_path(path, "run_dir"), Path.absolute, "run_dir")
+            return query_path(local_path(path, "run_dir"), Path.absolute, "run_dir")
         except ConfigError as e:
             raise ValueError(str(e)) from None
 

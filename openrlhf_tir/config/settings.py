@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..errors import ConfigError
 from . import own_files, recipe_paths, rules
 from .catalog import ENVS, env_names, known_keys, settings_with
-from .paths import asked, local_path, shown
+from .paths import local_path, query_path, shown
 from .problems import Problems
 from .removed_settings import remedy
 from .schema import WITHOUT_RULES, Config
@@ -156,7 +156,7 @@ def find_recipe(name: str, beside: Path | None = None) -> Path:
     if beside is not None:
         candidates.insert(0, beside / name)
     for path in candidates:
-        if asked(path, Path.is_file, "recipe"):
+        if query_path(path, Path.is_file, "recipe"):
             return path
     known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml"))) or "none"
     raise ConfigError(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config.paths import asked, local_path, shorten, shown
+from ..config.paths import local_path, query_path, shorten, shown
 from ..config.recipe_paths import RULE
 from ..errors import ConfigError, DataError
 from .bad_rows import Bad, refuse
@@ -65,20 +65,20 @@ def place_of(source: str) -> Literal["file", "directory", "datasets"]:
         ConfigError: There is no such data set.
     """
     path = local_path(source, SETTING)
-    is_file = asked(path, Path.is_file, SETTING)
-    is_dir = asked(path, Path.is_dir, SETTING)
+    is_file = query_path(path, Path.is_file, SETTING)
+    is_dir = query_path(path, Path.is_dir, SETTING)
     if is_file:
         return "file"
     if is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
         return "directory"
-    if not is_dir and asked(path, Path.exists, SETTING):
+    if not is_dir and query_path(path, Path.exists, SETTING):
         raise ConfigError(
             f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device)."
             " Write the rows into a file."
         )
     if is_dir or not _looks_local(source):
         return "datasets"
-    looked_at = shorten(str(asked(path, Path.absolute, SETTING)))
+    looked_at = shorten(str(query_path(path, Path.absolute, SETTING)))
     raise ConfigError(
         f"Data set {shown(source)} does not exist (looked at {looked_at})."
         f" {RULE} Set {SETTING} to a file, a directory, or a name on the hub."
@@ -89,15 +89,15 @@ def _looks_local(source: str) -> bool:
     if source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1:
         return True
     # "data/taks" with a directory "data": a file is missing, so this is not a name on the hub.
-    return "/" in source and asked(Path(source).parent, Path.is_dir, SETTING)
+    return "/" in source and query_path(Path(source).parent, Path.is_dir, SETTING)
 
 
 def files_read(source: str, split: str) -> list[Path]:
     """Return the files that `read_rows` reads of an existing data set, as far as that is known without reading it."""
     path = local_path(source, SETTING)
-    if asked(path, Path.is_file, SETTING):
+    if query_path(path, Path.is_file, SETTING):
         return [path]
-    if asked(path, Path.is_dir, SETTING):
+    if query_path(path, Path.is_dir, SETTING):
         with suppress(ConfigError):  # Reading it raises the same error.
             return [file for file in _files_of(path, split) if file.is_file()]
     return []
@@ -105,7 +105,7 @@ def files_read(source: str, split: str) -> list[Path]:
 
 def _files_of(directory: Path, split: str) -> list[Path]:
     files = sorted(
-        file for file in asked(directory, lambda folder: [*folder.iterdir()], SETTING) if file.suffix in SUFFIXES
+        file for file in query_path(directory, lambda folder: [*folder.iterdir()], SETTING) if file.suffix in SUFFIXES
     )
     if not files:
         raise ConfigError(

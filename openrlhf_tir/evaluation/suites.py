@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from ..config import Reward
-from ..config.paths import asked, local_path
+from ..config.paths import local_path, query_path
 from ..data import checks
 from ..data.bfcl.functions import DIRECTORY, read_functions
 from ..data.json_rows import read_json
@@ -326,12 +326,12 @@ def find(text: str, directory: str | Path) -> SuiteFile:
     suite = SUITES[name]
     if given:
         path = local_path(file, "--suite")
-        if asked(path, Path.is_file, "--suite"):
+        if query_path(path, Path.is_file, "--suite"):
             return SuiteFile(suite, path)
         raise ConfigError(f"--suite {name}={file}: there is no such file. {where_from(suite)}")
     folder = local_path(directory, "--suites-dir")
     for candidate in suite.names:
-        if asked(folder / candidate, Path.is_file, "--suites-dir"):
+        if query_path(folder / candidate, Path.is_file, "--suites-dir"):
             return SuiteFile(suite, folder / candidate)
     if suite.made:
         return SuiteFile(suite, None)
@@ -398,7 +398,7 @@ def _gold(suite_file: SuiteFile) -> dict[str, Any]:
     Returns {} if there is no such file: rows may have their own answers.
     """
     path = suite_file.file.parent / ANSWER_DIRECTORY / suite_file.file.name
-    if not asked(path, Path.is_file, "--suite"):
+    if not query_path(path, Path.is_file, "--suite"):
         return {}
     gold: dict[str, Any] = {}
     for where, row in read_json(path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..config.paths import asked, local_path
+from ..config.paths import local_path, query_path
 from ..errors import ConfigError
 
 OPTIMISER_BYTES = 12
@@ -195,7 +195,7 @@ def model_directory(name: str) -> Path | None:
     """
     try:
         path = local_path(name, "actor.model_name_or_path")
-        return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
+        return path if name and query_path(path, Path.is_dir, "actor.model_name_or_path") else None
     except ConfigError:
         return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ...config import Config
-from ...config.paths import asked, local_path
+from ...config.paths import local_path, query_path
 from ...engines.reward_model import checked_normalisation
 from ...errors import ConfigError
 from ...memory.model_size import config_json
@@ -75,7 +75,7 @@ def _place(cfg: Config) -> str:
 def _directory(cfg: Config, name: str, setting: str) -> tuple[Path | None, list[str]]:
     """Return a model's directory; None with a fact for a name that looks like one on the hub."""
     path = local_path(name, setting)
-    if not asked(path, Path.is_dir, setting):
+    if not query_path(path, Path.is_dir, setting):
         return None, [check_hub_name(cfg, name, path, setting)]
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json, so it is no model. Point {setting} at a HF model directory.")

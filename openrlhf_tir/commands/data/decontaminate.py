@@ -185,13 +185,13 @@ def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
 
 
 def _published(name: str, file: str) -> Iterator[Problem]:
-    from ...config.paths import asked, local_path
+    from ...config.paths import local_path, query_path
     from ...data.prompts import Problem
     from ...errors import ConfigError
     from ...evaluation.suites import SUITES, SuiteFile, rows_of
 
     path = local_path(file, "--against")
-    if not asked(path, Path.is_file, "--against"):
+    if not query_path(path, Path.is_file, "--against"):
         raise ConfigError(f"--against {name}={file}: there is no such file. Correct the path.")
     for i, row in enumerate(rows_of(SuiteFile(SUITES[name], path)), 1):
         yield Problem(f"{path} problem {i}", row["prompt"], "", None, {})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...config import Data
-from ...config.paths import asked
+from ...config.paths import query_path
 from ...errors import ConfigError, DataError
 from .. import tool_n1
 from ..bad_rows import Bad
@@ -112,7 +112,7 @@ class Answers:
     def __init__(self, path: Path, bad: Bad) -> None:
         self.used = 0
         self._of: dict[str, Mapping[str, Any]] = {}
-        if not asked(path, Path.is_file, "--join"):
+        if not query_path(path, Path.is_file, "--join"):
             raise ConfigError(f"--join {path}: there is no such file. Correct the path.")
         for where, row in read_rows(str(path), "train", bad):
             if not isinstance(row.get("id"), str):

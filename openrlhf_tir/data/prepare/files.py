@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config.paths import asked, check_new_file, shorten
+from ...config.paths import check_new_file, query_path, shorten
 from ...errors import ConfigError, DataError
 from .. import checks
 from ..rows import SUFFIXES
@@ -37,7 +37,9 @@ def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes
             f"{flag} {path} ends in {path.suffix!r}. Known: {', '.join(suffixes)}. Name it"
             f" {path.with_suffix('.jsonl').name}, for one object per line."
         )
-    if asked(path, Path.exists, flag) and any(asked(file, Path.exists, flag) and path.samefile(file) for file in read):
+    if query_path(path, Path.exists, flag) and any(
+        query_path(file, Path.exists, flag) and path.samefile(file) for file in read
+    ):
         raise ConfigError(f"{flag} {path} is one of the files that are read. Give it another name.")
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...config.paths import asked, local_path
+from ...config.paths import local_path, query_path
 from ...errors import ConfigError, DataError
 from ...logs import trajectories
 from ..fields import kind
@@ -65,9 +65,9 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
     outcomes: dict[str, Outcome] = {}
     for source in sources:
         path = local_path(source, "--samples")
-        if asked(path, Path.is_dir, "--samples"):
+        if query_path(path, Path.is_dir, "--samples"):
             lines: Iterator[tuple[str, Mapping[str, Any]]] = ((str(path), row) for row in trajectories.read(path))
-        elif asked(path, Path.is_file, "--samples"):
+        elif query_path(path, Path.is_file, "--samples"):
             lines = read_rows(str(path), "train")
         else:
             raise ConfigError(
