@@ -111,7 +111,7 @@ def violations(c: Config) -> Iterator[str]:
     """Yield what the sections accept by themselves and what does not work together in a fine-tuning."""
     s = c.sft
     ranks = c.shards
-    yield from sequence_parallel.violations(c)
+    yield from sequence_parallel.shared_sequences_are_supported(c)
     if not s.datasets:
         yield (
             "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file,"

@@ -40,7 +40,7 @@ def _engines_beside_ranks(c: Config, setting: str) -> Iterator[str]:
         )
 
 
-def sharing_violations(c: Config) -> Iterator[str]:
+def rank_and_engine_share_a_gpu(c: Config) -> Iterator[str]:
     """Yield what does not go with train.share_gpus."""
     if not c.train.share_gpus:
         return
@@ -58,7 +58,7 @@ def sharing_violations(c: Config) -> Iterator[str]:
         )
 
 
-def turns_violations(c: Config) -> Iterator[str]:
+def rank_and_engine_take_turns(c: Config) -> Iterator[str]:
     """Yield what does not go with train.colocate_all."""
     if not c.train.colocate_all or c.train.share_gpus:
         return

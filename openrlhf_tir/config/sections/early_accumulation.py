@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..schema import Config
 
 
-def violations(c: Config) -> Iterator[str]:
+def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
     """Yield what would need the whole batch before its first gradient.
 
     A user's own estimator is loaded and asked later (commands/checks/method.py).

@@ -408,7 +408,7 @@ class Ds(Section):
     lora: Lora = Field(default_factory=Lora)
 
 
-rule("ds.ring_attn_size")(sequence_parallel.violations)
+rule("ds.ring_attn_size")(sequence_parallel.shared_sequences_are_supported)
 
 
 @rule("ds.zpg")

@@ -307,4 +307,4 @@ def fast_lane_has_work_and_engines(c: Config) -> Iterator[str]:
         )
 
 
-rule("pipeline.early_accumulation")(early_accumulation.violations)
+rule("pipeline.early_accumulation")(early_accumulation.a_part_of_a_batch_can_be_trained)

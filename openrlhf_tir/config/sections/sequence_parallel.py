@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ..schema import Config
 
 
-def violations(c: Config) -> Iterator[str]:
+def shared_sequences_are_supported(c: Config) -> Iterator[str]:
     """Yield what does not work with ranks that share their sequences."""
     size = c.ds.ring_attn_size
     ranks = c.actor.world_size

@@ -322,8 +322,8 @@ def updates_share_a_batch(c: Config) -> Iterator[str]:
         )
 
 
-rule("train.colocate_all")(colocation.turns_violations)
-rule("train.share_gpus")(colocation.sharing_violations)
+rule("train.colocate_all")(colocation.rank_and_engine_take_turns)
+rule("train.share_gpus")(colocation.rank_and_engine_share_a_gpu)
 
 
 @rule("train.agent_func_path")
