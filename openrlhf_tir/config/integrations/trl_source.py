@@ -204,6 +204,8 @@ class SourceReader:
         order of the lines."""
         self._deciding: set[int] = set()
         """Ids of the conditions that are being evaluated, whose own names may be set under them."""
+        self._truths: dict[int, bool | None] = {}
+        """Id of a condition -> whether it holds, of those that were evaluated on their own."""
         statements = _statements(tree.body, into_functions=True)
         self._statements = sorted(statements, key=lambda pair: pair[0].lineno)
         for node, tests in self._statements:
@@ -250,6 +252,8 @@ class SourceReader:
 
     def _truth(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None if only a run can tell, or if the answer depends on itself."""
+        if id(test) in self._truths:
+            return self._truths[id(test)]
         if id(test) in self._deciding:
             return None
         self._deciding.add(id(test))
@@ -257,7 +261,10 @@ class SourceReader:
             value = self.value(test)
         finally:
             self._deciding.remove(id(test))
-        return None if value is UNKNOWN else bool(value)
+        truth = None if value is UNKNOWN else bool(value)
+        if not self._deciding:
+            self._truths[id(test)] = truth
+        return truth
 
     def chosen(self, node: ast.expr | None) -> ast.expr | None:
         """Return the expression that names and conditional expressions lead to.
