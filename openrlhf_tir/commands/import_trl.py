@@ -14,6 +14,7 @@ from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.trl_import import TrlRecipe, import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
+from ..config.method_summary import method_summary
 from ..config.problems import Problems
 from ..config.settings import attempt
 from ..errors import ConfigError
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems()
     if script.trainer == "SFTTrainer":
         command = "sft"
+        summary = []
         recipe = import_trl_sft(script, path.stem, rows, args.gpus)
         if args.rehearse:
             rehearse(recipe.draft)
@@ -105,9 +107,12 @@ def run(args: argparse.Namespace) -> int:
         if args.rehearse:
             rehearse(recipe.draft)
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
-        attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
+        cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
+        summary = [f"{method_summary(cfg)}."]
     origin = f"{path.name}, line {script.line}: TRL's {script.trainer}"
-    written = _write(out, recipe, origin, problems.lines, force=args.force)
+    written = _write(out, recipe, origin, summary, problems.lines, force=args.force)
+    for sentence in summary:
+        say(sentence)
     say_differences(recipe.draft, problems.lines)
     say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir {command} --recipe {out} --check-only")
     if not args.rehearse:
@@ -177,10 +182,13 @@ def _processes(words: Sequence[str]) -> int | None:
     return None
 
 
-def _write(out: Path, recipe: TrlRecipe, origin: str, problems: list[str], *, force: bool) -> list[str]:
+def _write(
+    out: Path, recipe: TrlRecipe, origin: str, summary: list[str], problems: list[str], *, force: bool
+) -> list[str]:
     """Write the recipe, its functions and its rows, and return the names of the files."""
+    trained = ["", *summary] if summary else []
     head = recipe_head(
-        [f"From {origin}. Made by `openrlhf-tir import-trl`."],
+        [f"From {origin}. Made by `openrlhf-tir import-trl`.", *trained],
         {
             "What differs from the script, or is left out:": recipe.draft.differences,
             "What has to be corrected before it runs:": problems,

@@ -167,7 +167,7 @@ def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
     """Return the recipe's text, with what differs as comments."""
     where = f"{name}, line {call.line}" if call.line else "a command line"
     head = recipe_head(
-        [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`."],
+        [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`.", "", f"{recipe.summary}."],
         {
             "What differs from the command, or is left out:": recipe.draft.differences,
             "What has to be corrected before it runs:": recipe.problems,
@@ -179,7 +179,8 @@ def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
 
 
 def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str) -> int:
-    """Say what differs, give the recipe, and start it where that is wanted."""
+    """Say what is trained and what differs, give the recipe, and start it where that is wanted."""
+    say(f"{recipe.summary}.")
     say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
         say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ..method_summary import method_summary
 from ..problems import Problems
 from ..settings import attempt
 from .bash_script import readable, unknowns
@@ -258,6 +259,8 @@ class VerlRecipe:
     """Overrides that need nothing here."""
     problems: list[str] = field(default_factory=list)
     """What has to be corrected before it runs."""
+    summary: str = ""
+    """One sentence about what it trains."""
 
 
 @dataclass
@@ -343,14 +346,9 @@ def import_verl(
     nothing = _others(verl, draft)
     if change is not None:
         change(draft)
-    return VerlRecipe(draft, nothing, _problems(draft))
-
-
-def _problems(draft: Draft) -> list[str]:
-    """Return what the settings' own rules say of the recipe, a line each."""
     problems = Problems()
-    attempt(None, draft.settings, problems)
-    return problems.lines
+    cfg = attempt(None, draft.settings, problems)
+    return VerlRecipe(draft, nothing, problems.lines, method_summary(cfg))
 
 
 def _others(verl: _VerlSettings, draft: Draft) -> list[str]:

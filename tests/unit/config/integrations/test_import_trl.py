@@ -10,6 +10,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
 from openrlhf_tir.config.integrations.trl_source import _number as number
+from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
@@ -684,3 +685,8 @@ def test_trackers_are_set_or_have_a_sentence(imported, report_to, tensorboard, s
     _, path, told = imported(SCRIPT.replace('report_to="none"', f"report_to={report_to}"))
     assert load(str(path), {}).logger.tensorboard is tensorboard
     assert [line.split()[3].rstrip(":") for line in told.splitlines() if "differs: report_to" in line] == sentences
+
+
+def test_what_is_trained_is_said_in_the_words_of_a_run(imported):
+    _, path, told = imported()
+    assert f"import: {method_summary(load(str(path), {}))}." in told.splitlines()

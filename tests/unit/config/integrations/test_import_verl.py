@@ -11,6 +11,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.integrations.verl_import import DEFAULTS, NEEDS_NOTHING, import_verl
 from openrlhf_tir.config.integrations.verl_overrides import read_overrides, value_of
+from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.settings import load
 
 
@@ -274,3 +275,10 @@ def test_the_policy_is_trained_from_the_batch_that_critic_warmup_names(critic_wa
     words = [*GRPO, "algorithm.adv_estimator=gae", f"trainer.critic_warmup={critic_warmup}"]
     found = settings(*words, f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}")
     assert found.get("critic.freezing_steps") == frozen
+
+
+def test_what_is_trained_is_said_in_the_words_of_a_run(tmp_path, capsys):
+    out = tmp_path / "r.toml"
+    assert main(["import-verl", "--out", str(out), "--", *GRPO]) == 0
+    summary = method_summary(load(str(out), {}))
+    assert f"import: {summary}." in capsys.readouterr().err.splitlines()
