@@ -40,7 +40,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 FOLLOWED = (
     *(ast.List, ast.Tuple, ast.Name, ast.Subscript, ast.ListComp),
-    *(ast.Attribute, ast.IfExp, ast.Constant),
+    *(ast.Attribute, ast.IfExp, ast.Constant, ast.BinOp),
 )
 """What a name that holds functions may hold, where `names` goes on to read."""
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -204,6 +204,8 @@ class SourceReader:
         order of the lines."""
         self._deciding: set[int] = set()
         """Ids of the conditions that are being evaluated, whose own names may be set under them."""
+        self._reading: set[int] = set()
+        """Ids of the expressions in which `names` is looking."""
         self._truths: dict[int, bool | None] = {}
         """Id of a condition -> whether it holds, of those that were evaluated on their own."""
         statements = _statements(tree.body, into_functions=True)
@@ -480,6 +482,8 @@ class SourceReader:
             return self._table(node, depth)
         if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
             left, right = self.value(node.left, depth + 1), self.value(node.right, depth + 1)
+            if isinstance(node.op, ast.Add) and type(left) is type(right) and isinstance(left, str | list):
+                return left + right
             if isinstance(left, int | float) and isinstance(right, int | float):
                 try:
                     return ARITHMETIC[type(node.op)](left, right)
@@ -555,6 +559,15 @@ class SourceReader:
 
     def names(self, node: ast.expr) -> list[str]:
         """Return the names in a list of functions. What is no name is its source; None is no function."""
+        if id(node) in self._reading:  # others = others + [right], where `others` is an argument of a function
+            return [ast.unparse(node)]
+        self._reading.add(id(node))
+        try:
+            return self._names(node)
+        finally:
+            self._reading.remove(id(node))
+
+    def _names(self, node: ast.expr) -> list[str]:
         if isinstance(node, ast.Constant) and node.value is None:
             return []
         if isinstance(node, ast.Name):
@@ -573,6 +586,10 @@ class SourceReader:
             return self.names(node.body if test else node.orelse)
         if isinstance(node, ast.List | ast.Tuple):
             return [name for part in node.elts for name in self.names(part)]
+        if isinstance(node, ast.Starred):  # [right, *others]
+            return self.names(node.value)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):  # [right] + others
+            return [*self.names(node.left), *self.names(node.right)]
         if isinstance(node, ast.Attribute) and isinstance(self.value(node), list):  # script_args.reward_funcs
             return [str(name) for name in self.value(node)]
         if isinstance(node, ast.ListComp) and (parts := self._each(node)) is not None:

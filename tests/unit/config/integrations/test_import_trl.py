@@ -690,3 +690,29 @@ def test_trackers_are_set_or_have_a_sentence(imported, report_to, tensorboard, s
 def test_what_is_trained_is_said_in_the_words_of_a_run(imported):
     _, path, told = imported()
     assert f"import: {method_summary(load(str(path), {}))}." in told.splitlines()
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        "[accuracy] + ([brevity] if N > 2 else [])",
+        "[accuracy, *others]",
+        "REWARDS",
+    ],
+)
+def test_lists_of_rewards_that_are_joined_are_read(imported, rewards):
+    text = SCRIPT.replace("[accuracy, brevity]", rewards).replace('output_dir="out"', 'output_dir="out" + "/" + MODEL')
+    text = text.replace("\n\ndef main():", "\n\nothers = [brevity]\nREWARDS = [accuracy] + others\n\n\ndef main():")
+    _, path, told = imported(text)
+    names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
+    assert names == ["accuracy", "brevity"] and "write it as a function" not in told
+    assert "differs: output_dir=out/Qwen" in told
+
+
+def test_a_list_that_is_joined_to_itself_is_read(imported):
+    text = SCRIPT.replace(
+        "def main():\n", "def main(others=None):\n    others = others + [brevity]\n    others = [accuracy] + others\n"
+    )
+    _, path, told = imported(text.replace("[accuracy, brevity]", "others").replace("reward_weights=[1.0, 0.5],", ""))
+    names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
+    assert names == ["accuracy", "brevity"] and "differs: reward_funcs=" in told, "what the caller gives is said"
