@@ -15,7 +15,8 @@ class CapacityFull(Exception):
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason, retry_after_s)
-        self.reason, self.retry_after_s = reason, retry_after_s
+        self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class Place:
@@ -27,7 +28,8 @@ class Place:
     def leave(self) -> None:
         """Gives the place to the next in the queue before the execution has ended: what remains of it waits for
         something else. The second time does nothing."""
-        release, self._release = self._release, None
+        release = self._release
+        self._release = None
         if release is not None:
             release()
 
@@ -38,8 +40,10 @@ class Admission:
             raise ValueError(
                 f"workers = {workers}, max_queue = {max_queue} admits nothing. Use workers >= 1 and max_queue >= 0."
             )
-        self.workers, self.max_queue = workers, max_queue
-        self.running = self.waiting = 0
+        self.workers = workers
+        self.max_queue = max_queue
+        self.running = 0
+        self.waiting = 0
         self._slots = asyncio.Semaphore(workers)
         self._mean_s = 0.1  # running mean of how long a place is held; only feeds the Retry-After estimate
 

@@ -208,7 +208,9 @@ def bind(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     def __init__(self, app: FastAPI, config: uvicorn.Config, port_file: Path | None, url: str) -> None:
         super().__init__(config)
-        self._app, self._port_file, self._url = app, port_file, url
+        self._app = app
+        self._port_file = port_file
+        self._url = url
 
     async def startup(self, sockets=None) -> None:
         await super().startup(sockets)

@@ -13,9 +13,11 @@ class Progress:
     """`update(share)` with a share in [0, 1]; cheap enough to call often."""
 
     def __init__(self, label: str, stream: TextIO | None = None) -> None:
-        self._label, self._stream = label, stream or sys.stderr
+        self._label = label
+        self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._start, self._shown = time.monotonic(), -1
+        self._start = time.monotonic()
+        self._shown = -1
 
     def update(self, share: float) -> None:
         step = int(share * (200 if self._live else 10))

@@ -93,7 +93,8 @@ class EnvService:
     def __init__(
         self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]
     ) -> None:
-        self.config, self.draining = config, False
+        self.config = config
+        self.draining = False
         self.defects = Defects(factory)
         self.watch = LoopWatch(self.defects.files)
         self.admission = Admission(config.workers, config.max_queue)

@@ -120,7 +120,10 @@ class Sessions:
     def __init__(
         self, factory: Callable[[], Env], *, cap: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._factory, self.cap, self.ttl_s, self._clock = factory, cap, ttl_s, clock
+        self._factory = factory
+        self.cap = cap
+        self.ttl_s = ttl_s
+        self._clock = clock
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
         self.on_given_up: Callable[[ResetRequest, asyncio.Task[str]], None] = lambda request, reset: None
         """Told of a reset that failed, or is given up while it runs."""

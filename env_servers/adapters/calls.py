@@ -35,7 +35,8 @@ class Lines:
     of STEP_CHARS; it says so."""
 
     def __init__(self, max_chars: int) -> None:
-        self._max_chars, self._left = max_chars, STEP_CHARS
+        self._max_chars = max_chars
+        self._left = STEP_CHARS
         self._lines: list[str] = []
 
     def add(self, kind: str, text: str) -> None:

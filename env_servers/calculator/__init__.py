@@ -19,5 +19,7 @@ class CalculatorEnv(Env):
     async def step(self, action: str, deadline_s: float) -> Step:
         if not (found := OPERATION.fullmatch(action)):
             return Step(f"{REFUSED}\n", outcome="model_error")
-        a, operator, b = int(found[1]), found[2], int(found[3])
+        a = int(found[1])
+        operator = found[2]
+        b = int(found[3])
         return Step(f"{a + b if operator == '+' else a - b if operator == '-' else a * b}\n")

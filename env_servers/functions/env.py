@@ -34,11 +34,15 @@ class FunctionsEnv(Env):
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError (pydantic's) for a task that is malformed or whose gold cannot be carried out."""
         self._task = FunctionTask.model_validate(task)
-        self._world, self._gold = self._task.world(), self._task.world()
+        self._world = self._task.world()
+        self._gold = self._task.world()
         self._task.run_gold(self._task.world())
         self._user = self._make_user(self._task)
-        self._turn, self._passed, self._ended = 0, 0, False
-        self._made, self._expected = Tally(), Tally()
+        self._turn = 0
+        self._passed = 0
+        self._ended = False
+        self._made = Tally()
+        self._expected = Tally()
         self._messages: list[str] = []
         self._begin_turn()
         return ""
@@ -48,7 +52,8 @@ class FunctionsEnv(Env):
         everything = World(self._gold.domains)
         gold = [run(everything, c.name, c.arguments) for c in self._task.gold[self._turn]]
         self._expected.add(gold)
-        self._of_turn, self._expected_of_turn = Tally(), Tally(gold)
+        self._of_turn = Tally()
+        self._expected_of_turn = Tally(gold)
         self._gold_state = state_texts(self._gold)
 
     async def step(self, action: str, deadline_s: float) -> Step:

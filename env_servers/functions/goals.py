@@ -56,7 +56,8 @@ def _files(state: State) -> list[tuple[str, str, str]]:
 @goal("files")
 def _make_directory(state: State, rng: random.Random) -> Goal:
     name = f"box{rng.randint(100, 999)}"
-    text, calls = f"Make a directory /home/{name}.", [("make_directory", {"path": f"/home/{name}"})]
+    text = f"Make a directory /home/{name}."
+    calls = [("make_directory", {"path": f"/home/{name}"})]
     return Goal(text, calls, ("Make a new directory in /home.", f"Call it {name}."))
 
 
@@ -309,7 +310,8 @@ def _drive(state: State, rng: random.Random) -> Goal | None:
 
 @goal("calendar")
 def _meet(state: State, rng: random.Random) -> Goal:
-    day, minutes = rng.choice(DAYS), rng.choice([15, 30])
+    day = rng.choice(DAYS)
+    minutes = rng.choice([15, 30])
     busy = [(e["start"], e["end"]) for e in state["events"].values() if e["day"] == day]
     free = [
         b
@@ -340,7 +342,8 @@ def _guest(state: State, rng: random.Random) -> Goal | None:
 def _remind(state: State, rng: random.Random) -> Goal | None:
     if not state["events"]:
         return None
-    key, minutes = rng.choice(list(state["events"])), rng.choice([5, 10, 30])
+    key = rng.choice(list(state["events"]))
+    minutes = rng.choice([5, 10, 30])
     calls = [("set_reminder", {"event_id": key, "minutes": minutes})]
     return Goal(
         f"Remind me of event {key} {minutes} minutes before.",

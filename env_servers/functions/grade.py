@@ -40,7 +40,8 @@ class Tally:
     def __init__(self, made: Iterable[Made] = ()) -> None:
         self.calls: Counter[str] = Counter()
         self.results: Counter[str] = Counter()
-        self.count = self.errors = 0
+        self.count = 0
+        self.errors = 0
         self.add(made)
 
     def add(self, made: Iterable[Made]) -> None:

@@ -74,19 +74,22 @@ def make_task(
     needed = {name for name, _ in steps}
     others = [f for n in names for f in DOMAINS[n].tools() if f not in needed]
     hidden = set(others) - set(rng.sample(others, min(distractors, len(others))))
-    text, gold = " ".join(g.text for g in goals), [steps]
+    text = " ".join(g.text for g in goals)
+    gold = [steps]
     user: list[dict[str, Any]] = []
     if variant == "missing_parameter" and goals[-1].missing:
         asked, told = goals[-1].missing
         text = " ".join([*(g.text for g in goals[:-1]), asked])
-        user, gold = [{"text": told}], [steps[: len(steps) - len(last)], last]
+        user = [{"text": told}]
+        gold = [steps[: len(steps) - len(last)], last]
     elif variant == "missing_function":
         late = rng.choice(
             sorted({name for name, _ in last} - {name for name, _ in steps[: len(steps) - len(last)]}) or [last[-1][0]]
         )
         before = next(i for i, (name, _) in enumerate(steps) if name == late)
         hidden.add(late)
-        user, gold = [{"text": NOW_OFFERED, "reveal": [late]}], [steps[:before], steps[before:]]
+        user = [{"text": NOW_OFFERED, "reveal": [late]}]
+        gold = [steps[:before], steps[before:]]
     task = FunctionTask.model_validate(
         {
             "domains": names,

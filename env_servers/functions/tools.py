@@ -153,7 +153,8 @@ class World:
     """Several domains side by side; a function belongs to one of them."""
 
     def __init__(self, domains: list[Domain], hidden: frozenset[str] = frozenset()) -> None:
-        self.domains, self.hidden = domains, hidden
+        self.domains = domains
+        self.hidden = hidden
         self.owner = {name: d for d in domains for name in d.tools()}
 
     def offered(self) -> Iterator[dict[str, Any]]:

@@ -62,7 +62,8 @@ class ScriptedUser:
     """Says the first line not yet said that fits the message: one whose words it holds, else one that needs none."""
 
     def __init__(self, lines: list[UserLine]) -> None:
-        self._left, self._waits = list(lines), 0
+        self._left = list(lines)
+        self._waits = 0
 
     async def answer(self, message: str) -> UserLine | None:
         said = message.lower()

@@ -18,7 +18,8 @@ class GuessEnv(Env):
     action = "a whole number"
 
     async def reset(self, task: dict, seed: int) -> str:
-        high, self._left = int(task.get("high", 3)), int(task.get("tries", 2))
+        high = int(task.get("high", 3))
+        self._left = int(task.get("tries", 2))
         if high < 1 or self._left < 1:
             raise ValueError(f'task["high"] = {high}, task["tries"] = {self._left}: nobody could win. Use 1 or more.')
         self._secret = random.Random(seed).randint(1, high)

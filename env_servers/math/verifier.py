@@ -43,5 +43,6 @@ class Verifier:
                 equal = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold))
                 how = "symbolic"
         except CpuSpent:
-            equal, how = False, "timeout"
+            equal = False
+            how = "timeout"
         return Verdict(equal, how, round(time.monotonic() - start, 6))

@@ -54,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
 
 def read(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any]]:
     """(flags, keywords of the class). Exits as argparse does where a flag has a wrong value."""
-    argv, p = list(sys.argv[1:] if argv is None else argv), parser()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    p = parser()
     keywords: dict[str, Any] = {}
     for key, value in p.parse_args(argv).options.items():
         flag = key.replace("_", "-")

@@ -125,7 +125,9 @@ class ToolEnv(Env):
         except BadAction as e:
             self._counts["errors"] += 1
             return Step(str(e), outcome="model_error", signals={**self._counts, "error_type": "bad_call"})
-        results, rewards, wrong = [], [], None
+        results = []
+        rewards = []
+        wrong = None
         for name, arguments in calls:
             self._counts["calls"] += 1
             text, reward, error = await self._call(name, arguments)
@@ -191,7 +193,9 @@ class TrlEnv(ToolEnv):
         if judge is None:
             return step
         value = float(await called(judge))
-        gained, self._earned = value - self._earned, value  # the steps' rewards add up to the last value
+        # the steps' rewards add up to the last value
+        gained = value - self._earned
+        self._earned = value
         return Step(step.observation, reward=gained, outcome=step.outcome, signals=step.signals)
 
 

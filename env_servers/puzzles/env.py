@@ -41,10 +41,12 @@ class PuzzlesEnv(Env):
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError, KeyError for a task that names no puzzle."""
-        name, number = str(task["puzzle"]), whole_number(task, "seed", seed) or 0
+        name = str(task["puzzle"])
+        number = whole_number(task, "seed", seed) or 0
         level = whole_number(task, "level", None)
         self._tries = whole_number(task, "tries", 1) or 1
-        self._used = self._illegal = 0
+        self._used = 0
+        self._illegal = 0
         self._over = False
         self._game: Game | None = None
         self._made: Made | None = None
@@ -67,7 +69,8 @@ class PuzzlesEnv(Env):
             raise ValueError(MISSING)
         if not isinstance(task.config, dict):
             raise ValueError(f'task["config"] is {task.config!r}. Send an object with settings of the data set.')
-        self._task, self._made = task, await self._room.make(task)
+        self._task = task
+        self._made = await self._room.make(task)
         return self._made.question
 
     async def step(self, action: str, deadline_s: float) -> Step:

@@ -39,9 +39,11 @@ class Labyrinth:
     """`level` 0 has 3 x 3 rooms, each level one more a side."""
 
     def __init__(self, seed: int, level: int) -> None:
-        rng, n = random.Random(f"maze {seed} {level}"), 3 + level
+        rng = random.Random(f"maze {seed} {level}")
+        n = 3 + level
         self._open: dict[tuple[int, int], set[str]] = {(r, c): set() for r in range(n) for c in range(n)}
-        seen, stack = {(0, 0)}, [(0, 0)]
+        seen = {(0, 0)}
+        stack = [(0, 0)]
         while stack:  # depth first: every room is reached by one way
             room = stack[-1]
             ways = [
@@ -58,7 +60,10 @@ class Labyrinth:
             self._open[nxt].add(back)
             seen.add(nxt)
             stack.append(nxt)
-        self._at, self._end, self._moves, self._limit = (0, 0), (n - 1, n - 1), 0, 4 * n * n
+        self._at = (0, 0)
+        self._end = (n - 1, n - 1)
+        self._moves = 0
+        self._limit = 4 * n * n
         self._shortest = self.solution()
         rules = (
             f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one."
@@ -102,7 +107,8 @@ class Mastermind:
     """`level` 0: two digits of four; each level one more of both, at most six of nine. Ten guesses."""
 
     def __init__(self, seed: int, level: int) -> None:
-        self._length, self._digits = min(2 + level, 6), min(4 + level, 9)
+        self._length = min(2 + level, 6)
+        self._digits = min(4 + level, 9)
         rng = random.Random(f"mastermind {seed} {level}")
         self._code = "".join(str(rng.randint(1, self._digits)) for _ in range(self._length))
         self._left = 10

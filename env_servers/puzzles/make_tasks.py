@@ -45,12 +45,16 @@ async def row(room: Room | None, name: str, seed: int, level: int | None, of: Ro
         if not 0 <= (level or 0) <= MAX_GAME_LEVEL:
             raise ValueError(f"level of a game is {level}. Use 0 to {MAX_GAME_LEVEL}.")
         game = GAMES[name](seed, level or 0)
-        question, how, label = game.opening, HOW_TO_MOVE, " ".join(game.solution())
+        question = game.opening
+        how = HOW_TO_MOVE
+        label = " ".join(game.solution())
     else:
         assert room is not None, "games alone need none"
         meta |= {"config": of.config} if of.config else {}
         made = await room.make(Task(name, seed, level, of.config), solve=True)
-        question, how, label = made.question, HOW, made.solution
+        question = made.question
+        how = HOW
+        label = made.solution
     prompt = f"{question.strip()}\n{how if of.how is None else of.how}".strip()
     return {"prompt": prompt, "label": label, "env": of.env, "meta": {**meta, "digest": digest_of(question)}}
 
@@ -104,7 +108,8 @@ async def make_rows(room: Room | None, args: argparse.Namespace) -> list[dict[st
     chosen = [*GAMES, *(names() if installed() else [])] if args.puzzles == ["all"] else args.puzzles
     low, high = args.levels or (0, 0)
     common = Rows(args.tries, args.config, args.how, args.env)
-    turns, levels = asyncio.Semaphore(AT_ONCE), range(low, high + 1)
+    turns = asyncio.Semaphore(AT_ONCE)
+    levels = range(low, high + 1)
 
     async def one(i: int) -> dict[str, Any]:
         level = levels[i // len(chosen) % len(levels)] if args.levels else None

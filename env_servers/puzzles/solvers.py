@@ -55,7 +55,8 @@ def rush_hour(metadata: dict[str, Any]) -> str:
     walls = {i for i, c in enumerate(board) if c == "x"}
     labels = sorted(set(re.findall("[A-Z]", board)))
     cells = [[i for i, c in enumerate(board) if c == label] for label in labels]
-    sizes, strides = [len(c) for c in cells], [c[1] - c[0] for c in cells]
+    sizes = [len(c) for c in cells]
+    strides = [c[1] - c[0] for c in cells]
     start = tuple(c[0] for c in cells)
     goal = start[0] // SIDE * SIDE + SIDE - sizes[0]
     came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None] = {start: None}

@@ -136,7 +136,8 @@ def _figures():
         return
     try:
         for number in plot.get_fignums():
-            figure, png = plot.figure(number), io.BytesIO()
+            figure = plot.figure(number)
+            png = io.BytesIO()
             figure.savefig(png, format="png", bbox_inches="tight")
             _show({"text/plain": repr(figure), "image/png": base64.b64encode(png.getvalue()).decode()})
         plot.close("all")

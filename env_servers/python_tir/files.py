@@ -15,7 +15,8 @@ MOST_ENTRIES = 4096
 """Files and the directories that they need: a quarter of what a sandbox's /tmp has room for."""
 INSIDE = ("/tmp/", "/mnt/")
 """Absolute names of the working directory, by which files that are handed back may be named, as in SandboxFusion."""
-NAME_BYTES, PATH_BYTES = 255, 1024
+NAME_BYTES = 255
+PATH_BYTES = 1024
 """Linux refuses a longer name; a path also has the working directory in front."""
 
 

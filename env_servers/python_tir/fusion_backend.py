@@ -36,7 +36,8 @@ class FusionSandbox(Sandbox):
         """`url` is the server's base URL. Raises SandboxError when it is none."""
         if not url.startswith(("http://", "https://")):
             raise SandboxError(f"the backend URL {url!r} has no scheme. Write http://host:port.")
-        self.url, self.limits = url.rstrip("/") + "/run_code", limits
+        self.url = url.rstrip("/") + "/run_code"
+        self.limits = limits
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
 

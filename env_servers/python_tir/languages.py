@@ -124,7 +124,8 @@ class Languages:
 
     def __init__(self, sandbox: Sandbox, tools: Mapping[str, Tool]) -> None:
         """`tools` by the language's name."""
-        self._sandbox, self._tools = sandbox, dict(tools)
+        self._sandbox = sandbox
+        self._tools = dict(tools)
 
     @property
     def names(self) -> list[str]:
@@ -144,7 +145,9 @@ class Languages:
         keep_bytes: int,
     ) -> Results:
         """Raises KeyError for a language that is not among `names`, SandboxError."""
-        tool, language, taken = self._tools[name], LANGUAGES[name], {path.split("/")[0] for path in (*files, *fetch)}
+        tool = self._tools[name]
+        language = LANGUAGES[name]
+        taken = {path.split("/")[0] for path in (*files, *fetch)}
         source = Program(_free("main", language.suffix, taken), code.encode("utf-8", "surrogatepass"), ())
         compiled = None
         if language.compile is not None:
@@ -169,7 +172,8 @@ class Languages:
 
 def _free(stem: str, suffix: str, taken: Iterable[str]) -> str:
     """A file name that is nobody else's."""
-    number, name = 1, stem + suffix
+    number = 1
+    name = stem + suffix
     while name in taken:
         number += 1
         name = f"{stem}{number}{suffix}"

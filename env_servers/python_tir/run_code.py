@@ -44,7 +44,8 @@ CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
 KEEP_BYTES = 4 << 20
 """Bytes that are kept of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
-LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.1, 3600
+LEAST_TIMEOUT_S = 0.1
+MOST_TIMEOUT_S = 3600
 LEAST_MEMORY_MB = 32
 """Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""
 
@@ -139,7 +140,8 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
     """Raises SandboxError for a language that is not here, too."""
     stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
     memory_bytes = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
-    files, fetch = decoded(request.files), request.fetch_files
+    files = decoded(request.files)
+    fetch = request.fetch_files
     if request.language == "python":
         ran = await sandbox.run(
             request.code,

@@ -147,7 +147,9 @@ class _Conversation:
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.sandbox = _Sandbox(notebooks.sandbox.open_session, notebooks.sandbox.limits)
-        self.admit, self.measured, self.ended = notebooks.admit, notebooks.measured, notebooks.ended
+        self.admit = notebooks.admit
+        self.measured = notebooks.measured
+        self.ended = notebooks.ended
         self._limits = notebooks.sandbox.limits
         self.notebook = Notebook(self)
         self.cells: list[CellResult] = []
@@ -171,7 +173,8 @@ class _Conversation:
                 f"__import__({_PLACE!r}).run({source!r})", min(left, request.cell_timeout or left), KEEP_BYTES, result
             )
             told = await self._told("tell(", _Told)
-            result.display, result.error = told.display, told.error
+            result.display = told.display
+            result.error = told.error
             said += (
                 len(cell.execution.stdout)
                 + len(cell.execution.stderr)
@@ -215,7 +218,8 @@ class _Conversation:
         self.sandbox.limits = replace(self._limits, code_timeout_s=seconds, keep_bytes=keep_bytes, flood_bytes=flood)
         cell = await self.notebook.run(source)
         if result is not None:
-            result.stdout, result.stderr = as_text(cell.execution.stdout), as_text(cell.execution.stderr)
+            result.stdout = as_text(cell.execution.stdout)
+            result.stderr = as_text(cell.execution.stderr)
         if not cell.alive:
             how = command_result(replace(cell.execution, stdout=b"", stderr=b""))  # what it printed is the cell's
             raise _Ended(how.model_copy(update={"execution_time": time.monotonic() - self._start}))

@@ -25,7 +25,8 @@ RESTARTED = "[Python was restarted: variables, imports and files of earlier call
 class StatefulEnv(PythonEnv):
     def __init__(self, sandbox: Sandbox, notebooks: Notebooks, *, stateful: bool) -> None:
         super().__init__(sandbox)
-        self._notebooks, self._stateful = notebooks, stateful
+        self._notebooks = notebooks
+        self._stateful = stateful
         self._notebook: Notebook | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:

@@ -76,7 +76,8 @@ def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retri
 
 
 def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
-    config, searches = serving_config(args, env="search", action=ACTION, stateful=True), Searches(args.workers)
+    config = serving_config(args, env="search", action=ACTION, stateful=True)
+    searches = Searches(args.workers)
     view = View(args.snippet_chars, args.page_chars)
     app = create_env_app(lambda: SearchEnv(retriever, searches, args.topk, view), config, on_stop=searches.close)
     add_retrieve(app, retriever, searches, args.topk, args.retrieve_timeout)

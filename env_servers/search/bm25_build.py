@@ -27,7 +27,8 @@ from openrlhf_tir.errors import DataError
 from .corpus import passages
 from .words import STOP_WORDS, split
 
-K1, B = 0.9, 0.4
+K1 = 0.9
+B = 0.4
 CHUNK_WORDS = 4_000_000
 """Words per chunk; about 50 bytes of memory each."""
 READ_SHARE = 0.8
@@ -81,11 +82,15 @@ def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lam
 
 
 def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Read:
-    vocabulary, ids = _Vocabulary(), array("i")
+    vocabulary = _Vocabulary()
+    ids = array("i")
     chunks: list[Path] = []
-    offsets, lengths, first = array("q"), array("i"), 0
+    offsets = array("q")
+    lengths = array("i")
+    first = 0
     size = corpus.stat().st_size if corpus.exists() else 0
-    lengths_parts, df_V = [], np.zeros(0, np.int64)
+    lengths_parts = []
+    df_V = np.zeros(0, np.int64)
 
     def flush(end: int) -> None:
         nonlocal first, df_V
@@ -117,7 +122,8 @@ def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Re
 def _count(ids: np.ndarray, lengths_C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(words, passages, counts), sorted by word, then passage; [C] lengths without stop words."""
     docs = np.repeat(np.arange(len(lengths_C), dtype=np.int64), lengths_C)
-    docs, kept = docs[ids >= 0], ids[ids >= 0]
+    docs = docs[ids >= 0]
+    kept = ids[ids >= 0]
     pairs = (kept.astype(np.int64) << 32) | docs
     pairs.sort()
     starts = np.flatnonzero(np.diff(pairs, prepend=-1))
@@ -132,7 +138,8 @@ def _count(ids: np.ndarray, lengths_C: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _place(read: _Read, directory: Path, progress: Callable[[float], None]) -> None:
-    n, df_V = len(read.offsets), read.df_V
+    n = len(read.offsets)
+    df_V = read.df_V
     indptr = np.concatenate([[0], np.cumsum(df_V)])
     np.save(directory / "indptr.csc.index.npy", indptr)
     data = open_memmap(directory / "data.csc.index.npy", "w+", np.float32, (int(indptr[-1]),))

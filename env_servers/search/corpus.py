@@ -25,7 +25,8 @@ def passages(path: Path) -> Iterator[tuple[int, int, str]]:
         with path.open("rb") as file:
             end = 0
             for number, line in enumerate(file, 1):
-                start, end = end, end + len(line)
+                start = end
+                end = end + len(line)
                 if not line.isspace():
                     yield start, end, _contents(line, path, number)
     except OSError as e:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .encoder import Encoder
 
 BATCH = 256
-QUERY, PASSAGE = "query: ", "passage: "
+QUERY = "query: "
+PASSAGE = "passage: "
 """What E5 models were trained to see in front. Other models say so in their prompts, or see nothing."""
 
 
@@ -36,7 +37,8 @@ class Dense:
     ) -> None:
         """Raises ConfigError for a model that cannot be used, DataError for a bad corpus."""
         self._model = _load(model)
-        prompts, e5 = self._model.prompts, (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
+        prompts = self._model.prompts
+        e5 = (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
         self._prefixes = prompts.get("query", e5[0]), prompts.get("document", prompts.get("passage", e5[1]))
         directory.mkdir(parents=True, exist_ok=True)
         ready = directory / "dense.json"
@@ -68,7 +70,9 @@ class Dense:
 
     def _embed(self, corpus: Path, directory: Path, progress: Callable[[float], None]) -> None:
         offsets = np.array([start for start, _, _ in passages(corpus)], np.int64)
-        vectors_ND, done, batch = None, 0, []
+        vectors_ND = None
+        done = 0
+        batch = []
         partial = directory / "dense.npy.partial"
         for _, _, contents in passages(corpus):
             batch.append(self._prefixes[1] + contents)
@@ -78,7 +82,8 @@ class Dense:
             if vectors_ND is None:
                 vectors_ND = open_memmap(partial, "w+", np.float32, (len(offsets), encoded.shape[1]))
             vectors_ND[done : done + len(batch)] = encoded
-            done, batch = done + len(batch), []
+            done = done + len(batch)
+            batch = []
             progress(done / len(offsets))
         if vectors_ND is None:
             raise ConfigError(f"Corpus {corpus} has no passages. Give a JSONL file with passages to --corpus.")

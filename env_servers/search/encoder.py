@@ -43,7 +43,9 @@ class Encoder:
                 f"--dense {model} needs torch and transformers ({e})."
                 " `pip install transformers torch`, or leave --dense out for BM25."
             ) from e
-        self._name, self._torch, self._lock = model, torch, threading.Lock()
+        self._name = model
+        self._torch = torch
+        self._lock = threading.Lock()
         modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in self._read("modules.json") or []}
         if other := [kind for kind in modules if kind not in MODULES]:
             raise ConfigError(

@@ -57,7 +57,10 @@ class SearchEnv(Env):
     """`task["topk"]` overrides the server's number of passages."""
 
     def __init__(self, retriever: Retriever, searches: Searches, topk: int, view: View = View()) -> None:
-        self._retriever, self._searches, self._topk, self._view = retriever, searches, topk, view
+        self._retriever = retriever
+        self._searches = searches
+        self._topk = topk
+        self._view = view
         self._found: list[int] | None = None
         """Passages of the last search."""
 
@@ -87,7 +90,8 @@ class SearchEnv(Env):
         return Step(observation=format_passages((h.document for h in hits), self._view.snippet_chars), signals=signals)
 
     async def _open(self, asked: str) -> Step:
-        start, wanted = time.monotonic(), opened(asked)
+        start = time.monotonic()
+        wanted = opened(asked)
         if wanted is None:
             return _refused("malformed_open", HOW_TO_OPEN)
         doc, page = wanted

@@ -48,7 +48,8 @@ def whole(retriever: Retriever, number: int, stop: Stop = never) -> tuple[str, s
 
 def pages(text: str, size: int) -> list[str]:
     """At least one."""
-    found, at = [], 0
+    found = []
+    at = 0
     while len(text) - at > size:
         space = max(text.rfind(" ", at, at + size), text.rfind("\n", at, at + size))
         end = space + 1 if space >= at + size // 2 else at + size

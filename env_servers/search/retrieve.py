@@ -76,7 +76,8 @@ def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: i
 
 def _reply(retriever: Retriever, queries: list[str], k: int, scores: bool, stop: Stop) -> bytes:
     """In a worker thread. Raises Stopped, _TooLarge."""
-    parts, size = [], 0
+    parts = []
+    size = 0
     for query in queries:
         if stop():
             raise Stopped

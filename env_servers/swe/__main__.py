@@ -148,10 +148,12 @@ def main() -> None:
     if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
         ours = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout)
-        isolation, on_stop = "container", remote.close
+        isolation = "container"
+        on_stop = remote.close
     else:
         ours, sandbox = local(args, evaluations, stages)
-        isolation, on_stop = sandbox.isolation, sandbox.close
+        isolation = sandbox.isolation
+        on_stop = sandbox.close
     reset_s = args.start_timeout + MARGIN_S
     config = serving_config(
         args, env="swe", action=ACTION, isolation=isolation, stateful=True, tools=TOOLS, reset_timeout_s=reset_s

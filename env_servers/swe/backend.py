@@ -52,7 +52,9 @@ class Local:
     """Sandboxes of this machine."""
 
     def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
-        self.notebooks, self.sources, self.grader = notebooks, sources, grader
+        self.notebooks = notebooks
+        self.sources = sources
+        self.grader = grader
         self.rows = Rows[Source](lambda source: grader.whole_files(source.tree, source.suite))
         # small and many: no session waits for what its own tests say
         self.brought = Rows[Source](self.rows.run, wait_s=0.0)
@@ -88,7 +90,10 @@ class _LocalWork(Session):
     ) -> None:
         """`has_bug` false: a bundled repository as it should be, of which any patch that breaks nothing would do."""
         super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
-        self._grader, self._source, self._judgeable, self._has_bug = grader, source, judgeable, has_bug
+        self._grader = grader
+        self._source = source
+        self._judgeable = judgeable
+        self._has_bug = has_bug
 
     async def judge(self, patch: bytes) -> Report:
         if self._judgeable is not None:

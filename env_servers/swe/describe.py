@@ -110,6 +110,7 @@ def patch_text(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     parts = []
     for path in sorted(after):
         if before[path] != after[path]:
-            old, new = before[path].decode().splitlines(keepends=True), after[path].decode().splitlines(keepends=True)
+            old = before[path].decode().splitlines(keepends=True)
+            new = after[path].decode().splitlines(keepends=True)
             parts += [f"diff --git a/{path} b/{path}\n", *difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")]
     return "".join(parts)

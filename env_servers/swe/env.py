@@ -90,8 +90,11 @@ class SweEnv(Env):
         others wait to start, SandboxError."""
         given = SweTask.model_validate(task)
         self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
-        self._turn, self._over, self._looks = 0, False, Looks()
-        start, seconds = self._shared.stages.start, self._shared.start_s
+        self._turn = 0
+        self._over = False
+        self._looks = Looks()
+        start = self._shared.stages.start
+        seconds = self._shared.start_s
         try:
             async with asyncio.timeout(seconds), start.slot():
                 self._work = await self._shared.backend.begin(given)
@@ -111,13 +114,15 @@ class SweEnv(Env):
                 outcome="model_error",
                 signals={"turn": self._turn, "error_type": "bad_call"},
             )
-        turn, self._refused = self._refused, None
+        turn = self._refused
+        self._refused = None
         if turn is None or turn.action != action:
             self._turn += 1
             turn = _begun(action)
         try:
             await self._carry_out(self._work, turn, deadline_s)
-            said, error = shown("\n".join(turn.texts)), turn.error
+            said = shown("\n".join(turn.texts))
+            error = turn.error
             signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
             outcome: Outcome = "model_error" if error else "ok"
             if not turn.end and self._turn < self._max_turns:
@@ -128,7 +133,8 @@ class SweEnv(Env):
             async with self._shared.stages.evaluate.slot():
                 report, size = await _graded(self._work)
         except CapacityFull:
-            self._refused, self._over = turn, False
+            self._refused = turn
+            self._over = False
             raise
         signals |= {
             **report.signals(),
@@ -153,7 +159,8 @@ class SweEnv(Env):
             name, arguments = turn.calls[0]
             if name == "finish":
                 turn.texts.append("The task is finished.")
-                turn.calls, turn.end = [], "cut" if arguments["cut"] else "finished"
+                turn.calls = []
+                turn.end = "cut" if arguments["cut"] else "finished"
                 return
             self._looks.note(name, arguments)
             seconds = self._shared.command_s

@@ -29,7 +29,8 @@ from .inside_run import functions_of, run_inside
 from .suite import Outcome, Suite
 from .tree import LINK, Tree
 
-LEAST_COPIES, MOST_COPIES = 4, 8
+LEAST_COPIES = 4
+MOST_COPIES = 8
 """Falsified copies of the tests that are run: one for each assertion of the longest test, within these bounds."""
 SLOW_S = 5.0
 SLOW_COPIES = 3
@@ -195,7 +196,8 @@ def contradiction(true: Outcome, again: Outcome, copy: FalseCopy, must_pass: Seq
 
 def survivors(true: Outcome, false: Outcome, copy: FalseCopy) -> list[str]:
     """Return the falsified tests that have not failed though the true ones passed, or were left out."""
-    ours, theirs = functions_of(list(true.tests)), functions_of(list(false.tests))
+    ours = functions_of(list(true.tests))
+    theirs = functions_of(list(false.tests))
     found = []
     for function in copy.tests & set(ours):
         if false.tests.get(function.partition("::")[0]) == "failed":  # the whole file

@@ -417,7 +417,9 @@ class _Module:
         if len(test.ops) > 1:
             ordered = [i for i, operator in enumerate(test.ops) if type(operator) in OPPOSITE]
             return partial(self._turned, test, self._choice.choice(ordered)) if ordered else None
-        operator, left, right = test.ops[0], test.left, test.comparators[0]
+        operator = test.ops[0]
+        left = test.left
+        right = test.comparators[0]
         if isinstance(operator, ast.Eq | ast.Is):
             exact = isinstance(operator, ast.Is)
             expected = self._of_equality(left, right, function, exact=exact)
@@ -499,7 +501,8 @@ class _Module:
         pattern = _keyword(call, "match")
         if name == "assertRaisesRegex" and len(call.args) >= 2:
             pattern = call.args[1]
-        expected, opposite = call.args[0] if call.args else None, None
+        expected = call.args[0] if call.args else None
+        opposite = None
         if name in ("raises", "assertRaises", "assertRaisesRegex") and expected is not None:
             named = {n.id for n in ast.walk(expected) if isinstance(n, ast.Name)}
             if not named & {"Exception", "BaseException", "ArithmeticError", *UNRELATED}:
@@ -655,7 +658,8 @@ class _Module:
     def _turned(self, test: ast.Compare, number: int) -> Change | None:
         """Turn one order round. Unlike a negation, what answers every question with yes agrees with it."""
         sides = [test.left, *test.comparators]
-        first, last = self._span(sides[number])[1], self._span(sides[number + 1])[0]
+        first = self._span(sides[number])[1]
+        last = self._span(sides[number + 1])[0]
         written, opposite = OPPOSITE[type(test.ops[number])]
         at = self._content.find(written, first, last)
         return None if at < 0 else (Edit(at, at + len(written), opposite),)
@@ -672,7 +676,8 @@ class _Module:
         if not once:
             return ()
         at = self._choice.choice(once)
-        value, is_move = values[at], self._choice.random() < self.moves
+        value = values[at]
+        is_move = self._choice.random() < self.moves
         partners = [i for i in once if type(values[i]) is type(value) and not _is_alike(values[i], value)]
         if partners and is_move:
             other = self._choice.choice(partners)
@@ -781,7 +786,8 @@ class _Module:
 
     def _are_apart(self, nodes: Sequence[ast.expr], change: Change) -> bool:
         """Return True if no element is after a change what any was before it."""
-        first, last = self._span(nodes[0])[0], self._span(nodes[-1])[1]
+        first = self._span(nodes[0])[0]
+        last = self._span(nodes[-1])[1]
         before = self._content[first:last]
         after = _edited(before, [Edit(edit.start - first, edit.end - first, edit.text) for edit in change])
         try:
@@ -799,7 +805,8 @@ class _Module:
                 return (Edit(first, first + written.end(), b""),)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in NEGATED_OPERATORS:
             written_as, opposite = NEGATED_OPERATORS[type(test.ops[0])]
-            start, end = self._span(test.left)[1], self._span(test.comparators[0])[0]
+            start = self._span(test.left)[1]
+            end = self._span(test.comparators[0])[0]
             if found := written_as.search(self._content, start, end):
                 return (Edit(found.start(), found.end(), opposite),)
         if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
@@ -810,7 +817,8 @@ class _Module:
         """Falsify that two computed values are equal: with "!=", or by a pair that the second becomes."""
         if self.moves < 1:
             return self._wrapped(test.comparators[0])
-        start, end = self._span(test.left)[1], self._span(test.comparators[0])[0]
+        start = self._span(test.left)[1]
+        end = self._span(test.comparators[0])[0]
         at = self._content.find(b"==", start, end)
         return None if at < 0 else (Edit(at, at + 2, b"!="),)
 

@@ -57,9 +57,11 @@ class Controls:
         draw = random.SystemRandom()
         bodies = [(body, "passed") for body in HOLDS] + [(body, "failed") for body in FAILS]
         draw.shuffle(bodies)
-        expected, parts = {}, []
+        expected = {}
+        parts = []
         for body, how in bodies:
-            name, word = f"test_{secrets.token_hex(6)}", secrets.token_hex(4)
+            name = f"test_{secrets.token_hex(6)}"
+            word = secrets.token_hex(4)
             expected[name] = how
             parts.append(f"def {name}():\n" + body.format(n=draw.randint(100, 999), w=word, size=len(word)) + "\n")
         return cls(secrets.token_hex(8), "\n\n".join(parts), expected)
@@ -95,7 +97,8 @@ async def run_inside(
     Raises:
         SandboxError: The sandbox failed.
     """
-    word, controls = secrets.token_hex(16), Controls.drawn()
+    word = secrets.token_hex(16)
+    controls = Controls.drawn()
     placed = {f"repo/{path}": content for path, content in {**files, **suite.files}.items()}
     chosen = chosen_tests(suite)
     if whole:
@@ -141,7 +144,9 @@ def judge(data: bytes, word: str, controls: Controls) -> Outcome:
 
 
 async def _read_all(sock: socket.socket) -> bytes:
-    loop, parts, size = asyncio.get_running_loop(), [], 0
+    loop = asyncio.get_running_loop()
+    parts = []
+    size = 0
     while part := await loop.sock_recv(sock, 1 << 16):
         size += len(part)
         if size <= MOST_REPORT_BYTES:

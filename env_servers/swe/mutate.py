@@ -142,7 +142,8 @@ def _called(node: ast.Call) -> Iterator[tuple[ast.AST, ast.AST, str]]:
 def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | None:
     """`source` with the text of one node replaced, in parentheses where they are needed; None where that means what it
     did `before`, or nothing."""
-    start, end = getattr(old, "lineno", None), getattr(old, "end_lineno", None)
+    start = getattr(old, "lineno", None)
+    end = getattr(old, "end_lineno", None)
     if start is None or end is None:
         return None
     lines = source.split("\n")
@@ -153,7 +154,8 @@ def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | Non
     def made(middle: str) -> str:
         return "\n".join([*lines[: start - 1], head + middle + tail, *lines[end:]])
 
-    bare, safe = _dump(made(text)), _dump(made(f"({text})")) if isinstance(old, ast.expr) else None
+    bare = _dump(made(text))
+    safe = _dump(made(f"({text})")) if isinstance(old, ast.expr) else None
     if bare is None and safe is None:
         return None
     changed, meaning = (made(text), bare) if safe is None or bare == safe else (made(f"({text})"), safe)

@@ -41,7 +41,8 @@ class RowUnfit(SandboxError):
 class Rows(Generic[S]):
     def __init__(self, run: Callable[[S], Awaitable[Outcome]], wait_s: float = AT_START_S) -> None:
         """`run`: the files of the tests that a row names, on its repository as it is. Raises SandboxError."""
-        self.run, self._wait_s = run, wait_s
+        self.run = run
+        self._wait_s = wait_s
         self._known: dict[str, Fault] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 

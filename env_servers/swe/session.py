@@ -46,7 +46,9 @@ class Said:
 class Session:
     def __init__(self, notebooks: Notebooks, root: str, tree: Tree) -> None:
         """`root`: where the repository is, inside."""
-        self._notebook, self._root, self._tree = Notebook(notebooks), root, tree
+        self._notebook = Notebook(notebooks)
+        self._root = root
+        self._tree = tree
         self._is_open = False
         self._was_cut = False
         """A call was cancelled (its caller's deadline passed), and the interpreter ended with it."""
@@ -74,7 +76,8 @@ class Session:
         answer = await self._ask(f"workspace.bash({command!r}, {is_input!r}, {seconds!r})")
         if isinstance(answer, Said):
             return answer
-        text, code = shown(answer["text"]), answer["code"]
+        text = shown(answer["text"])
+        code = answer["code"]
         if text and not text.endswith("\n"):
             text += "\n"
         if code is None:

@@ -62,7 +62,8 @@ def names() -> list[str]:
 class Sources:
     def __init__(self, mirror: Path | None, apply: Apply) -> None:
         """`apply`: (tree, patch) -> what `inside/apply` tells, with `error`."""
-        self._mirror, self._apply = mirror, apply
+        self._mirror = mirror
+        self._apply = apply
         self._kept: OrderedDict[str, Source] = OrderedDict()
 
     async def of(self, task: SweTask) -> Source:

@@ -22,7 +22,8 @@ class Stages:
     def __init__(self, *, start: int, evaluate: int, most_waiting: int) -> None:
         """Workers of the two stages; `most_waiting` starts may wait, more are refused (CapacityFull: the caller tries
         again, or elsewhere)."""
-        self.start, self.evaluate = Admission(start, most_waiting), Admission(evaluate, UNBOUNDED)
+        self.start = Admission(start, most_waiting)
+        self.evaluate = Admission(evaluate, UNBOUNDED)
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:

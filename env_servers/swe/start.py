@@ -48,7 +48,8 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
         raise SandboxError(
             "pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`."
         )
-    groups, imports = groups_or_said(), _pytest_modules()
+    groups = groups_or_said()
+    imports = _pytest_modules()
     return WarmSandbox(
         limits,
         slots=2 * evaluations,

@@ -26,7 +26,8 @@ def _listed(value: Any) -> Any:
 
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
-NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+TEST = re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
 """The forms of a repository's name, which becomes a directory of the session, and of the name of a file of hidden
 tests, all of which lie in one directory."""
 MOST_BYTES = 1 << 20

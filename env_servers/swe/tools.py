@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
-_STRING, _FLAG = {"type": "string"}, {"type": "string", "enum": ["true", "false"]}
+_STRING = {"type": "string"}
+_FLAG = {"type": "string", "enum": ["true", "false"]}
 
 
 def _tool(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -81,7 +82,8 @@ def checked(name: object, arguments: object) -> dict[str, Any]:
         raise BadCall(
             "bad_call", f"{name}: arguments are {type(arguments).__name__}, not an object of names and values."
         )
-    properties, required = _PARAMETERS[name]["properties"], list(_PARAMETERS[name]["required"])
+    properties = _PARAMETERS[name]["properties"]
+    required = list(_PARAMETERS[name]["required"])
     # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some
     # versions', and change nothing
     if name == "finish":

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Tree = Mapping[str, tuple[int, bytes]]
-FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
+FILE = 0o100644
+EXECUTABLE = 0o100755
+LINK = 0o120000
 AUTHOR = "repository <repository@localhost> 1735689600 +0000"
 IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"
 """What git ignores, said in the git directory, not in the repository: what tests leave is no part of a patch."""

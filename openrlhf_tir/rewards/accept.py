@@ -100,7 +100,9 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
     if isinstance(result, tuple) and len(result) == 3:
         reward, correct, parts = result
     else:
-        reward, correct, parts = result, None, {}
+        reward = result
+        correct = None
+        parts = {}
     value = _number(reward)
     if value is None:
         is_number = isinstance(reward, numbers.Real)

@@ -66,7 +66,8 @@ def check_calls(
 
 def _check_call(function: dict, call: dict, answer: dict, underscores: bool) -> str | None:
     name = function["name"].replace(".", "_") if underscores else function["name"]
-    allowed, details = next(iter(answer.values())), function["parameters"]["properties"]
+    allowed = next(iter(answer.values()))
+    details = function["parameters"]["properties"]
     if name not in call:
         return "simple_function_checker:wrong_func_name"
     given = call[name]

@@ -114,7 +114,8 @@ def sequence_fault(response: str, pages: bool = False) -> str:
     are ordinary text.
     """
     for tag in ("think", "search", "information", "answer"):
-        opening, closing = response.count(f"<{tag}>"), response.count(f"</{tag}>")
+        opening = response.count(f"<{tag}>")
+        closing = response.count(f"</{tag}>")
         if opening != closing:
             return f"Mismatch in {tag} tags: {opening} opening vs {closing} closing tags"
     state = "start"

@@ -169,7 +169,8 @@ def score(
     answer = max(rule or 0.0, model or 0.0)
     reason = checked.finish_reason
     keywords = text_metrics.keyword_flags(facts.response, rules.keywords)
-    runs, failures = sum(facts.executions), sum(facts.errors)
+    runs = sum(facts.executions)
+    failures = sum(facts.errors)
     blocks, outputs = (float(len(p.findall(facts.response))) for p in (PYTHON_BLOCK, OUTPUT_BLOCK))
     overlong = text_metrics.soft_overlong(facts.num_tokens, flags.max_tokens)
 

@@ -35,7 +35,8 @@ NOW_OFFERED = "I have updated some more functions you can choose from. What abou
 class BfclEnv(Env):
     def __init__(self, workers: Workers, functions: Mapping[str, Sequence[Schema]]) -> None:
         """`functions`: schemas by class. `workers` have the package's classes."""
-        self._workers, self._functions = workers, functions
+        self._workers = workers
+        self._functions = functions
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """The functions, where the prompt does not tell them. Raises ValueError (pydantic's) for a task that is
@@ -44,7 +45,8 @@ class BfclEnv(Env):
         gold = [[parse_call(text) for text in turn] for turn in t.label]
         self._scene = Scene(t.involved_classes, t.initial_config, t.long_context, gold)
         self._turns: list[list[list[Call]]] = [[]]
-        self._steps = self._errors = 0
+        self._steps = 0
+        self._errors = 0
         self._ended = False
         try:
             self._played: Played = await self._workers.run(play, self._scene, self._turns, 0)
@@ -78,7 +80,8 @@ class BfclEnv(Env):
             return self._counted(
                 f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu"
             )
-        self._turns, self._played = turns, played
+        self._turns = turns
+        self._played = played
         self._errors += len(played.errors)
         return self._counted(played.text, played.errors[0] if played.errors else None)
 
@@ -105,11 +108,13 @@ class BfclEnv(Env):
         try:
             self._played = await self._workers.run(play, self._scene, turns, over)
         except CpuSpent:  # the calls of a turn, each within its bound, are not together
-            self._ended, self._errors = True, self._errors + 1
+            self._ended = True
+            self._errors = self._errors + 1
             return Step(
                 "", reward=0.0, done=True, outcome="model_error", signals=self._signals("cpu") | {"failed": "cpu"}
             )
-        self._turns, self._steps = turns, 0
+        self._turns = turns
+        self._steps = 0
         if last:
             self._ended = True
             failed = next((f for f in self._played.failed if f), None)

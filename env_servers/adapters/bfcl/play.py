@@ -42,7 +42,8 @@ class Played:
 
 def play(scene: Scene, turns: Sequence[Turn], over: int) -> Played:
     """`turns`: all begun, the first `over` of them ended. Raises ValueError for a scene that cannot be made."""
-    world, gold = World(scene), World(scene)
+    world = World(scene)
+    gold = World(scene)
     failed: list[str | None] = []
     so_far: Counter[str] = Counter()
     called: Counter[str] = Counter()
@@ -59,7 +60,8 @@ def play(scene: Scene, turns: Sequence[Turn], over: int) -> Played:
         if i < over:
             failed.append(_failure(turn, truth, so_far, world, gold))
     total, differ = differing(world, gold)
-    text, errors = _shown([m.result for m in results]), [m.error for m in results if m.error]
+    text = _shown([m.result for m in results])
+    errors = [m.error for m in results if m.error]
     return Played(text, errors, failed, total - differ, total, (called & expected).total(), expected.total())
 
 

@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 class GemEnv(Env):
     def __init__(self, room: Room, default: str | None) -> None:
         """`default`: the environment of tasks that name none."""
-        self._room, self._default = room, default
+        self._room = room
+        self._default = default
         self._gem: Any = None
         self._dice: Dice | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError, TypeError for an environment that is not registered, or options that it does not take;
         EnvError for one without text."""
-        name, options = task.get("gem", self._default), task.get("options", {})
+        name = task.get("gem", self._default)
+        options = task.get("options", {})
         if not isinstance(name, str) or not isinstance(options, dict):
             raise ValueError(
                 'task.gem names the environment ("game:Wordle-v0-easy") and task.options is an object; or start the'

@@ -66,4 +66,5 @@ class Dice:
         try:
             return call()
         finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
+            self._python = random.getstate()
+            self._numpy = np.random.get_state()

@@ -21,8 +21,11 @@ from .link import McpLink, Target
 class McpEnv(Env):
     def __init__(self, target: Target, offered: Collection[str], max_chars: int) -> None:
         """`offered`: names of the tools that may be called; `max_chars` of one result are shown."""
-        self._link, self._offered, self._max_chars = McpLink(target), offered, max_chars
-        self._calls = self._errors = 0
+        self._link = McpLink(target)
+        self._offered = offered
+        self._max_chars = max_chars
+        self._calls = 0
+        self._errors = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises McpServerFailed."""
@@ -35,7 +38,8 @@ class McpEnv(Env):
         except BadAction as e:
             self._errors += 1
             return Step(str(e), outcome="model_error", signals=self._signals("bad_call"))
-        lines, wrong = Lines(self._max_chars), None
+        lines = Lines(self._max_chars)
+        wrong = None
         for name, arguments in calls:
             self._calls += 1
             if name not in self._offered:

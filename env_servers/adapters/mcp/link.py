@@ -30,7 +30,8 @@ INVALID_PARAMS = -32602
 TIMEOUT_S = 300.0
 """Longest wait of one HTTP read; a step's own deadline ends it earlier."""
 
-SESSION, SESSION_DIRECTORY = "{session}", "{session_dir}"
+SESSION = "{session}"
+SESSION_DIRECTORY = "{session_dir}"
 """In a command or URL: a name that is each session's own, and (in a command) an empty directory of its own. For servers
 that keep what their tools change in files, or by a name in the URL."""
 
@@ -103,7 +104,8 @@ class McpLink:
             await self._leave.wait()
 
     async def _tools(self) -> list[dict[str, Any]]:
-        tools, cursor = [], None
+        tools = []
+        cursor = None
         while True:
             page = await self._ask(self._client.list_tools(cursor=cursor), "its list of tools")
             tools += [_schema(t) for t in page.tools]

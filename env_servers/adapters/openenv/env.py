@@ -71,8 +71,11 @@ def _only_text(schema: dict[str, Any]) -> str | None:
 
 class OpenEnvEnv(Env):
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, shape: Shape) -> None:
-        self._http, self._url, self._shape = http, url, shape
-        self._steps = self._errors = 0
+        self._http = http
+        self._url = url
+        self._shape = shape
+        self._steps = 0
+        self._errors = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """`task["reset"]`: what its own reset takes besides the seed. Raises ValueError, and as OpenEnvLink.reset."""

@@ -81,7 +81,9 @@ class OpenEnvLink:
     def __init__(self, http: aiohttp.ClientSession, url: str, fields: Collection[str] = ()) -> None:
         """`fields`: of the server's actions; complaints about others than these, and those that were sent, are about
         the server's own objects."""
-        self._http, self.url, self._fields = http, url, frozenset(fields)
+        self._http = http
+        self.url = url
+        self._fields = frozenset(fields)
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def reset(self, **options: Any) -> Reply:
@@ -137,7 +139,8 @@ class OpenEnvLink:
                 raise self._mismatch(kind, message) from e
         if not isinstance(data, dict) or message.get("type") != "error":
             raise self._mismatch(kind, message)
-        said, code = str(data.get("message", ""))[:500], data.get("code")
+        said = str(data.get("message", ""))[:500]
+        code = data.get("code")
         if code == "VALIDATION_ERROR":
             errors = [e for e in data.get("errors") or () if isinstance(e, dict)]
             if all(_root(e) in {None, *self._fields, *sent} for e in errors):

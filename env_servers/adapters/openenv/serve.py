@@ -32,7 +32,9 @@ class Bridge:
     """One episode on a server of ours, by plain HTTP."""
 
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, timeout_s: float) -> None:
-        self._http, self._front, self._timeout_s = http, url, timeout_s
+        self._http = http
+        self._front = url
+        self._timeout_s = timeout_s
         self._url = url
         """The URL of the process that holds the session."""
         self.session: str | None = None
@@ -42,7 +44,9 @@ class Bridge:
         """Raises EnvError."""
         await self.end()
         # known before the answer, which may come too late
-        self._url, self.session, self.steps = self._front, uuid.uuid4().hex, 0
+        self._url = self._front
+        self.session = uuid.uuid4().hex
+        self.steps = 0
         try:
             reply = await self._post("/reset", {"task": task, "seed": seed, "session_id": self.session}, ResetReply)
         except BaseException:
@@ -83,7 +87,8 @@ class Bridge:
 
     async def end(self) -> None:
         """Close the session. One that cannot be closed expires there by itself."""
-        session, self.session = self.session, None
+        session = self.session
+        self.session = None
         if session is not None:
             try:
                 async with self._http().delete(

@@ -59,7 +59,9 @@ class TauEnv(Env):
             self._desk = await opened(given.tau_domain, given.split, given.index)
         except IndexError:
             raise ValueError(f"index {given.index}: tau-bench's {given.tau_domain} has fewer tasks.") from None
-        self._user, self._turn, self._over = self._make_user(self._desk.task.instruction), 0, False
+        self._user = self._make_user(self._desk.task.instruction)
+        self._turn = 0
+        self._over = False
         line = await self._user.answer(GREETING)
         return line.text if line is not None else ""
 

@@ -88,7 +88,8 @@ class Agent:
     async def _one(self, http: aiohttp.ClientSession, url: str) -> None:
         """A task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or refuses."""
         key = self._key()
-        headers, timeout = {"Authorization": f"Bearer {key}"}, aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
+        headers = {"Authorization": f"Bearer {key}"}
+        timeout = aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
         async with http.post(
             f"{url}/agent/tasks", json={"wait_s": WAIT_S, "override_sampling": True}, headers=headers, timeout=timeout
         ) as r:

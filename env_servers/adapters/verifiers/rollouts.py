@@ -77,7 +77,8 @@ def _failure(output: Any, raised: list[str]) -> str | None:
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
     """The rubric, and those within it: of a group of rubrics, of environments, or of whatever keeps others."""
-    found, look = set(), [rubric]
+    found = set()
+    look = [rubric]
     while look:
         at = look.pop()
         at = getattr(at, "rubric", at)  # an environment's

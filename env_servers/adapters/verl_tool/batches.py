@@ -55,7 +55,10 @@ class _Asked:
 
 class Batches:
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, *, window_s: float, max_batch: int) -> None:
-        self._http, self._url, self._window_s, self._max_batch = http, url, window_s, max_batch
+        self._http = http
+        self._url = url
+        self._window_s = window_s
+        self._max_batch = max_batch
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sent: set[asyncio.Task[None]] = set()

@@ -25,9 +25,11 @@ log = logging.getLogger(__name__)
 class VerlToolEnv(Env):
     def __init__(self, batches: Callable[[], Batches], observed_in: str = "obs") -> None:
         """`observed_in`: the key that holds the text of an observation which is an object."""
-        self._batches, self._observed_in = batches(), observed_in
+        self._batches = batches()
+        self._observed_in = observed_in
         self._trajectory = uuid.uuid4().hex
-        self._steps = self._invalid = 0
+        self._steps = 0
+        self._invalid = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """`task["extra_field"]` goes with every action. Raises ValueError."""
@@ -47,7 +49,8 @@ class VerlToolEnv(Env):
         )
         if said.get("error"):
             raise VerlToolFailed(f"A tool failed: {str(said['error'])[:500]}")
-        text, reward = said.get(self._observed_in), said.get("reward")
+        text = said.get(self._observed_in)
+        reward = said.get("reward")
         if reward is not None and not isinstance(reward, int | float):
             raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is no number.")
         if not text and not observed.valid:

@@ -10,7 +10,8 @@ from ..tools import Domain, ToolError, tool
 Day = Literal["Mon", "Tue", "Wed", "Thu", "Fri"]
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri")
 TITLES = ("Stand-up", "Review", "Planning", "Dentist", "Lunch", "Interview")
-OPENS, CLOSES = 8 * 60, 18 * 60
+OPENS = 8 * 60
+CLOSES = 18 * 60
 
 
 def clock(minutes: int) -> str:
@@ -92,7 +93,8 @@ class Calendar(Domain):
     @tool
     def move_event(self, event_id: str, day: Day, start: str) -> None:
         """Move an event to another day and time (HH:MM), where nothing else is."""
-        event, begin = self._event(event_id), minutes_of(start)
+        event = self._event(event_id)
+        begin = minutes_of(start)
         end = begin + event["end"] - event["start"]
         self._check_free(day, begin, end, ignored=event_id)
         event.update(day=day, start=begin, end=end)

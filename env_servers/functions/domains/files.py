@@ -134,7 +134,8 @@ class Files(Domain):
         node = self._at(self._parts(source), source)
         target, as_name = self._place(destination)
         if isinstance(target.get(as_name), dict):
-            target, as_name = target[as_name], name
+            target = target[as_name]
+            as_name = name
         if as_name in target:
             raise ToolError(f"{destination}: {as_name} exists there already.")
         if isinstance(node, dict) and self._parts(destination)[: len(self._parts(source))] == self._parts(source):

@@ -117,7 +117,8 @@ class Trading(Domain):
         order = self._order(order_id)
         if order["status"] != "open":
             raise ToolError(f"{order_id} is {order['status']}.")
-        cost, held = order["price"] * order["quantity"], self.state["holdings"].get(order["symbol"], 0)
+        cost = order["price"] * order["quantity"]
+        held = self.state["holdings"].get(order["symbol"], 0)
         if order["side"] == "buy":
             if cost > self.state["cash"]:
                 raise ToolError(f"{order_id} costs {cost}, the account has {self.state['cash']}.")

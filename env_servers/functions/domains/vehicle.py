@@ -10,7 +10,8 @@ from ..tools import Domain, ToolError, tool
 
 DOORS = ("driver", "passenger", "rear_left", "rear_right")
 PLACES = {"home": 0, "office": 12, "airport": 35, "harbour": 20, "station": 8, "mall": 15}
-TANK_LITRES, KM_PER_LITRE = 50.0, 10.0
+TANK_LITRES = 50.0
+KM_PER_LITRE = 10.0
 
 
 class Vehicle(Domain):

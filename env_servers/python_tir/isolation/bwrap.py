@@ -144,7 +144,9 @@ class BwrapSandbox(Sandbox):
                 "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
                 " that may be harmed."
             )
-        self.limits, self._seccomp, self._groups = limits, seccomp, groups
+        self.limits = limits
+        self._seccomp = seccomp
+        self._groups = groups
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
         self._stage = stage_of(shown)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]

@@ -26,7 +26,8 @@ NONE = (
     "no control group can be had here: what all processes of a snippet hold together is looked at four times a second,"
     " so a burst can pass the limit meanwhile"
 )
-_SERVER, _SLOT = "server", "tir-slot"
+_SERVER = "server"
+_SLOT = "tir-slot"
 _ENTER = 'echo 0 > "$0" && exec "$@"'
 
 
@@ -50,7 +51,9 @@ class ControlGroup:
 
     def __init__(self, path: Path, memory_bytes: int, files: _Files = V2) -> None:
         """Raises OSError."""
-        self._path, self._files, self._memory_bytes = path, files, memory_bytes
+        self._path = path
+        self._files = files
+        self._memory_bytes = memory_bytes
         path.mkdir()
         self._write(memory_bytes)
         if files.swap_alone:
@@ -66,8 +69,10 @@ class ControlGroup:
 
     def _write(self, memory_bytes: int) -> None:
         """The limit with swap, where the kernel counts swap, may never be below the one without."""
-        limit, together = self._path / self._files.limit, self._path / self._files.with_swap
-        text, grows = str(memory_bytes + SLACK_BYTES), memory_bytes > self._memory_bytes
+        limit = self._path / self._files.limit
+        together = self._path / self._files.with_swap
+        text = str(memory_bytes + SLACK_BYTES)
+        grows = memory_bytes > self._memory_bytes
         if not grows or self._files.swap_alone:
             limit.write_text(text)
         if not self._files.swap_alone:
@@ -102,7 +107,9 @@ class ControlGroups:
     """Those of one server, below the group that it was started in."""
 
     def __init__(self, directory: Path, files: _Files = V2) -> None:
-        self._directory, self._files, self._count = directory, files, 0
+        self._directory = directory
+        self._files = files
+        self._count = 0
 
     @classmethod
     def delegated(cls, proc: Path = Path("/proc/self")) -> ControlGroups | None:

@@ -82,7 +82,9 @@ class FenceSandbox(Sandbox):
             )
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")
-        self.limits, self._groups, self._as_root = limits, groups, os.geteuid() == 0
+        self.limits = limits
+        self._groups = groups
+        self._as_root = os.geteuid() == 0
         places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
             raise SandboxError(
@@ -96,7 +98,8 @@ class FenceSandbox(Sandbox):
             "readable": ["/usr", "/bin", "/lib", "/lib64", *places],
             "runner": len(RUNNER),
         }
-        packed, fenced = marshal.dumps(options), _compiled(_HERE / "fenced.py")
+        packed = marshal.dumps(options)
+        fenced = _compiled(_HERE / "fenced.py")
         self._program = fenced + len(packed).to_bytes(4, "little") + packed
         self._boot = f"import marshal, os; exec(marshal.loads(os.read(0, {len(fenced)})))"
         become_subreaper()
@@ -106,7 +109,8 @@ class FenceSandbox(Sandbox):
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             drop: list[str] = []
-            uid, bounded = None, limits
+            uid = None
+            bounded = limits
             if self._as_root:
                 uid = self._free_uids.pop()
                 os.chown(workdir, uid, uid)

@@ -20,11 +20,20 @@ import signal
 import sys
 from contextlib import suppress
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+# the same on every architecture
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
 PATH_BENEATH = 1
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1, 2, 4, 8, 1 << 14
-ALL_FILES, ALL_TCP = (1 << 16) - 1, 3
-SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
+EXECUTE = 1
+WRITE_FILE = 2
+READ_FILE = 4
+READ_DIR = 8
+TRUNCATE = 1 << 14
+ALL_FILES = (1 << 16) - 1
+ALL_TCP = 3
+SCOPE_ABSTRACT_UNIX_SOCKET = 1
+SCOPE_SIGNAL = 2
 _PR_SET_CHILD_SUBREAPER = 36
 MOST_UNSEEN = 1 << 20
 """Tasks: beyond that it is not the limit that makes a fork fail."""

@@ -79,7 +79,8 @@ def _upper_bound(pids: list[int]) -> tuple[int, bool]:
 
 def _exact(pids: list[int], files: int) -> tuple[int, bool]:
     """The kernel walks the page tables for proportional shares: milliseconds for a large process."""
-    private = shared = 0
+    private = 0
+    shared = 0
     steady = True
     for pid in pids:
         seen = _fields(pid, "status", (b"RssAnon:",))

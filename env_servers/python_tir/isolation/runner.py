@@ -23,8 +23,14 @@ import os
 import resource
 import sys
 
-_close, _exit, _getpid, _kill, _tell = os.close, os._exit, os.getpid, os.kill, os.write
-_signal_to, _modules, _show = _signal.signal, sys.modules, sys.__excepthook__
+_close = os.close
+_exit = os._exit
+_getpid = os.getpid
+_kill = os.kill
+_tell = os.write
+_signal_to = _signal.signal
+_modules = sys.modules
+_show = sys.__excepthook__
 SCRIPT = "main.py"
 OUR_FRAMES = 6
 """Below the snippet, in the fresh and in the warm interpreter: recursion ends where it does in a script."""

@@ -46,16 +46,26 @@ NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x2
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of
 the exit signal.)"""
 
-MAP_TYPE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_ANONYMOUS = 0x0F, 0x01, 0x03, 0x20
+MAP_TYPE = 0x0F
+MAP_SHARED = 0x01
+MAP_SHARED_VALIDATE = 0x03
+MAP_ANONYMOUS = 0x20
 F_SETSIG = 10
-SO_SNDBUF, SO_RCVBUF, SO_ZEROCOPY = 7, 8, 60
+SO_SNDBUF = 7
+SO_RCVBUF = 8
+SO_ZEROCOPY = 60
 INT = 0xFFFFFFFF
 """The bits of an argument that the kernel takes as an int; it ignores what is above it in the register."""
 SOCKET_TYPE = 0x0F
 """The rest of socket()'s second argument are flags."""
 
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NE, _LT, _EQ, _GE, _MASKED_EQ = 1, 2, 4, 5, 7
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+_NE = 1
+_LT = 2
+_EQ = 4
+_GE = 5
+_MASKED_EQ = 7
 
 
 class _Compare(ctypes.Structure):

@@ -15,7 +15,11 @@ from collections.abc import Sequence
 
 from ..sandbox import SandboxError
 
-_CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x20000, 4096, 16384, 1 << 19, 2
+_CLONE_NEWNS = 0x20000
+_MS_BIND = 4096
+_MS_REC = 16384
+_MS_SLAVE = 1 << 19
+_MNT_DETACH = 2
 _MOUNT_POINT = "/run/openrlhf-tir"
 """An empty directory for everyone else: what is mounted on it is seen by the server that mounted it alone."""
 _OWN = ("/tmp/", "/dev/", "/proc/")
@@ -28,7 +32,8 @@ class Stage:
     """`mounts` is [(source that the uid can reach, path inside the sandbox)]."""
 
     def __init__(self, directories: Sequence[str], *, uid: int) -> None:
-        self._mounted, self._bound = False, 0
+        self._mounted = False
+        self._bound = 0
         self.mounts: list[tuple[str, str]] = []
         self._targets: dict[str, str] = {}
         for path in _outermost(os.path.realpath(d) for d in directories):

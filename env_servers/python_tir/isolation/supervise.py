@@ -48,7 +48,9 @@ class Stream:
     def __init__(self, keep: int) -> None:
         self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_fd, False)
-        self.keep, self.data, self.total = keep, bytearray(), 0
+        self.keep = keep
+        self.data = bytearray()
+        self.total = 0
 
     def pull(self) -> bool:
         """Take one read of what is there; False when there is no more now."""
@@ -94,7 +96,8 @@ async def supervise(
     """
     streams = Stream(limits.keep_bytes), Stream(limits.keep_bytes), Stream(_STATUS_BYTES)
     out, err, status = streams
-    stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
+    stdin_fd = memory_file(stdin)
+    info_fd = os.dup(status.write_fd)
     try:
         command = argv(status.write_fd, info_fd)
         process = subprocess.Popen(
@@ -125,14 +128,19 @@ class _Run:
         warden: bool,
         group: ControlGroup | None,
     ) -> None:
-        self.process, self.streams, self.limits, self.warden, self.group = process, streams, limits, warden, group
+        self.process = process
+        self.streams = streams
+        self.limits = limits
+        self.warden = warden
+        self.group = group
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
         self.stopped: Stop | None = None
         self.loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self.loop.create_future()
         """No process of the sandbox is left."""
-        self.outer_fd, self.init_fd = os.pidfd_open(process.pid), -1
+        self.outer_fd = os.pidfd_open(process.pid)
+        self.init_fd = -1
         self.init_pid: int | None = None
         self.directories: list[int] | None = None
         """Descriptors of the tmpfs mounts below an init, once memory has been looked at."""

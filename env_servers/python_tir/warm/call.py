@@ -93,8 +93,10 @@ async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[No
 
 class Call:
     def __init__(self, slot: Slot, limits: Limits) -> None:
-        self.slot, self.limits = slot, limits
-        self.out, self.err = Stream(limits.keep_bytes), Stream(limits.keep_bytes)
+        self.slot = slot
+        self.limits = limits
+        self.out = Stream(limits.keep_bytes)
+        self.err = Stream(limits.keep_bytes)
         self.stopped: Stop | None = None
         self.reply: list[bytes] | None = None
         self.start = time.monotonic()

@@ -35,7 +35,8 @@ OOM_SCORE_ADJ = 500
 """When the host runs out of memory, snippets go first. The kernel lets the unprivileged raise this, not lower it."""
 _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
-_CREDENTIALS, _FD = struct.Struct("3i"), struct.Struct("i")
+_CREDENTIALS = struct.Struct("3i")
+_FD = struct.Struct("i")
 _FDS = 4
 """The most descriptors that come with a first message."""
 
@@ -69,9 +70,14 @@ class Container:
     ) -> None:
         """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has
         besides, where they are installed."""
-        self._bwrap, self._limits, self._slots, self._programs = bwrap, limits, slots, _programs(seccomp)
+        self._bwrap = bwrap
+        self._limits = limits
+        self._slots = slots
+        self._programs = _programs(seccomp)
         self._echo_last = echo_last
-        self._inside, self._light, self._imports = inside, light, list(imports)
+        self._inside = inside
+        self._light = light
+        self._imports = list(imports)
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
@@ -83,7 +89,8 @@ class Container:
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         info_r, info_w = os.pipe2(os.O_CLOEXEC)
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
-        programs, self._log = memory_file(self._programs), os.memfd_create("tir-log", os.MFD_CLOEXEC)
+        programs = memory_file(self._programs)
+        self._log = os.memfd_create("tir-log", os.MFD_CLOEXEC)
         drop = (
             ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"]
             if as_root

@@ -15,12 +15,14 @@ import time
 FREEZE_S = 1.0
 """How long the threads of a session may take to stop. Hundreds take some milliseconds; who makes new ones all the time
 does not end."""
-YIELDS, PAUSE_S = 50, 0.0005
+YIELDS = 50
+PAUSE_S = 0.0005
 """Between two looks at threads that are about to stop the core is left to them, and after so many looks for a while:
 the kernel has no event for it."""
 _WALL = 0x40000000
 _EVENT_STOP = 128
-_GONE, _WAITS_FOR_EXEC = b"ZX", b"D"
+_GONE = b"ZX"
+_WAITS_FOR_EXEC = b"D"
 """State letters: ended; in the kernel, as the parent of a vfork is."""
 
 
@@ -44,7 +46,8 @@ class Freezer:
 
     def pauses(self):
         """Counts looks, and ends after FREEZE_S."""
-        deadline, turn = time.monotonic() + FREEZE_S, 0
+        deadline = time.monotonic() + FREEZE_S
+        turn = 0
         while time.monotonic() < deadline:
             yield turn
             if turn < YIELDS:

@@ -16,12 +16,15 @@ import sys
 
 
 def main(programs: dict) -> None:
-    control_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
+    control_fd = int(sys.argv[1])
+    options = json.loads(sys.argv[2])
     sys.path += options["paths"]
     modules = {
         name: _load(programs, name) for name in ("kernel", "slot", "session", "freeze", "notebook", "warmup", "runner")
     }
-    slot, warmup, runner = modules["slot"], modules["warmup"], modules["runner"]
+    slot = modules["slot"]
+    warmup = modules["warmup"]
+    runner = modules["runner"]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     warmup.warm_up(light=options["light"], imports=options["imports"])
     gc.collect()
@@ -42,7 +45,9 @@ def _load(programs: dict, name: str):
 
 def serve_slots(control: socket.socket, modules: dict, options: dict, filter_program: bytes):
     """Returns in a snippet's process only, with its Job, or its Notebook whose source is None."""
-    kernel, slot, session = modules["kernel"], modules["slot"], modules["session"]
+    kernel = modules["kernel"]
+    slot = modules["slot"]
+    session = modules["session"]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end need no waiting for
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(b"ready")

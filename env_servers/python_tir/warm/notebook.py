@@ -17,9 +17,15 @@ import sys
 import traceback
 
 SOCKET_FD = 3
-_close, _dup2, _exit, _getpid = os.close, os.dup2, os._exit, os.getpid
-_FD_BYTES, _ORDER = 4, sys.byteorder
-_compile_ast, _print_exception, _lines = ast.PyCF_ONLY_AST, traceback.print_exception, linecache.cache
+_close = os.close
+_dup2 = os.dup2
+_exit = os._exit
+_getpid = os.getpid
+_FD_BYTES = 4
+_ORDER = sys.byteorder
+_compile_ast = ast.PyCF_ONLY_AST
+_print_exception = traceback.print_exception
+_lines = linecache.cache
 """What runs after a cell: taken before the first one, which may replace any attribute of any module."""
 FRAMES = 7
 """Ours below a cell's: recursion ends where it does in a script."""
@@ -27,12 +33,16 @@ FRAMES = 7
 
 class Notebook:
     def __init__(self, slot, channel, slot_module, options):
-        self.slot, self.channel, self.slot_module, self.options = slot, channel, slot_module, options
+        self.slot = slot
+        self.channel = channel
+        self.slot_module = slot_module
+        self.options = options
         self.count = 0
 
     def prepare(self, runner):
         """Give up everything but the channel. Returns None: there is no source yet."""
-        slot, module = self.slot, self.slot_module
+        slot = self.slot
+        module = self.slot_module
         os.setsid()
         slot.socket.detach()
         nowhere = os.open("/dev/null", os.O_WRONLY)
@@ -44,7 +54,8 @@ class Notebook:
         sys.argv[:], sys.path[:0] = [""], ["/tmp"]
         main = sys.modules["__main__"] = type(sys)("__main__")
         runner.script_names(builtins)
-        self.namespace, self.exit_code = main.__dict__, runner.exit_code
+        self.namespace = main.__dict__
+        self.exit_code = runner.exit_code
         self.namespace["__builtins__"] = builtins
         self.streams = sys.stdout, sys.stderr
         sys.setrecursionlimit(sys.getrecursionlimit() + FRAMES)
@@ -52,7 +63,9 @@ class Notebook:
 
     def converse(self):
         """Does not return. Whatever goes wrong out here is the end of the session, which the slot sees."""
-        me, receive, send = _getpid(), self.channel.recvmsg, self.channel.send
+        me = _getpid()
+        receive = self.channel.recvmsg
+        send = self.channel.send
         room = socket.CMSG_SPACE(3 * _FD_BYTES)
         try:
             self.channel.send(b"up")

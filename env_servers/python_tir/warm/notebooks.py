@@ -42,7 +42,9 @@ class Notebooks:
     def __init__(self, sandbox: WarmSandbox, *, cap: int, memory_bytes: int) -> None:
         """At most `cap` interpreters at once, and no new one while those there hold `memory_bytes` together (measured
         after each call)."""
-        self.sandbox, self.cap, self.memory_bytes = sandbox, cap, memory_bytes
+        self.sandbox = sandbox
+        self.cap = cap
+        self.memory_bytes = memory_bytes
         self._held: dict[Notebook, int] = {}
 
     def __len__(self) -> int:
@@ -102,7 +104,8 @@ class Notebook:
         self._turns.add(turn)
         turn.add_done_callback(self._ended)
         execution = await until_ended(turn, given_up)
-        restarted, self._lost = self._lost, False
+        restarted = self._lost
+        self._lost = False
         return Cell(execution, restarted, self._slot is not None)
 
     async def _turn(self, code: str, given_up: asyncio.Future[None]) -> Execution:
@@ -128,7 +131,8 @@ class Notebook:
                 self._notebooks.ended(self)
 
     async def _end(self) -> None:
-        slot, self._slot = self._slot, None
+        slot = self._slot
+        self._slot = None
         if slot is not None:
             await slot.end()
             self._notebooks.ended(self)

@@ -103,7 +103,8 @@ class WarmSandbox(Sandbox):
     async def _execute(self, snippet: Snippet, limits: Limits, channel: socket.socket | None) -> Execution:
         is_full = snippet.program is None and needs_full((snippet.source, *snippet.files.values()))
         template = self._full if is_full else self._light
-        place, given_up = await self._take(), asyncio.get_running_loop().create_future()
+        place = await self._take()
+        given_up = asyncio.get_running_loop().create_future()
         turn = asyncio.create_task(
             self._turn(place, template, snippet, limits, given_up, channel), name=f"call in place {place}"
         )

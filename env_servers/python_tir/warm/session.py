@@ -56,8 +56,13 @@ def serve(slot, modules, options):
 
 class _Session:
     def __init__(self, slot, notebook, pid, end_all, freezer, channel_fd):
-        self.slot, self.notebook, self.pid, self.end_all, self.freezer = slot, notebook, pid, end_all, freezer
-        self.pidfd, self.channel_fd = os.pidfd_open(pid), channel_fd
+        self.slot = slot
+        self.notebook = notebook
+        self.pid = pid
+        self.end_all = end_all
+        self.freezer = freezer
+        self.pidfd = os.pidfd_open(pid)
+        self.channel_fd = channel_fd
         self.waiting_call = None
 
     def cell(self, message, descriptors):

@@ -27,7 +27,8 @@ import socket
 import sys
 
 PATH = "/tmp/main.py"
-STATUS_FD, FETCH_FD = 3, 4
+STATUS_FD = 3
+FETCH_FD = 4
 SHARED = ("/tmp", "/dev/shm")
 TCP_BUFFER = "4096 65536 262144"
 """Smallest, first and largest bytes of each of a connection's two buffers: together at most `memory.SOCKET_BYTES`."""
@@ -38,7 +39,10 @@ class Slot:
         """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in
         a user namespace of its own."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.socket, self.kernel, self.uid, self.apart = socket.socket(fileno=socket_fd), kernel, uid, apart
+        self.socket = socket.socket(fileno=socket_fd)
+        self.kernel = kernel
+        self.uid = uid
+        self.apart = apart
         kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
         kernel.loopback_up()
         no_programs = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -99,7 +103,8 @@ class Slot:
             poll = select.poll()
             for fd in (pidfd, self.socket.fileno(), report_fd):
                 poll.register(fd, select.POLLIN)
-            ready, report = dict(poll.poll(start_seconds * 1000)), b""
+            ready = dict(poll.poll(start_seconds * 1000))
+            report = b""
             if report_fd in ready:
                 report = os.read(report_fd, 16)  # nothing: the child has ended, and is seen to have
                 poll.unregister(report_fd)
@@ -163,7 +168,9 @@ class Job:
     """What a request's child is and does before the snippet runs. A failure is the sandbox's: no report is written."""
 
     def __init__(self, slot, descriptors, status_fd):
-        self.slot, self.descriptors, self.status_fd = slot, descriptors, status_fd
+        self.slot = slot
+        self.descriptors = descriptors
+        self.status_fd = status_fd
 
     def prepare(self, runner):
         """Take the job, give up everything else. Returns the source of Python; becomes any other program."""

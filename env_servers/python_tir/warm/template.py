@@ -40,7 +40,10 @@ class Template:
         memory_bytes: int = 0,
     ) -> None:
         """`groups`: each slot gets one that bounds its memory."""
-        self.name, self._new_container, self._groups, self._memory_bytes = name, new_container, groups, memory_bytes
+        self.name = name
+        self._new_container = new_container
+        self._groups = groups
+        self._memory_bytes = memory_bytes
         self.container: Container | None = None
         self._starting = asyncio.Lock()
         self.slots: list[Slot | None] = [None] * places

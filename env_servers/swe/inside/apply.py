@@ -48,7 +48,8 @@ def main(executables):
 
 
 def told(how, before):
-    after, left_out = {}, []
+    after = {}
+    left_out = []
     for path, mode in walk("repo"):
         if not stat.S_ISREG(mode):
             left_out.append(path)

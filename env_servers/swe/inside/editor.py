@@ -39,7 +39,8 @@ class Editor:
                 + "\n".join(_listing(path))
             )
         text = _read(path)
-        first, lines = 1, text.split("\n")
+        first = 1
+        lines = text.split("\n")
         if view_range:
             first, last = (*view_range, None)[:2] if len(view_range) == 2 else (0, 0)
             if not 1 <= first <= len(lines):
@@ -74,7 +75,8 @@ class Editor:
         if count == 0:
             raise Refused(f"No replacement was performed, old_str `{old_str}` did not appear verbatim in {path}.")
         if count > 1:
-            starts, at = [], text.find(old_str)
+            starts = []
+            at = text.find(old_str)
             while at >= 0:
                 starts.append(text.count("\n", 0, at) + 1)
                 at = text.find(old_str, at + 1)

@@ -15,14 +15,18 @@ import sys
 
 import pytest
 
-MOST_FAILURES, MOST_TEXT = 12, 800
+MOST_FAILURES = 12
+MOST_TEXT = 800
 
 
 class Collector:
     """pytest's plugin: test -> passed, failed or skipped, in the order of the run, and what the first failures say."""
 
     def __init__(self, control):
-        self.control, self.tests, self.failures, self.controls = control, {}, {}, {}
+        self.control = control
+        self.tests = {}
+        self.failures = {}
+        self.controls = {}
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid
@@ -60,7 +64,8 @@ class Installed:
 
     def pytest_plugin_registered(self, manager):
         """Register them as soon as this one is, which is before options are parsed."""
-        waiting, self.loaded = self.loaded, []
+        waiting = self.loaded
+        self.loaded = []
         for name, plugin in waiting:
             if manager.get_plugin(name) is None and not manager.is_blocked(name) and not manager.is_registered(plugin):
                 manager.register(plugin, name)
@@ -83,7 +88,9 @@ def main(word, chosen, control, plugins, repo="/tmp/repo", out=4):
     `control` is (a name that no other file has, the source of its tests); `plugins` are (name, module or
     module:object) of the plugins that were installed before the patch.
     """
-    dumps, write, end = json.dumps, os.write, os._exit
+    dumps = json.dumps
+    write = os.write
+    end = os._exit
     name, source = control
     installed = Installed(plugins)
     os.chdir(repo)

@@ -27,7 +27,8 @@ RESTARTED = "[bash has ended and was started anew: its variables and its directo
 
 class Shell:
     def __init__(self, directory, env):
-        self.directory, self.env = directory, env
+        self.directory = directory
+        self.env = env
         self.bash: Any = None
         self.running = None
 
@@ -60,7 +61,8 @@ class Shell:
             self.bash.wait()
             for fd in (self.command, self.status, self.stdin, self.output):
                 os.close(fd)
-        self.bash = self.running = None
+        self.bash = None
+        self.running = None
 
     def run(self, command, is_input, seconds):
         """(output, exit code; None while it runs on)."""
@@ -109,12 +111,15 @@ class Shell:
         """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since
         a process that is just being started may lose the first. A bash without a process below it is about to start
         one, or is busy itself: it gets a part of the time."""
-        begun, again = time.monotonic(), False
+        begun = time.monotonic()
+        again = False
         asked: set[int] = set()
-        text, code = "", None
+        text = ""
+        code = None
         while code is None and time.monotonic() - begun < (INTERRUPT_S if asked else STARTS_S):
             if not again and time.monotonic() - begun > INTERRUPT_S / 2:
-                asked, again = set(), True
+                asked = set()
+                again = True
             for pid in _descendants(self.bash.pid):
                 if pid not in asked:
                     _kill(pid, signal.SIGINT)
@@ -125,7 +130,8 @@ class Shell:
 
     def _wait(self, seconds, data=b""):
         """Feed the command, read what comes until bash has said how it ended, or `seconds` are over."""
-        kept, word = _Kept(), b""
+        kept = _Kept()
+        word = b""
         give_up = time.monotonic() + seconds
         while True:
             left = give_up - time.monotonic()
@@ -186,7 +192,9 @@ class _Kept:
     """The first and the last KEEP_CHARS / 2 of what comes."""
 
     def __init__(self):
-        self.head, self.tail, self.total = b"", b"", 0
+        self.head = b""
+        self.tail = b""
+        self.total = 0
 
     def add(self, part):
         self.total += len(part)
@@ -213,7 +221,8 @@ def _kill(pid, number):
 
 
 def _descendants(pid):
-    found, todo = [], [pid]
+    found = []
+    todo = [pid]
     while todo:
         parent = todo.pop()
         with contextlib.suppress(OSError, ValueError):

@@ -32,11 +32,14 @@ DIFF = [
 
 class Workspace:
     def __init__(self, shell_type, editor_type, refused):
-        self.shell_type, self.editor, self.refused = shell_type, editor_type(), refused
+        self.shell_type = shell_type
+        self.editor = editor_type()
+        self.refused = refused
 
     def open(self, root, files, git, packages):
         """`files`, `git`: path -> (mode, content)."""
-        self.root, self.git = root, git
+        self.root = root
+        self.git = git
         for top, tree in ((root, files), (f"{root}/.git", git)):
             _write_tree(top, tree)
         env = {
@@ -65,7 +68,8 @@ class Workspace:
             text, code = self.shell.run(command, is_input, seconds)
         except Exception as e:
             # no process or no descriptor is left: of the session's own doing, as nothing else is in here
-            text, code = f"bash failed: {type(e).__name__}: {e}", 1
+            text = f"bash failed: {type(e).__name__}: {e}"
+            code = 1
         _say({"text": text, "code": code, "directory": self.shell.directory})
 
     def edit(self, command, path, arguments):

@@ -45,15 +45,20 @@ class StartOptions:
 class RuntimeApi:
     def __init__(self, http: RuntimeHttp, url: str, key: str, options: StartOptions) -> None:
         """`key` is told to the API alone, never to a container: what answers there may be the model's."""
-        self._http, self._url, self._options = http, url.rstrip("/"), options
+        self._http = http
+        self._url = url.rstrip("/")
+        self._options = options
         self._headers = {"X-API-Key": key} if key else {}
         self._stopping: set[asyncio.Task[None]] = set()
-        self.running = self.stops_failed = 0
+        self.running = 0
+        self.stops_failed = 0
         """Containers that are ours now; containers that the API would not stop."""
 
     async def start(self, image: str) -> Container:
         """Raises RuntimeFault. Whoever has the container stops it."""
-        session, asked, told = f"tir-{uuid.uuid4().hex}", False, {}
+        session = f"tir-{uuid.uuid4().hex}"
+        asked = False
+        told = {}
         self.running += 1
         try:
             async with asyncio.timeout(self._options.start_s):

@@ -57,7 +57,10 @@ class Remote:
     def __init__(self, api: Containers, place: Place, *, image: str | None, retries: int, checks: int = CHECKS) -> None:
         """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776}
         (__ written _s_ or _1776_). `checks`: rows that are tried without a patch at once; 0: none is."""
-        self._api, self._place, self._image, self._retries = api, place, image, retries
+        self._api = api
+        self._place = place
+        self._image = image
+        self._retries = retries
         self._rows = Rows(self._untouched, wait_s=0.0) if checks else None
         self._checks = asyncio.Semaphore(checks)
         self.faults: Counter[type[RuntimeFault]] = Counter()
@@ -224,7 +227,8 @@ class _Counted:
     """A session's work, whose faults are counted."""
 
     def __init__(self, work: RemoteWork, count: Callable[[RuntimeFault], None]) -> None:
-        self._work, self._count = work, count
+        self._work = work
+        self._count = count
 
     async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
         return await self._noted(self._work.bash(command, is_input, seconds))

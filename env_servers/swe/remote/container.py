@@ -26,7 +26,9 @@ MARGIN_S = 10.0
 
 class Container:
     def __init__(self, http: RuntimeHttp, url: str, runtime_id: str, key: str) -> None:
-        self._http, self._url, self.runtime_id = http, url, runtime_id
+        self._http = http
+        self._url = url
+        self.runtime_id = runtime_id
         self._headers = {"X-Session-API-Key": key} if key else {}
 
     async def is_alive(self) -> bool:

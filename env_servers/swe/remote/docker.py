@@ -46,13 +46,16 @@ class DockerOptions:
 
 class Docker:
     def __init__(self, http: RuntimeHttp, options: DockerOptions) -> None:
-        self._http, self._options = http, options
+        self._http = http
+        self._options = options
         self._stopping: set[asyncio.Task[None]] = set()
-        self.running = self.stops_failed = 0
+        self.running = 0
+        self.stops_failed = 0
 
     async def start(self, image: str) -> Container:
         """Raises RuntimeFault. Whoever has the container stops it."""
-        name, key = f"tir-{secrets.token_hex(12)}", secrets.token_hex(16)
+        name = f"tir-{secrets.token_hex(12)}"
+        key = secrets.token_hex(16)
         own = ["--name", name, "--env", KEY_ENV, "--publish", f"127.0.0.1::{PORT}"]
         self.running += 1
         try:
@@ -106,7 +109,8 @@ class Docker:
 
         Raises RuntimeBroken, or ImageUnavailable where it says that there is no such image."""
         pipe = asyncio.subprocess.PIPE
-        none, environment = asyncio.subprocess.DEVNULL, {**os.environ, KEY_ENV: key} if key else None
+        none = asyncio.subprocess.DEVNULL
+        environment = {**os.environ, KEY_ENV: key} if key else None
         process = await asyncio.create_subprocess_exec(
             self._options.program, *words, stdin=none, stdout=pipe, stderr=pipe, env=environment
         )

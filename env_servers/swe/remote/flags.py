@@ -108,7 +108,8 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
             )
     http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
     place = Place(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
-    command, api = shlex.split(args.runtime_command), args.runtime_api
+    command = shlex.split(args.runtime_command)
+    api = args.runtime_api
     containers: Containers
     if args.docker:
         if shutil.which("docker") is None or api:

@@ -15,13 +15,15 @@ from openrlhf_tir.waiting.backoff import backoff_s, jittered
 from .faults import RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeLost, RuntimeRefused
 
 MOST_BYTES = 16 << 20
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 5.0
+FIRST_PAUSE_S = 0.2
+MOST_PAUSE_S = 5.0
 
 
 class RuntimeHttp:
     def __init__(self, *, request_s: float, retries: int) -> None:
         """`request_s`: deadline of one request; `retries` after the first failure of one that may be repeated."""
-        self.request_s, self.retries = request_s, retries
+        self.request_s = request_s
+        self.retries = retries
         self._pool = Pool()
 
     async def close(self) -> None:
@@ -96,7 +98,8 @@ def pause_s(failures: int) -> float:
 
 
 async def _bounded(reply: aiohttp.ClientResponse, url: str) -> bytes:
-    parts, size = [], 0
+    parts = []
+    size = 0
     async for part in reply.content.iter_chunked(1 << 16):
         parts.append(part)
         size += len(part)

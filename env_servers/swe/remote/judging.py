@@ -68,7 +68,9 @@ TESTS = """here=$PWD
 cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
 """
 HEADER = re.compile(r"diff --git a/(.+) b/(.+)$")
-DOES_NOT_APPLY, TEST_PATCH_BROKEN, TEST_PATCH_HINDERED = 92, 93, 94
+DOES_NOT_APPLY = 92
+TEST_PATCH_BROKEN = 93
+TEST_PATCH_HINDERED = 94
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,8 @@ async def _tested(
 ) -> Outcome:
     """Run pytest on what is `chosen`, in a container that is laid out; `files` are put over the repository before."""
     here = "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
-    word, controls = secrets.token_hex(16), Controls.drawn()
+    word = secrets.token_hex(16)
+    controls = Controls.drawn()
     report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
     tests = (
         f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {list(chosen)!r},"

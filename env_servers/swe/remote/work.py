@@ -35,7 +35,11 @@ class RemoteWork:
         judging: Callable[[bytes], Awaitable[Report]],
         end: Callable[[Container], None],
     ) -> None:
-        self._container, self._base, self._place, self._judging, self._end = container, base, place, judging, end
+        self._container = container
+        self._base = base
+        self._place = place
+        self._judging = judging
+        self._end = end
 
     async def begin(self) -> None:
         """The model's bash stands in the repository, with the image's Python. Raises RuntimeFault."""

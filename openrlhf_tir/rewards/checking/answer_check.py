@@ -26,12 +26,14 @@ def clean(text: str) -> str:
 
 def quick_equal(answer: str, gold: str) -> bool | None:
     """What strings and exact arithmetic can tell, in microseconds; None where computer algebra must decide."""
-    a, b = clean(answer), clean(gold)
+    a = clean(answer)
+    b = clean(gold)
     if not a or not b:
         return False
     if a == b:
         return True
-    x, y = number(a), number(b)
+    x = number(a)
+    y = number(b)
     if x and y:
         return x.value == y.value
     return False if len(a) > MAX_CHARS else None

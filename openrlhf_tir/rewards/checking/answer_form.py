@@ -238,9 +238,12 @@ def _chain(parts: list[str], relations: tuple[str, ...], text: str, depth: int) 
 def _listed(text: str, depth: int) -> Form | None:
     """Return the items between brackets that embrace all of `text`."""
     tokens = _tokens(text)
-    opening, closing = tokens[0][0], tokens[-1][0]
+    opening = tokens[0][0]
+    closing = tokens[-1][0]
     if opening == "{" and closing == "}" and "," in text:
-        opening, closing = r"\{", r"\}"  # a set as a program writes it; LaTeX would show no braces
+        # a set as a program writes it; LaTeX would show no braces
+        opening = r"\{"
+        closing = r"\}"
     embraced = opening in ("(", "[", r"\{") and closing in (")", "]", r"\}")
     if not embraced or any(d == 0 for _, _, _, d in tokens[1:-1]):
         return None

@@ -107,7 +107,8 @@ def _arithmetic(node: ast.expr) -> Any:
         return _SIGNS[type(node.op)](_arithmetic(node.operand))
     if not isinstance(node, ast.BinOp):
         return ast.literal_eval(node)
-    left, right = _arithmetic(node.left), _arithmetic(node.right)
+    left = _arithmetic(node.left)
+    right = _arithmetic(node.right)
     match node.op:
         case ast.Pow() if isinstance(left, int) and isinstance(right, int):
             size = left.bit_length() * max(right, 0)

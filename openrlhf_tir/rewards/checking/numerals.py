@@ -56,7 +56,8 @@ def number(text: str) -> Number | None:
     if m := _FRACTION.fullmatch(text):
         return _fraction(m[1], 0, int(m[2] or m[4]), int(m[3] or m[5]))
     if m := _MIXED.fullmatch(text):
-        top, bottom = int(m[3] or m[5]), int(m[4] or m[6])
+        top = int(m[3] or m[5])
+        bottom = int(m[4] or m[6])
         return _fraction(m[1], int(m[2]), top, bottom) if top < bottom else None
     if m := _BASED.fullmatch(text):
         return _based(m[1], m[2], int(m[3] or m[4]))

@@ -89,7 +89,8 @@ def verify(gold: list[Any], answer: list[Any]) -> bool:
 def equal(answer: str, gold: str) -> bool:
     """Return True if both mean the same. What cannot be digested is not equal."""
     try:
-        answer, gold = spelt(answer), spelt(gold)
+        answer = spelt(answer)
+        gold = spelt(gold)
         return _equal_choices(answer, gold) or _equal_forms(_form(answer), _form(gold))
     except Exception:  # sympy raises what it likes about expressions that make no sense; bad answers are data
         return False
@@ -116,7 +117,8 @@ def _form(text: str) -> Form:
 def _equal_forms(a: Form, b: Form) -> bool:
     if a == b:
         return True
-    a, b = _expanded(a), _expanded(b)
+    a = _expanded(a)
+    b = _expanded(b)
     match a, b:
         case (Literal(x), Literal(y)):
             return compact(x) == compact(y)
@@ -270,7 +272,8 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
     ratios = [side.text.split(":") for side in (a, b)]
     if any(len(terms) > 2 for terms in ratios):
         return _equal_ratios(*ratios)
-    x, y = _expression(a.text), _expression(b.text)
+    x = _expression(a.text)
+    y = _expression(b.text)
     if x is None or y is None:
         return False
     if a.percent == b.percent:
@@ -304,7 +307,8 @@ def _expression(text: str) -> Any | None:
         return sympy.Rational(plain.value.numerator, plain.value.denominator)
     ratio = re.fullmatch(r"([^:]+):([^:]+)", text)
     if ratio:
-        top, bottom = _expression(ratio[1].strip()), _expression(ratio[2].strip())
+        top = _expression(ratio[1].strip())
+        bottom = _expression(ratio[2].strip())
         return None if top is None or bottom is None or bottom.is_zero else top / bottom
     if (
         not text
@@ -422,7 +426,8 @@ def _same_constant(a: Any, b: Any) -> bool:
         other = b if a.is_zero else a
         return bool(other.is_zero or (other.is_zero is None and other.equals(0)))
     for digits in (DIGITS, 4 * DIGITS):
-        x, y = _numeric(a, digits), _numeric(b, digits)
+        x = _numeric(a, digits)
+        y = _numeric(b, digits)
         if x is None or y is None or not _close(x, y, digits - 12):
             return False
     return True
@@ -452,10 +457,12 @@ def _equal_chains(a: Chain, b: Chain) -> bool:
         same_way = a.relations == b.relations and _in_order(a.terms, b.terms)
         flipped = tuple(_FLIPPED.get(r, "?") for r in reversed(b.relations))
         return same_way or (a.relations == flipped and _in_order(a.terms, tuple(reversed(b.terms))))
-    (r,), (s,) = a.relations, b.relations
+    (r,) = a.relations
+    (s,) = b.relations
     if "in" in (r, s):
         return r == s and _in_order(a.terms, b.terms)
-    x, y = _difference(a), _difference(b)
+    x = _difference(a)
+    y = _difference(b)
     if x is None or y is None or y.is_zero:
         return False
     import sympy
@@ -491,10 +498,12 @@ def _constant_ratio(x: Any, y: Any) -> Any | None:
 
 def _equal_sets(a: Form, b: Form) -> bool:
     """Return True if both describe the same set of real numbers: intervals, unions, inequalities of one variable."""
-    x, y = _set_of(a), _set_of(b)
+    x = _set_of(a)
+    y = _set_of(b)
     if x is None or y is None:
         return False
-    (name, first), (other, second) = x, y
+    (name, first) = x
+    (other, second) = y
     if name and other and name != other:
         return False
     return first == second or _same_pieces(first, second)
@@ -534,7 +543,8 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
             values = [_expression(i.text) if isinstance(i, Scalar) else None for i in items]
             return None if None in values else ("", sympy.FiniteSet(*values))
         case Listed((Scalar(start), Scalar(end)), opening, closing) if r"\{" not in (opening, closing):
-            first, last = _expression(start), _expression(end)
+            first = _expression(start)
+            last = _expression(end)
             if first is None or last is None or not (first.is_extended_real and last.is_extended_real):
                 return None
             return "", sympy.Interval(first, last, opening == "(", closing == ")")
