@@ -1,5 +1,4 @@
-"""What goes over the wire of a tool environment: actions that are JSON and can be sent on, observations that a reply
-can hold."""
+"""Read actions that are JSON, and cut observations to what a reply can hold. Shared by all environments with tools."""
 
 from __future__ import annotations
 
@@ -8,46 +7,54 @@ import math
 from typing import Any
 
 STEP_CHARS = 1 << 17
-"""Characters shown of one step's results together: with each escaped, less than the megabyte that a reply may have."""
+"""Characters of all results of one step together. Escaped as JSON they stay below the megabyte that a reply may
+have."""
 MAX_DEPTH = 64
-"""Lists and objects within one another. Other people's serializers give up above, and take the connection along."""
+"""Levels of lists and objects within one another. Serializers of other programs fail above it and close the
+connection."""
 
 
 class BadAction(Exception):
-    """The model's text is no action; the message is for it."""
+    """Raised when the text of the model is not an action. The message is shown to the model."""
 
 
 def read_json(action: str) -> Any:
-    """Raises BadAction, also for JSON that could not be sent on: too deep, half of a surrogate pair in a text, or a
-    number that is not finite."""
+    """Parse an action that is JSON.
+
+    Raises:
+        BadAction: The text is not JSON, or could not be sent on to another program: it is nested too deeply, or holds
+            half of a surrogate pair or a number that is not finite.
+    """
     try:
-        said = json.loads(action)
+        value = json.loads(action)
     except (ValueError, RecursionError) as e:
         raise BadAction(f"This is no JSON: {e}.") from None
-    if wrong := _unsendable(said, MAX_DEPTH):
-        raise BadAction(f"This is no JSON that can be sent on: {wrong}.")
-    return said
+    if fault := _unsendable(value, MAX_DEPTH):
+        raise BadAction(f"This is no JSON that can be sent on: {fault}.")
+    return value
 
 
-def _unsendable(said: Any, depth: int) -> str | None:
-    """What is wrong with it."""
-    if isinstance(said, str):
+def _unsendable(value: Any, levels_left: int) -> str | None:
+    """Return why a parsed value cannot be sent on as JSON; None if it can."""
+    if isinstance(value, str):
         try:
-            said.encode()
+            value.encode()
         except UnicodeEncodeError:
             return "it has half of a surrogate pair"
         return None
-    if isinstance(said, float) and not math.isfinite(said):
-        return f"{said} is no number of it"
-    if not isinstance(said, list | dict):
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"JSON has no number {value}"
+    if not isinstance(value, list | dict):
         return None
-    if not depth:
+    if not levels_left:
         return f"more than {MAX_DEPTH} lists and objects are within one another"
-    parts = said if isinstance(said, list) else [*said, *said.values()]
-    return next((wrong for part in parts if (wrong := _unsendable(part, depth - 1))), None)
+    parts = value if isinstance(value, list) else [*value, *value.values()]
+    return next((fault for part in parts if (fault := _unsendable(part, levels_left - 1))), None)
 
 
-def shown(text: str) -> str:
-    """Cut at what a reply can hold; it says so."""
+def cut_to_reply(text: str) -> str:
+    """Return the text, cut to STEP_CHARS characters with a note of how many are left out."""
     left_out = len(text) - STEP_CHARS
-    return text if left_out <= 0 else f"{text[:STEP_CHARS]}... [{left_out} characters left out]"
+    if left_out <= 0:
+        return text
+    return f"{text[:STEP_CHARS]}... [{left_out} characters left out]"

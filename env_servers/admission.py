@@ -1,5 +1,8 @@
-"""Admission: at most `workers` executions at once, at most `max_queue` more waiting in order; beyond that the caller is
-told when to return."""
+"""Limit how many executions run at once, and how many wait.
+
+At most `workers` executions run and at most `max_queue` more wait, in order of arrival. A caller beyond that is refused
+with the time after which to try again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from contextlib import asynccontextmanager
 
 
 class CapacityFull(Exception):
-    """The queue is full. `retry_after_s`: when to expect a place, in whole seconds (HTTP's Retry-After)."""
+    """Raised when the queue is full.
+
+    Attributes:
+        reason: What fills the server.
+        retry_after_s: Whole seconds after which a slot is expected to be free (HTTP's Retry-After).
+    """
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason, retry_after_s)
@@ -19,15 +27,17 @@ class CapacityFull(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Place:
-    """One execution's place."""
+class ExecutionSlot:
+    """One of the `workers` executions that may run at once, held by a step."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
 
-    def leave(self) -> None:
-        """Gives the place to the next in the queue before the execution has ended: what remains of it waits for
-        something else. The second time does nothing."""
+    def release(self) -> None:
+        """Give the slot to the next execution in the queue. Later calls do nothing.
+
+        A step may call it before it ends, when what remains of it runs elsewhere or only waits.
+        """
         release = self._release
         self._release = None
         if release is not None:
@@ -35,6 +45,13 @@ class Place:
 
 
 class Admission:
+    """Hands out execution slots to the requests of one server.
+
+    Attributes:
+        running: Number of executions that hold a slot.
+        waiting: Number of executions that wait for one.
+    """
+
     def __init__(self, workers: int, max_queue: int) -> None:
         if workers < 1 or max_queue < 0:
             raise ValueError(
@@ -45,11 +62,16 @@ class Admission:
         self.running = 0
         self.waiting = 0
         self._slots = asyncio.Semaphore(workers)
-        self._mean_s = 0.1  # running mean of how long a place is held; only feeds the Retry-After estimate
+        self._mean_s = 0.1
+        """Moving average of the seconds for which a slot is held. It only feeds the estimate for Retry-After."""
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Place]:
-        """Hold one execution place. Raises CapacityFull at once when the queue is full."""
+    async def slot(self) -> AsyncIterator[ExecutionSlot]:
+        """Hold an execution slot for the duration of the block.
+
+        Raises:
+            CapacityFull: The queue is full. Raised at once, without waiting.
+        """
         if self._slots.locked() and self.waiting >= self.max_queue:
             raise CapacityFull(f"{self.running} running and {self.waiting} waiting executions", self.retry_after_s)
         self.waiting += 1
@@ -65,13 +87,13 @@ class Admission:
             self._slots.release()
             self._mean_s += 0.05 * (time.monotonic() - start - self._mean_s)
 
-        place = Place(release)
+        slot = ExecutionSlot(release)
         try:
-            yield place
+            yield slot
         finally:
-            place.leave()
+            slot.release()
 
     @property
     def retry_after_s(self) -> int:
-        """Seconds until half of the queue is through, between 1 and 30."""
+        """Return the estimated seconds until half of the queue has run, between 1 and 30."""
         return max(1, min(30, math.ceil(self._mean_s * self.max_queue / 2 / self.workers)))

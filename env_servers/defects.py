@@ -1,11 +1,13 @@
-"""Defects: what an environment class of the user's did wrong, as signals of a reply that are no outage to a trainer.
+"""Describe what an environment class of the user did wrong, as signals of a reply.
 
-    code_defect    "file:line" where the class raised, blocked the server, or returned what is no reply
+    code_defect    "file:line" where the class raised, blocked the server, or returned something that is no reply
     traceback      the traceback from that file on
-    error          the error in words
+    error          the error as a sentence
 
-The environments of this package have none: what one of them raises is its server's failure (`env_error`). Neither is a
-service that the class asks and that does not answer."""
+The trainer treats such a reply as a bug of the user's, not as an outage. Environments of this package have no defects:
+an exception in one of them is a failure of its server (`env_error`). A service that the user's class calls and that
+does not answer is an outage too.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,25 @@ from openrlhf_tir.user_code.failures import is_outage as is_outage
 from openrlhf_tir.user_code.plugins import location, raised_at, source_file
 
 OURS = "env_servers."
-"""Classes of modules below it are this package's."""
+"""Prefix of the modules whose classes belong to this package."""
 SHOWN = 120
-"""Characters of a wrong value that a message shows."""
+"""Characters of a wrong value that a message quotes."""
 
 
 class Defects:
-    """What is known of the class that a server serves."""
+    """What is known about the class that a server serves, and how its errors are described."""
 
     def __init__(self, factory: Any) -> None:
-        """`factory`: the class, or a partial of it. A class of ours that holds tools of the user's says in which files
-        they are (`user_files`)."""
+        """Find the class and the files of the user.
+
+        Args:
+            factory: The environment class, or a partial of it. A class of this package that runs tools of the user
+                lists their files in its attribute `user_files`.
+        """
         cls = getattr(factory, "func", factory)
         self.cls: type | None = None
         self.files: tuple[str, ...] = ()
-        """The user's files, in which a frame of a traceback is the user's."""
+        """The user's files. A frame of a traceback in one of them is the user's code."""
         if not inspect.isclass(cls):
             return
         user_files = tuple(getattr(cls, "user_files", ()))
@@ -48,34 +54,45 @@ class Defects:
         self.files = user_files or tuple(filter(None, [source_file(cls)]))
 
     def signals(self, error: BaseException, method: str) -> dict[str, Any] | None:
-        """Return the signals of a defect of the class; None if the error is not its own doing."""
+        """Return the signals of a defect of the class; None if the error is not its own doing.
+
+        Args:
+            error: The exception that `method` raised.
+            method: Name of the method of the class, for an error without a frame in the user's files.
+        """
         if self.cls is None or (isinstance(error, Exception) and is_outage(error)):
             return None
-        words = described(error)
+        description = described(error)
         at = self._raised_at(error)
         if at is not None:
-            return {"error": words, CODE_DEFECT: at, "traceback": traceback_of(error, at.rpartition(":")[0])}
+            return {"error": description, CODE_DEFECT: at, "traceback": traceback_of(error, at.rpartition(":")[0])}
         at = self.where(method)
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            given = repr(first.get("input"))[:SHOWN]
-            words = f"{method} gave {field} = {given}: {first['msg']}"
-        return {"error": words.removeprefix(f"{type(error).__name__}: {at}: "), CODE_DEFECT: at}
+            value = repr(first.get("input"))[:SHOWN]
+            description = f"{method} gave {field} = {value}: {first['msg']}"
+        return {"error": description.removeprefix(f"{type(error).__name__}: {at}: "), CODE_DEFECT: at}
 
     def where(self, method: str) -> str:
-        """Return "file:line" of a method's definition, or the user's file where the method is ours."""
+        """Return "file:line" of a method's definition, or the user's file if the method is inherited from us."""
         at = location(getattr(self.cls, method, self.cls))
-        in_user_file = at is not None and at.rpartition(":")[0] in self.files
-        return at if at and (in_user_file or not self.files) else self.files[0] if self.files else str(self.cls)
+        if at and (not self.files or at.rpartition(":")[0] in self.files):
+            return at
+        return self.files[0] if self.files else str(self.cls)
 
     def waits_at(self, task: asyncio.Task[Any] | None, error: BaseException | None = None) -> str | None:
-        """Return "file:line" where the class waits in a task, or waited when it was cancelled."""
+        """Return "file:line" where the class waits in a task, or waited when it was cancelled; None if unknown.
+
+        Args:
+            task: The task that runs the class's method, if it still runs.
+            error: The exception of the cancelled method, used when the task has ended.
+        """
         if task is not None and not task.done():
             places = [suspended_at(task.get_coro(), file) for file in self.files]
         else:
             places = [self._raised_at(error)] if error is not None else []
-        # A function that is no coroutine runs in a thread, which goes on when nobody waits for it any more.
+        # A plain function runs in a thread, which continues after its caller has stopped waiting for it.
         return next(filter(None, (*places, *map(thread_at, self.files))), None)
 
     def _raised_at(self, error: BaseException) -> str | None:
@@ -88,13 +105,17 @@ class Defects:
 
 
 def _module_of(cls: type) -> str:
-    """Return the name of a class's module, as it is imported: of a program that `python -m` runs, not `__main__`."""
+    """Return the importable name of a class's module: for a program that `python -m` runs, its name and not `__main__`."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if cls.__module__ == "__main__" and spec is not None else cls.__module__
 
 
 async def without_exit(call: Coroutine[Any, Any, Any]) -> Any:
-    """Await user code. Turn what would end the process, an exit or a KeyboardInterrupt, into an ordinary error."""
+    """Await user code. Turn an exit or a KeyboardInterrupt, which would end the server, into an ordinary error.
+
+    Raises:
+        Exited: The code asked the process to exit, or raised KeyboardInterrupt.
+    """
     try:
         return await call
     except user_code_errors() as e:

@@ -1,9 +1,10 @@
-"""What an environment is: one class with `reset` and `step`. Everything else (sessions, retries, deadlines, capacity)
-is `serving`.
+"""The base class of environments: one class with `reset` and `step`.
 
-One instance lives as long as one session; its steps come one at a time. `step` may be cancelled at any await (the
-deadline, a closed session): release resources in `finally`. An exception it raises becomes outcome `env_error` and
-never reaches the model. What `reset` raises of `MALFORMED_TASK` is the caller's mistake: HTTP 422, not tried again."""
+Everything else (sessions, retries, deadlines, capacity) is done by `serving`. One instance lives as long as one
+session, and its steps come one at a time. `step` may be cancelled at any await, when its deadline passes or the session
+is closed: release resources in `finally`. An exception becomes outcome `env_error` and never reaches the model. An
+exception of MALFORMED_TASK in `reset` is a mistake of the caller: HTTP 422, which is not tried again.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from typing import Any
 
 from openrlhf_tir.protocol import Outcome
 
-from .admission import Place
+from .admission import ExecutionSlot
 
 MALFORMED_TASK = (ValueError, TypeError, LookupError, OverflowError)
-"""What reading a task raises when a field is missing or of the wrong kind: int("abc"), task["label"], float(None)."""
+"""Exceptions raised when a field of a task is missing or of the wrong type: int("abc"), task["label"], float(None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an action led to: the fields of `protocol.StepReply`. `signals` are raw facts, weighed by the reward."""
+    """Result of an action: the fields of `protocol.StepReply`. `signals` are raw facts, which the reward weighs."""
 
     observation: str = ""
     reward: float | None = None
@@ -31,20 +32,35 @@ class Step:
 
 
 class Env:
-    """Base class: override `step`, and `reset` or `close` where there is something to do."""
+    """Base class of environments. Override `step`, and `reset` or `close` where they have something to do."""
 
-    place: Place | None = None
-    """The place among `--workers` that the step that runs holds. A step that goes on in a stage with workers of its own
-    leaves it: `self.place.leave()`."""
+    execution_slot: ExecutionSlot | None = None
+    """The slot among `--workers` that the running step holds. A step that continues in a stage with workers of its own
+    gives it back early: `self.execution_slot.release()`."""
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Start on `task`; return the first observation ("" when the prompt says it all). Raises MALFORMED_TASK for one
-        it cannot take."""
+        """Start on a task and return the first observation.
+
+        Args:
+            task: Label and `meta` column of the row.
+            seed: Seed of everything random. The same task and seed give the same episode.
+
+        Returns:
+            The first observation; "" if the prompt contains everything.
+
+        Raises:
+            ValueError: As every exception of MALFORMED_TASK: the task cannot be read.
+        """
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        """Run `action`. `deadline_s` is the time left until the caller gives up; it is enforced outside."""
+        """Run an action and return its result.
+
+        Args:
+            action: The action as text, as the turn protocol has cut it out of the model's response.
+            deadline_s: Seconds until the caller gives up. The server enforces it.
+        """
         raise NotImplementedError
 
     async def close(self) -> None:
-        """The session ended: closed by the client, expired, or the server stops."""
+        """Release resources. Called when the session was closed by its client, has expired, or the server stops."""

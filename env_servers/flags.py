@@ -1,4 +1,4 @@
-"""Types of command-line flags. A value that cannot work is refused by argparse, with the flag's name and what would."""
+"""Types of command-line flags. argparse refuses an impossible value with the flag's name and the possible range."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-MOST_PORT = 65535
-"""A larger one would be taken modulo 65,536."""
+MAX_PORT = 65535
+"""The largest port. A larger number would be taken modulo 65,536."""
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A whole number within bounds, both included."""
-    wanted = f"{least} or more" if most is None else f"{least} to {most}"
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return an argparse type for whole numbers from `minimum` to `maximum`, both included."""
+    allowed = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
 
     def number(text: str) -> int:
-        value = int(text)  # argparse makes a usage error of a ValueError
-        if value < least or (most is not None and value > most):
-            raise argparse.ArgumentTypeError(f"{text} is not possible. Use {wanted}.")
+        value = int(text)  # argparse turns a ValueError into a usage error
+        if value < minimum or (maximum is not None and value > maximum):
+            raise argparse.ArgumentTypeError(f"{text} is not possible. Use {allowed}.")
         return value
 
-    number.__name__ = "whole number"
+    number.__name__ = "whole number"  # argparse quotes the name in its error
     return number
 
 
 def seconds(text: str) -> float:
-    """More than none."""
+    """An argparse type for a duration of more than 0 seconds."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} leaves no time. Use more than 0 seconds.")
@@ -33,12 +33,15 @@ def seconds(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """In a directory that is there: known before rows are made, which may take long."""
+    """An argparse type for a file that can be written, checked before rows are made, which may take long."""
     path = Path(text)
     if not path.parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} cannot be written: {_why(path)}.")
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: {_obstacle(path)}.")
     return path
 
 
-def _why(path: Path) -> str:
-    return "it is a directory. Name a file in it" if path.is_dir() else f"there is no directory {path.parent}. Make it"
+def _obstacle(path: Path) -> str:
+    """Return why a file cannot be written, and the remedy."""
+    if path.is_dir():
+        return "it is a directory. Name a file in it"
+    return f"there is no directory {path.parent}. Make it"

@@ -1,7 +1,8 @@
-"""launch: command-line flags that every environment server has, and the uvicorn server that runs an app.
+"""The command-line flags that every environment server has, and the uvicorn server that runs its app.
 
-Bind -> serve -> write the port file -> (SIGTERM) stop accepting, let running steps finish for `drain_s`, close
-sessions, exit."""
+The server binds its port, starts, and writes the port file. On SIGTERM it stops accepting connections, lets running
+steps finish for `--drain` seconds, closes the sessions and exits.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +23,36 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits, uvicorn_option
 from openrlhf_tir.http_guard.guard import BodyLimits
 
 from . import logs
-from .flags import MOST_PORT, seconds, whole
+from .flags import MAX_PORT, seconds, whole
 from .serving import ServingConfig
 
 TOKEN_ENV = "TIR_ENV_TOKEN"
+"""Environment variable with the bearer token."""
 PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that this process gets when its parent dies."""
 OPEN_FILES = 1 << 16
+"""Limit of open files where the system has no hard limit."""
 
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
+    """Add the flags that every environment server has.
+
+    Args:
+        parser: The parser that gets them.
+        workers: Default of `--workers`.
+    """
     add = parser.add_argument
     add(
         "--host",
         default="127.0.0.1",
         help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)",
     )
-    add("--port", type=whole(0, MOST_PORT), default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
+    add("--port", type=whole(0, MAX_PORT), default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
     add("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers")
     add(
         "--server-url",
         metavar="URL",
-        help="this server's own base URL, told to clients by /reset; needed only behind a load balancer",
+        help="this server's own base URL, which /reset gives to clients; needed only behind a load balancer",
     )
     add(
         "--workers",
@@ -57,7 +67,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
         metavar="N",
         help="copies of this server behind one port; sessions stay in theirs (default: %(default)s)",
     )
-    add("--listen-fds", help=argparse.SUPPRESS)  # sockets that `processes` has bound
+    add("--listen-fds", help=argparse.SUPPRESS)  # descriptors of the sockets that `processes` has bound
     add(
         "--max-queue",
         type=whole(0),
@@ -72,16 +82,21 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
         metavar="S",
         help="close a session unused for S seconds (default: %(default)s)",
     )
-    c = ConnectionLimits()
+    defaults = ConnectionLimits()
     add(
         "--max-connections",
         type=int,
-        default=c.max_connections,
+        default=defaults.max_connections,
         metavar="N",
         help="open connections; more get 429 (default: %(default)s)",
     )
-    header = "close a connection that sends no whole request header for S seconds (default: %(default)s)"
-    add("--header-timeout", type=float, default=c.header_timeout_s, metavar="S", help=header)
+    add(
+        "--header-timeout",
+        type=float,
+        default=defaults.header_timeout_s,
+        metavar="S",
+        help="close a connection that sends no complete request header for S seconds (default: %(default)s)",
+    )
     add(
         "--body-timeout",
         type=float,
@@ -101,14 +116,21 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
         "--die-with-parent",
         type=int,
         metavar="PID",
-        help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)",
+        help="stop when the process PID, which started this server, has ended for any reason (Linux)",
     )
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
-    """The flags above as a config; `fields` are the server's. Exits without the token, or if a limit lets nobody in."""
+    """Return the parsed flags as a ServingConfig. Exits if a limit admits nobody, or if a required token is missing.
+
+    Args:
+        args: The flags of `add_serving_flags`.
+        env: Name of the environment.
+        action: What an action is, in a few words, for `/schema`.
+        **fields: Other fields of ServingConfig.
+    """
     if args.max_connections < 1 or not args.header_timeout > 0 or not args.body_timeout > 0:
-        sys.exit("--max-connections, --header-timeout and --body-timeout must be above 0: nobody could ask anything.")
+        sys.exit("--max-connections, --header-timeout and --body-timeout must be above 0: no request could get in.")
     return ServingConfig(
         env=env,
         action=action,
@@ -125,7 +147,7 @@ def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields)
 
 
 def token_for(host: str) -> str | None:
-    """The bearer token of the environment variable; exits when others can reach `host` and there is none."""
+    """Return the bearer token of the environment variable. Exits if others can reach `host` and there is no token."""
     token = os.environ.get(TOKEN_ENV) or None
     if token is None and not _is_loopback(host):
         sys.exit(
@@ -145,19 +167,23 @@ def _is_loopback(host: str) -> bool:
 
 
 def serve(app: FastAPI, args: argparse.Namespace) -> None:
-    """Blocks until SIGTERM or SIGINT."""
+    """Run an app until SIGTERM or SIGINT.
+
+    Args:
+        app: An app of `create_env_app`.
+        args: The flags of `add_serving_flags`.
+    """
     if args.processes > 1:
         sys.exit(f"This server has no --processes {args.processes}. Start several, and give their URLs to --env.url.")
     if args.die_with_parent:
         die_with_parent(args.die_with_parent)
     logs.configure(args.log_level, args.log_format)
     _raise_open_files()
-    socks = (
-        [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")]
-        if args.listen_fds
-        else [bind(args.host, args.port)]
-    )
-    url = base_url(args.host, socks[-1].getsockname()[1])
+    if args.listen_fds:
+        sockets = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")]
+    else:
+        sockets = [bind(args.host, args.port)]
+    url = base_url(args.host, sockets[-1].getsockname()[1])
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -166,28 +192,32 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         timeout_graceful_shutdown=max(1, round(args.drain)),
         **uvicorn_options(app.state.connections),
     )
-    _Server(app, config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
+    _Server(app, config, None if args.listen_fds else args.port_file, url).run(sockets=sockets)
 
 
 def base_url(host: str, port: int) -> str:
+    """Return the URL of a server, with brackets around an IPv6 address."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def write_port(path: Path, port: int) -> None:
-    """All of it or nothing: who waits for the file reads a number."""
+    """Write the port file atomically, so that a waiting process never reads half of a number."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(str(port))
     partial.replace(path)
 
 
 def _raise_open_files() -> None:
-    """A connection per caller and two descriptors per session with state soon pass the usual 1,024."""
+    """Raise the limit of open files: one connection a caller and two files a session soon pass the usual 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else OPEN_FILES, hard))
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGTERM when process `parent` ends; exits at once if it has already, as it may while this one imports."""
+    """Ask the kernel to send SIGTERM to this process when process `parent` ends.
+
+    Exits at once if the parent has ended already, which may happen while this process imports.
+    """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:
@@ -195,6 +225,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
+    """Return a bound TCP socket. Exits with the remedy if the address cannot be bound."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, proto)
@@ -206,6 +237,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    """A uvicorn server that writes the port file when it answers, and refuses new sessions while it drains."""
+
     def __init__(self, app: FastAPI, config: uvicorn.Config, port_file: Path | None, url: str) -> None:
         super().__init__(config)
         self._app = app
@@ -213,6 +246,7 @@ class _Server(uvicorn.Server):
         self._url = url
 
     async def startup(self, sockets=None) -> None:
+        """Start to accept connections, then announce the URL."""
         await super().startup(sockets)
         if self.should_exit:
             return
@@ -221,5 +255,6 @@ class _Server(uvicorn.Server):
             write_port(self._port_file, int(self._url.rsplit(":", 1)[1]))
 
     def handle_exit(self, sig, frame) -> None:
+        """Handle SIGTERM and SIGINT: no new sessions from now on."""
         self._app.state.service.draining = True
         super().handle_exit(sig, frame)

@@ -1,10 +1,11 @@
-"""Logs: what a server says while it runs, one event a line on stderr, as text or as JSON for a collector.
+"""Write the log of a server: one event a line on stderr, as text or as JSON for a collector.
 
     log.info("step", extra={...})  ->  {"time": "...", "level": "info", "logger": "env_servers.serving", "message":
                                    "step", "session": ..., ...}
 
-Every step is logged at level info, failed ones (env_error, timeout) at warning, and what an environment raises at
-error, with its traceback."""
+A step is logged at level info, a failed one (env_error, timeout) at warning, and an exception of an environment at
+error, with its traceback.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ import sys
 import time
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that every log record has."""
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """Add `--log-level` and `--log-format`."""
     parser.add_argument(
         "--log-level",
         choices=["info", "warning", "error"],
@@ -33,26 +36,29 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(level: str, format: str) -> None:
-    """Sets up logging for this process; called once, before it serves."""
+    """Set up logging for this process. Call it once, before the server starts."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def facts(record: logging.LogRecord) -> dict[str, object]:
-    """Returns what the record's `extra` has added."""
+def extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    """Return what the caller passed as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _PLAIN}
 
 
 class JsonLines(logging.Formatter):
+    """Formats a record as one JSON object."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON, in UTC and with milliseconds."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         line = {
             "time": moment,
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **facts(record),
+            **extra_fields(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -60,11 +66,13 @@ class JsonLines(logging.Formatter):
 
 
 class Text(logging.Formatter):
+    """Formats a record as text followed by `name=value` for each extra field."""
+
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        text, _, rest = super().format(record).partition("\n")
-        return (
-            text + "".join(f" {name}={value}" for name, value in facts(record).items()) + (f"\n{rest}" if rest else "")
-        )
+        """Return the record with its extra fields at the end of the first line, before a traceback."""
+        first_line, _, traceback = super().format(record).partition("\n")
+        fields = "".join(f" {name}={value}" for name, value in extra_fields(record).items())
+        return first_line + fields + (f"\n{traceback}" if traceback else "")

@@ -1,13 +1,14 @@
-"""processes: `--processes N` -> N copies of a server behind one port. Sessions live in one process; /reset names it.
+"""Run several copies of a server behind one port (`--processes N`). A session lives in one copy; /reset names it.
 
-    parent: binds the front port and one port per copy -> starts the copies with these sockets -> waits until all answer
-    copy:   accepts on both. Whoever is idle takes a new connection of the front port; /reset replies with the copy's
-            own URL, where the session's steps then go (EnvClient does so). Steps sent to the front port reach any copy,
-            mostly a wrong one: 404.
+    parent: binds the front port and one port per copy, starts the copies with these sockets, waits until all answer
+    copy:   accepts on both. An idle copy takes a new connection of the front port; /reset replies with the copy's own
+            URL, to which the steps of the session then go (EnvClient does so). A step sent to the front port reaches
+            any copy, usually one without that session: 404.
 
-A copy that ends takes the others along, and the exit code is 1: whoever started the parent starts it again, with no
-session half lost. SIGTERM goes to every copy, which drains as a single server does. `--workers`, `--max-queue` and
-`--max-sessions` count per copy."""
+When one copy ends, the parent stops the others and exits with code 1, so that whatever started it starts it again and
+no session is half lost. SIGTERM goes to every copy, which drains as a single server does. `--workers`, `--max-queue`
+and `--max-sessions` count per copy.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ from contextlib import suppress
 from . import launch
 
 START_TIMEOUT_S = 60.0
+"""Seconds within which a copy must answer."""
 
 
 def run_copies(args: argparse.Namespace) -> None:
-    """Does not return when `--processes` is above 1; else does nothing. Call it before the server acquires anything."""
+    """Run the copies and exit, if `--processes` is above 1. Call it before the server acquires anything."""
     if args.processes > 1:
         if args.die_with_parent:
             launch.die_with_parent(args.die_with_parent)
@@ -35,17 +37,18 @@ def run_copies(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Start the copies and wait until one ends. Return the exit code."""
     _refuse_wildcard(args.host)
     signal.signal(signal.SIGTERM, _interrupt)
     front = launch.bind(args.host, args.port)
-    front.listen(2048)  # connections that come before a copy is up wait here
+    front.listen(2048)  # connections that arrive before a copy is up wait in this backlog
     copies: list[subprocess.Popen] = []
     try:
         urls = [_start(args, front, copies) for _ in range(args.processes)]
         port = front.getsockname()[1]
-        front.close()  # from here on, only the copies hold their ports: no port outlives them
+        front.close()  # now only the copies hold the ports, so no port outlives them
         for url in urls:
-            _wait_until_up(url, copies)
+            _wait_until_up(url)
         print(
             f"{args.processes} processes serve at {launch.base_url(args.host, port)}: {', '.join(urls)}",
             file=sys.stderr,
@@ -68,25 +71,27 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace, front: socket.socket, copies: list[subprocess.Popen]) -> str:
-    """Start one copy; its URL. Its port listens before it is up, so that waiting for it is one blocking request."""
-    own = launch.bind(args.host, 0)
-    own.listen(2048)
-    url = launch.base_url(args.host, own.getsockname()[1])
-    fds = (front.fileno(), own.fileno())
+    """Start one copy and return its URL. Its port listens before it is up, so waiting for it is one blocking request."""
+    copy_socket = launch.bind(args.host, 0)
+    copy_socket.listen(2048)
+    url = launch.base_url(args.host, copy_socket.getsockname()[1])
+    fds = (front.fileno(), copy_socket.fileno())
     spec = sys.modules["__main__"].__spec__
     program = [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
-    # Later flags win over the ones that were given.
-    own_flags = [
+    # Appended, because later flags win over the user's.
+    copy_flags = [
         "--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url,
         "--die-with-parent", str(os.getpid()),
     ]  # fmt: skip
-    with own:
-        copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *own_flags], pass_fds=fds))
+    with copy_socket:
+        copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *copy_flags], pass_fds=fds))
     return url
 
 
-def _wait_until_up(url: str, copies: list[subprocess.Popen]) -> None:
-    """Exits when the server at `url` ends, which closes its port, or does not answer in time."""
+def _wait_until_up(url: str) -> None:
+    """Wait until the server at `url` answers. Exits if its process ends, which closes its port, or does not answer in
+    time.
+    """
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=START_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
@@ -98,6 +103,7 @@ def _wait_until_up(url: str, copies: list[subprocess.Popen]) -> None:
 
 
 def _stop(copies: list[subprocess.Popen], drain_s: float) -> None:
+    """Terminate all copies, and kill those that do not end within the drain time and 5 seconds."""
     for copy in copies:
         with suppress(ProcessLookupError):
             copy.terminate()
@@ -110,11 +116,12 @@ def _stop(copies: list[subprocess.Popen], drain_s: float) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """Handle SIGTERM as Ctrl-C, so that the `finally` of `_run` stops the copies."""
     raise KeyboardInterrupt
 
 
 def _refuse_wildcard(host: str) -> None:
-    """/reset must name an address that clients can reach."""
+    """Exit if the host is a wildcard address: /reset must name an address that clients can reach."""
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             sys.exit(

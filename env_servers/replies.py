@@ -1,7 +1,8 @@
-"""Replies that fit: what an environment says is cut where it is longer than a trainer reads.
+"""Cut replies to the size that a trainer reads.
 
-A trainer reads a reply up to `MAX_REPLY_BYTES` and takes anything longer for nonsense, so that an observation of a
-megabyte would fail the trajectory. Every reply passes here, whoever wrote the environment."""
+A trainer refuses a reply of more than MAX_REPLY_BYTES as unreadable, so an observation of a megabyte would fail the
+trajectory. Every reply passes here, whoever wrote the environment.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +10,22 @@ from typing import Any
 
 from openrlhf_tir.protocol import MAX_REPLY_BYTES, ResetReply, StepReply
 
-from .actions import shown
+from .actions import cut_to_reply
 
 SIGNAL_CHARS = 2048
-"""Characters that are kept of a signal's text in a reply that is too long."""
+"""Characters kept of a text among the signals of a reply that is too long."""
 
 
 def fit_step(reply: StepReply) -> StepReply:
-    """Return the reply with its observation, and where that is not enough its signals, cut to what a trainer reads.
+    """Return the reply with its observation, and if that is not enough its signals, cut to the size that a trainer
+    reads.
 
     Raises:
-        ValueError: The reply cannot be written as JSON, as half of a surrogate pair cannot.
+        ValueError: The reply cannot be written as JSON, for example because it holds half of a surrogate pair.
     """
     if _fits(reply):
         return reply
-    reply = reply.model_copy(update={"observation": shown(reply.observation)})
+    reply = reply.model_copy(update={"observation": cut_to_reply(reply.observation)})
     if _fits(reply):
         return reply
     reply = reply.model_copy(update={"signals": _short(reply.signals)})
@@ -33,8 +35,8 @@ def fit_step(reply: StepReply) -> StepReply:
 
 
 def fit_reset(reply: ResetReply) -> ResetReply:
-    """Return the reply with its observation cut to what a trainer reads. Raises ValueError as `fit_step` does."""
-    return reply if _fits(reply) else reply.model_copy(update={"observation": shown(reply.observation)})
+    """Return the reply with its observation cut to the size that a trainer reads. Raises ValueError as `fit_step` does."""
+    return reply if _fits(reply) else reply.model_copy(update={"observation": cut_to_reply(reply.observation)})
 
 
 def _fits(reply: StepReply | ResetReply) -> bool:
@@ -42,9 +44,10 @@ def _fits(reply: StepReply | ResetReply) -> bool:
 
 
 def _short(signals: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: f"{value[:SIGNAL_CHARS]}... [{len(value) - SIGNAL_CHARS} characters left out]"
-        if isinstance(value, str) and len(value) > SIGNAL_CHARS
-        else value
-        for name, value in signals.items()
-    }
+    """Return the signals with long texts cut to SIGNAL_CHARS characters."""
+    short = {}
+    for name, value in signals.items():
+        if isinstance(value, str) and len(value) > SIGNAL_CHARS:
+            value = f"{value[:SIGNAL_CHARS]}... [{len(value) - SIGNAL_CHARS} characters left out]"
+        short[name] = value
+    return short

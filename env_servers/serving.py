@@ -1,15 +1,20 @@
-"""create_env_app: one Env class -> a FastAPI app that speaks `openrlhf_tir.protocol`.
+"""Turn an `Env` class into a FastAPI app that speaks `openrlhf_tir.protocol`.
 
     request -> Guard (token, body size) -> Sessions (idempotent step_id) -> Admission (capacity) -> Env.step ->
     StepReply
 
-Every step has its own deadline, from receipt; what waits for a place counts. A missed deadline is outcome `timeout`, an
-exception of the environment `env_error`; both are remembered like any reply. A full queue is 429 with Retry-After (in a
-batch: outcome `capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used
-for something else. 422: a request, or a task, that is malformed. 503: draining.
+The deadline of a step counts from its receipt, so waiting for an execution slot is part of it. A missed deadline is
+outcome `timeout`, an exception of the environment `env_error`; both are remembered like any reply. A full queue is 429
+with Retry-After (in a batch: outcome `capacity` with signals["retry_after_s"]) and is not remembered.
 
-A client that hangs up gives up a step that has not begun; one that runs goes on to its end, where a retry with the same
-id finds it."""
+    404    no such session
+    409    an id that was used for something else
+    422    a malformed request or task
+    503    the server is draining
+
+When a client hangs up, its step is dropped if it has not begun. A step that runs continues to its end, and a retry with
+the same id finds its reply.
+"""
 
 from __future__ import annotations
 
@@ -52,65 +57,89 @@ from .sessions import Conflict, NoSession, Session, Sessions
 
 log = logging.getLogger(__name__)
 SHOWN = 120
-"""Characters of a wrong value that a message shows."""
+"""Characters of a wrong value that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """`env` and `action` name the environment and say what an action is; the rest are limits."""
+    """Description and limits of one server.
+
+    Attributes:
+        env: Name of the environment.
+        action: What an action is, in a few words.
+        isolation: What confines the code that the environment runs; "none" if the model's code runs unconfined. See
+            `protocol.Health`.
+        stateful: True if a step depends on the steps before it.
+        tools: Schemas of the environment's tools, in OpenAI's form.
+        languages: Languages that its /run_code runs, if it has one.
+        prefers_batches: True if clients should send steps together to /step_batch.
+        workers: Executions at once; about the number of cores.
+        max_queue: Executions that may wait for a worker; more get 429.
+        max_sessions: Sessions that may be open; more get 429.
+        session_ttl_s: Seconds after which an unused session is closed.
+        kept_replies: Cached replies per session: how far back a step_id can be retried.
+        reset_timeout_s: Seconds within which a reset must finish.
+        bodies: Limits on request bodies.
+        connections: Limits on connections.
+        max_batch: Steps that one /step_batch may have.
+        server_url: The server's own base URL, which /reset returns; None: the client keeps the URL that it used.
+        token: Bearer token; None: requests need none. The launcher takes it from an environment variable.
+    """
 
     env: str
     action: str
     isolation: str = NOT_NEEDED
-    """What confines the code that it runs; "none" where a model's code runs unconfined. See `protocol.Health`."""
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
-    """Schemas of its tools, as OpenAI's."""
     languages: Sequence[str] = ()
-    """What its /run_code runs, where it has one."""
     prefers_batches: bool = False
     workers: int = 2
-    """Executions at once; about the number of cores."""
     max_queue: int = 256
-    """Executions that may wait for a worker; more get 429."""
     max_sessions: int = 4096
     session_ttl_s: float = 3600.0
     kept_replies: int = 32
-    """Cached replies per session: how far back a step_id can be retried."""
     reset_timeout_s: float = 60.0
     bodies: BodyLimits = field(default_factory=BodyLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_batch: int = 1024
     server_url: str | None = None
-    """Own base URL, told by /reset; None: the client stays with the URL it used."""
     token: str | None = None
-    """Bearer token; None: open. The launcher takes it from an environment variable."""
 
 
 class EnvService:
-    """State of one server: sessions, admission, metrics. `draining` is set by the launcher when it is asked to stop."""
+    """State of one server: sessions, admission and metrics.
+
+    Attributes:
+        draining: Set by the launcher when it is asked to stop: no session is opened any more.
+        reset_waited_at: Where the user's class waited in a reset that was given up, by id of the reset's request.
+    """
 
     def __init__(
         self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]
     ) -> None:
         self.config = config
         self.draining = False
+        self.reset_waited_at: dict[int, str] = {}
         self.defects = Defects(factory)
         self.watch = LoopWatch(self.defects.files)
         self.admission = Admission(config.workers, config.max_queue)
-        self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
-        self.sessions.on_given_up = self._given_up
-        self.waited_at: dict[int, str] = {}
-        """id of a reset's request -> where the user's class waited when it was given up."""
-        own: dict[str, Callable[[], float]] = {
+        self.sessions = Sessions(factory, max_sessions=config.max_sessions, ttl_s=config.session_ttl_s)
+        self.sessions.on_failed_reset = self._note_where_reset_waited
+        common_gauges: dict[str, Callable[[], float]] = {
             "sessions": self.sessions.__len__,
             "running": lambda: self.admission.running,
             "waiting": lambda: self.admission.waiting,
         }
-        self.metrics = ServerMetrics(config.env, {**own, **gauges})
+        self.metrics = ServerMetrics(config.env, {**common_gauges, **gauges})
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Raises NoSession, Conflict, CapacityFull; everything else is an outcome."""
+        """Run a step and return its reply.
+
+        Raises:
+            NoSession: The session is not open, or was closed while the step ran.
+            Conflict: The step_id was used for another action.
+            CapacityFull: The queue is full. Every other failure is an outcome of the reply.
+        """
         session = self.sessions.get(request.session_id)
         try:
             async with asyncio.timeout(request.deadline_s):
@@ -120,16 +149,16 @@ class EnvService:
             return self._late(request, self.defects.waits_at(answer.task if answer else None))
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                session.leave(request.step_id)
+                session.abandon(request.step_id)
                 raise
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
 
-    def _given_up(self, request: ResetRequest, reset: asyncio.Task[str]) -> None:
+    def _note_where_reset_waited(self, request: ResetRequest, reset: asyncio.Task[str]) -> None:
         if at := self.defects.waits_at(reset):
-            self.waited_at[id(request)] = at
+            self.reset_waited_at[id(request)] = at
 
     async def step_or_outcome(self, request: StepRequest) -> StepReply:
-        """A step of a batch: the refusal of one item is its outcome, so that it does not refuse the others."""
+        """Run a step of a batch. A refusal becomes the outcome of its item, so that it does not refuse the others."""
         try:
             return await self.step(request)
         except CapacityFull as e:
@@ -140,18 +169,19 @@ class EnvService:
             return _reply(request, outcome="env_error", signals={"error": str(e)})
 
     async def _execute(self, session: Session, request: StepRequest) -> StepReply:
+        """Run a step of the environment within its deadline. Raises CapacityFull; every other failure is an outcome."""
         clock = asyncio.get_running_loop().time
-        give_up = clock() + request.deadline_s
+        deadline_at = clock() + request.deadline_s
         start = clock()
         try:
-            async with asyncio.timeout_at(give_up) as deadline:
-                async with session.serial, self.admission.slot() as session.env.place:
-                    session.begin(request.step_id)
+            async with asyncio.timeout_at(deadline_at) as deadline:
+                async with session.step_lock, self.admission.slot() as session.env.execution_slot:
+                    session.mark_started(request.step_id)
                     await self.watch.turn()
                     with self.watch.allows(request.deadline_s):
-                        step = await without_exit(session.env.step(request.action, give_up - clock()))
+                        step = await without_exit(session.env.step(request.action, deadline_at - clock()))
             if not isinstance(step, Step):
-                raise TypeError(_not_what_is_expected(session.env, "step", step, "an env_servers.env.Step"))
+                raise TypeError(_wrong_result(session.env, "step", step, "an env_servers.env.Step"))
             reply = StepReply(
                 session_id=request.session_id,
                 step_id=request.step_id,
@@ -162,47 +192,54 @@ class EnvService:
                 outcome=step.outcome,
                 signals=step.signals,
             )
-            # what cannot be sent (half of a surrogate pair, an object) is the environment's fault as well
+            # Inside the block: a reply that cannot be sent (half of a surrogate pair) is the environment's fault too.
             reply = fit_step(reply)
         except CapacityFull as e:
-            self._note(session, request, "capacity", clock() - start, error=e.reason)
+            self._record(session, request, "capacity", clock() - start, error=e.reason)
             raise
         except (Exception, Overrun) as e:
-            # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
+            # Every exception of an environment is caught here and reaches the trainer as env_error.
             if isinstance(e, TimeoutError) and deadline.expired():
                 reply = self._late(request, self.defects.waits_at(None, e.__cause__))
             else:
-                log.exception("the environment failed", extra=self._who(session, request))
+                log.exception("the environment failed", extra=self._log_fields(session, request))
                 signals = self.defects.signals(e, "step") or {"error": described(e)}
                 reply = _reply(request, outcome="env_error", signals=signals)
-        self._note(session, request, reply.outcome, clock() - start)
+        self._record(session, request, reply.outcome, clock() - start)
         return reply
 
     def _late(self, request: StepRequest, at: str | None) -> StepReply:
-        """The reply for a step that missed its deadline; `at`: where the user's class waited."""
+        """Return the reply to a step that missed its deadline; `at` is where the user's class waited."""
         return _reply(request, outcome="timeout", signals={"waits_at": at} if at else {})
 
-    def _note(self, session: Session, request: StepRequest, outcome: Outcome, seconds: float, **more: str) -> None:
+    def _record(self, session: Session, request: StepRequest, outcome: Outcome, seconds: float, **fields: str) -> None:
+        """Count a step in the metrics and log it, with `fields` added to the log record."""
         self.metrics.count(outcome, seconds)
         level = logging.WARNING if outcome in ("env_error", "timeout") else logging.INFO
         if log.isEnabledFor(level):
             log.log(
                 level,
                 "step",
-                extra={**self._who(session, request), "outcome": outcome, "seconds": round(seconds, 4), **more},
+                extra={
+                    **self._log_fields(session, request),
+                    "outcome": outcome,
+                    "seconds": round(seconds, 4),
+                    **fields,
+                },
             )
 
-    def _who(self, session: Session, request: StepRequest) -> dict[str, object]:
+    def _log_fields(self, session: Session, request: StepRequest) -> dict[str, object]:
         return {"env": self.config.env, "session": session.id, "step": request.step_id}
 
     async def expire_forever(self) -> None:
+        """Close expired sessions at intervals, until cancelled."""
         while True:
             await asyncio.sleep(max(0.05, min(60.0, self.config.session_ttl_s / 4)))
             await self.sessions.expire()
 
 
-def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -> str:
-    """What is said of a method that returned the wrong thing: where it is, what it gave and what it should have."""
+def _wrong_result(env: Env, method: str, value: object, expected: str) -> str:
+    """Return the message for a method with a wrong result: where it is defined, what it returned, what is expected."""
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
     return (
@@ -222,8 +259,14 @@ def create_env_app(
     on_stop: Callable[[], Awaitable[None]] | None = None,
     gauges: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> FastAPI:
-    """`env_factory` makes one Env per session; `on_stop` releases what they share; `gauges` are read by /metrics.
-    `app.state.service` is the EnvService."""
+    """Return the app of an environment. `app.state.service` is its EnvService.
+
+    Args:
+        env_factory: Returns the environment of a new session.
+        config: Description and limits of the server.
+        on_stop: Releases what the sessions share, after all of them are closed.
+        gauges: Functions that /metrics reads, by metric name.
+    """
     service = EnvService(env_factory, config, gauges)
 
     @asynccontextmanager
@@ -260,9 +303,9 @@ def create_env_app(
                     session, observation = await service.sessions.open(body)
         except (CapacityFull, Conflict):
             raise
-        except (Exception, Overrun) as e:  # as in _execute: the environment's own failure
+        except (Exception, Overrun) as e:  # as in _execute: the failure of the environment
             late = isinstance(e, TimeoutError) and deadline.expired()
-            at = service.waited_at.pop(id(body), None)
+            at = service.reset_waited_at.pop(id(body), None)
             defect = None if late else service.defects.signals(e, "reset")
             if isinstance(e, MALFORMED_TASK) and defect is None:
                 raise HTTPException(422, f"task: {described(e)}") from e
@@ -270,26 +313,26 @@ def create_env_app(
             if defect:
                 raise _Defect(defect) from e
             if late:
-                words = f"env_error: reset was not over within {config.reset_timeout_s:g} s, and was given up."
+                message = f"env_error: reset did not finish within {config.reset_timeout_s:g} s and was cancelled."
                 if at:
-                    raise HTTPException(504, f"{words} It waited at {at}.") from e
-                raise HTTPException(500, words) from e
+                    raise HTTPException(504, f"{message} It waited at {at}.") from e
+                raise HTTPException(500, message) from e
             raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
         if not isinstance(observation, str):
             await service.sessions.close(session.id)
-            words = _not_what_is_expected(session.env, "reset", observation, "text")
-            if defect := service.defects.signals(TypeError(words), "reset"):
+            message = _wrong_result(session.env, "reset", observation, "text")
+            if defect := service.defects.signals(TypeError(message), "reset"):
                 raise _Defect(defect)
-            raise HTTPException(500, f"env_error: {words}")
+            raise HTTPException(500, f"env_error: {message}")
         try:
             reply = ResetReply(session_id=session.id, observation=observation, server=config.server_url)
             return fit_reset(reply)
         except ValueError as e:
             await service.sessions.close(session.id)
-            words = f"reset gives an observation that cannot be sent: {e}"
-            if defect := service.defects.signals(ValueError(words), "reset"):
+            message = f"reset gives an observation that cannot be sent: {e}"
+            if defect := service.defects.signals(ValueError(message), "reset"):
                 raise _Defect(defect) from e
-            raise HTTPException(500, f"env_error: {words}") from e
+            raise HTTPException(500, f"env_error: {message}") from e
 
     @app.post("/step")
     async def step(body: StepRequest, request: Request) -> StepReply:
@@ -299,7 +342,7 @@ def create_env_app(
     async def step_batch(body: list[StepRequest]) -> StreamingResponse:
         if len(body) > config.max_batch:
             raise HTTPException(
-                413, f"Batch of {len(body)} steps exceeds the limit of {config.max_batch}. Send several."
+                413, f"A batch of {len(body)} steps exceeds the limit of {config.max_batch}. Send several batches."
             )
 
         async def lines() -> AsyncIterator[bytes]:
@@ -311,7 +354,7 @@ def create_env_app(
                 for finished in asyncio.as_completed(tasks):
                     yield (await finished).model_dump_json().encode() + b"\n"
             finally:
-                for task in tasks:  # the caller went away: as for a single step
+                for task in tasks:  # if the client hung up: drop steps that have not begun, as for a single step
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -356,7 +399,7 @@ def create_env_app(
 
 
 class _Defect(Exception):
-    """A defect of the user's class in `reset`, as the signals that a step would have."""
+    """Raised in `reset` for a defect of the user's class. It carries the signals that a step's reply would have."""
 
     def __init__(self, signals: dict[str, Any]) -> None:
         super().__init__(signals["error"])
@@ -364,6 +407,8 @@ class _Defect(Exception):
 
 
 def _answer_errors(app: FastAPI) -> None:
+    """Add the handlers that turn exceptions into HTTP replies."""
+
     @app.exception_handler(_Defect)
     async def defect(request: Request, e: _Defect) -> JSONResponse:
         detail = f"env_error: {e.signals[CODE_DEFECT]}: {e}"

@@ -1,17 +1,19 @@
-"""Sessions: who is talking, and what was already answered. An id is answered once; asking again returns the same reply.
+"""Sessions, and the replies that they have given: a step id is answered once, and asking again returns the same reply.
 
-    open(request)  -> Session      the same session_id with the same task again: the same session (a retried /reset)
-    Session.step(request, execute) -> StepReply
-        new id                     `execute` runs in a task that the session owns, so a broken connection does not lose
-                                   the result
-        id still running           waits for that result
-        id answered                the cached reply
-        id with another action     Conflict
-    Session.leave(id)              a caller hung up: what no other caller waits for and has not begun is dropped, as if
-                                   never asked
+    Sessions.open(request)                   the same session_id with the same task again is the same session: a /reset
+                                             may be retried
+    Session.step(request, execute, keep)
+        new step_id                          `execute` runs in a task that the session owns, so a broken connection
+                                             does not lose the result
+        step_id still running                waits for that result
+        step_id answered                     returns the cached reply
+        step_id with another action          Conflict
+    Session.abandon(step_id)                 a caller hung up: a step that has not begun, and for which no other caller
+                                             waits, is dropped as if it had never been sent
 
-A session unused for `ttl_s` is closed by `expire`. At `cap` sessions a new one is refused (CapacityFull), never an old
-one evicted."""
+A session unused for `ttl_s` seconds is closed by `expire`. When `max_sessions` are open a new one is refused
+(CapacityFull); an open one is never evicted.
+"""
 
 from __future__ import annotations
 
@@ -31,51 +33,77 @@ from .defects import without_exit
 from .env import Env
 
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
+"""Runs one step of a session and returns its reply."""
 log = logging.getLogger(__name__)
 
 
 class NoSession(Exception):
-    """The id was never opened here, was closed, or expired."""
+    """Raised for a session id that was never opened here, was closed, or has expired."""
 
 
 class Conflict(Exception):
-    """The same id was used for something else before."""
+    """Raised when the same id was used for something else before."""
 
 
 @dataclass(eq=False, slots=True)
 class _Answer:
+    """The answer to one step_id, running or finished.
+
+    Attributes:
+        callers: Number of requests that wait for it.
+        started: True once the step holds an execution slot. It may have changed something, so it runs to its end.
+    """
+
     action: str
     task: asyncio.Task[StepReply]
     callers: int = 0
-    begun: bool = False
-    """It holds a place: it may have changed something, so it runs once, to its end."""
+    started: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class Session:
+    """One episode of a client: its environment and its last replies.
+
+    Attributes:
+        opened_by: Task and seed of the /reset that opened it.
+        reset: The task that computes the first observation.
+        step_lock: Held by the step that runs: steps of one session run one after another.
+        last_used: Time of the last request, by the clock of `Sessions`.
+        answers: Answers by step_id, oldest first.
+        newest_dropped: Highest step_id whose cached reply was dropped; -1 if none was.
+    """
+
     id: str
     env: Env
     opened_by: tuple[dict, int]
     reset: asyncio.Task[str] | None = None
-    serial: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Steps of one session run one after another."""
+    step_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_used: float = 0.0
     answers: OrderedDict[int, _Answer] = field(default_factory=OrderedDict)
-    forgotten: int = -1
-    """Highest step_id whose cached reply was dropped."""
+    newest_dropped: int = -1
 
     async def step(self, request: StepRequest, execute: Execute, keep: int) -> StepReply:
-        """Raises Conflict, and what `execute` raises (CapacityFull is not remembered: the id may be tried again)."""
+        """Return the reply to a step, which runs at most once.
+
+        Args:
+            request: The step. A step_id that was answered before gets the same reply.
+            execute: Runs the step.
+            keep: Number of replies that are kept for retries.
+
+        Raises:
+            Conflict: The step_id was used for another action, or its reply is no longer kept.
+            CapacityFull: As everything that `execute` raises. It is not remembered, so the step_id may be tried again.
+        """
         answer = self.answers.get(request.step_id)
         if answer is None:
-            if request.step_id <= self.forgotten:
+            if request.step_id <= self.newest_dropped:
                 raise Conflict(
                     f"step_id {request.step_id} was answered long ago and its reply is no longer kept (the last {keep}"
                     " are). Count step_id up."
                 )
             task = asyncio.create_task(execute(self, request), name=f"step {self.id}/{request.step_id}")
             answer = self.answers[request.step_id] = _Answer(request.action, task)
-            task.add_done_callback(lambda t: self._settle(request.step_id, t, keep))
+            task.add_done_callback(lambda finished: self._step_finished(request.step_id, finished, keep))
         elif answer.action != request.action:
             raise Conflict(
                 f"step_id {request.step_id} of this session was used for another action."
@@ -87,24 +115,28 @@ class Session:
         finally:
             answer.callers -= 1
 
-    def begin(self, step_id: int) -> None:
-        """The step has its place and runs from now on."""
-        self.answers[step_id].begun = True
+    def mark_started(self, step_id: int) -> None:
+        """Record that a step holds its execution slot and runs from now on."""
+        self.answers[step_id].started = True
 
-    def leave(self, step_id: int) -> None:
+    def abandon(self, step_id: int) -> None:
+        """Cancel a step that has not begun and for which no caller waits any more."""
         answer = self.answers.get(step_id)
-        if answer is not None and not answer.callers and not answer.begun:
+        if answer is not None and not answer.callers and not answer.started:
             answer.task.cancel()
 
-    def _settle(self, step_id: int, task: asyncio.Task[StepReply], keep: int) -> None:
+    def _step_finished(self, step_id: int, task: asyncio.Task[StepReply], keep: int) -> None:
+        """Keep the reply of a finished step and drop the oldest ones; drop a step that failed, so it can be retried."""
         if task.cancelled() or task.exception() is not None:
             self.answers.pop(step_id, None)
             return
         while len(self.answers) > keep and next(iter(self.answers.values())).task.done():
-            self.forgotten = max(self.forgotten, self.answers.popitem(last=False)[0])
+            dropped_id, _ = self.answers.popitem(last=False)
+            self.newest_dropped = max(self.newest_dropped, dropped_id)
 
     async def close(self) -> None:
-        running: list[asyncio.Task[Any]] = [a.task for a in self.answers.values() if not a.task.done()]
+        """Cancel what runs and close the environment. An exception of the environment is logged."""
+        running: list[asyncio.Task[Any]] = [answer.task for answer in self.answers.values() if not answer.task.done()]
         if self.reset is not None and not self.reset.done():
             running.append(self.reset)
         for task in running:
@@ -112,41 +144,66 @@ class Session:
         await asyncio.gather(*running, return_exceptions=True)
         try:
             await self.env.close()
-        except Exception:  # the environment's own fault, and of this session alone: the others are closed all the same
+        except Exception:  # a fault of this environment must not keep the other sessions from being closed
             log.exception("the environment failed in close", extra={"session": self.id})
 
 
 class Sessions:
+    """The open sessions of one server."""
+
     def __init__(
-        self, factory: Callable[[], Env], *, cap: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        factory: Callable[[], Env],
+        *,
+        max_sessions: int,
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Create an empty collection.
+
+        Args:
+            factory: Returns the environment of a new session.
+            max_sessions: Number of sessions that may be open at once.
+            ttl_s: Seconds after which an unused session expires.
+            clock: Returns the time in seconds; replaced in tests.
+        """
         self._factory = factory
-        self.cap = cap
+        self.max_sessions = max_sessions
         self.ttl_s = ttl_s
         self._clock = clock
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
-        self.on_given_up: Callable[[ResetRequest, asyncio.Task[str]], None] = lambda request, reset: None
-        """Told of a reset that failed, or is given up while it runs."""
+        self.on_failed_reset: Callable[[ResetRequest, asyncio.Task[str]], None] = lambda request, reset: None
+        """Called with a reset that failed, or that is about to be cancelled because its caller gave up."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def get(self, session_id: str) -> Session:
+        """Return an open session and note that it is used. Raises NoSession."""
         session = self._by_id.get(session_id)
         if session is None:
-            why = f"never opened, closed, expired after {self.ttl_s:g} s, or opened on another server"
-            raise NoSession(f"No session {session_id!r} here: {why}. POST /reset first.")
+            possible_reasons = f"never opened, closed, expired after {self.ttl_s:g} s, or opened on another server"
+            raise NoSession(f"No session {session_id!r} here: {possible_reasons}. POST /reset first.")
         session.last_used = self._clock()
         self._by_id.move_to_end(session_id)
         return session
 
     async def open(self, request: ResetRequest) -> tuple[Session, str]:
-        """(session, first observation). Raises Conflict, CapacityFull, and what the environment's reset raises."""
+        """Open a session, or return the open one if the same request comes again.
+
+        Returns:
+            The session and its first observation.
+
+        Raises:
+            Conflict: The session is open for another task or seed.
+            CapacityFull: `max_sessions` are open.
+            Exception: What the environment's reset raises. The session is closed then.
+        """
         session_id = request.session_id or uuid.uuid4().hex
         opened_by = (request.task, request.seed)
         session = self._by_id.get(session_id)
         if session is None:
-            if len(self._by_id) >= self.cap:
+            if len(self._by_id) >= self.max_sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
             session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
             session.reset = asyncio.create_task(
@@ -154,15 +211,16 @@ class Sessions:
             )
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
-        assert session.reset is not None, "begun when it was opened"
+        assert session.reset is not None, "started when the session was opened"
         try:
             return session, await asyncio.shield(session.reset)
         except BaseException:
-            self.on_given_up(request, session.reset)
+            self.on_failed_reset(request, session.reset)
             await self.close(session_id)
             raise
 
     async def close(self, session_id: str) -> bool:
+        """Close a session. Return False if it is not open."""
         session = self._by_id.pop(session_id, None)
         if session is None:
             return False
@@ -170,22 +228,22 @@ class Sessions:
         return True
 
     async def close_owned(self, owner: str) -> int:
-        """Close the sessions whose id begins with `owner` and a dot, side by side: what a killed client left. How many
-        there were."""
+        """Close the sessions whose id begins with `owner` and a dot, which a killed client has left. Return their
+        number."""
         owned = [session_id for session_id in self._by_id if session_id.startswith(f"{owner}.")]
         await asyncio.gather(*map(self.close, owned))
         return len(owned)
 
     async def expire(self) -> None:
-        """Close what was unused for `ttl_s` and has nothing running."""
+        """Close the sessions that were unused for `ttl_s` and have no step running."""
         deadline = self._clock() - self.ttl_s
-        old = [
-            s.id
-            for s in self._by_id.values()
-            if s.last_used < deadline and all(a.task.done() for a in s.answers.values())
+        expired = [
+            session.id
+            for session in self._by_id.values()
+            if session.last_used < deadline and all(answer.task.done() for answer in session.answers.values())
         ]
-        await asyncio.gather(*map(self.close, old))
+        await asyncio.gather(*map(self.close, expired))
 
     async def close_all(self) -> None:
-        """Side by side: a server that stops waits for the slowest of them, not for their sum."""
+        """Close all sessions at the same time: a stopping server waits for the slowest of them, not for their sum."""
         await asyncio.gather(*map(self.close, list(self._by_id)))

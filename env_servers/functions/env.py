@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from env_servers.actions import BadAction, read_json, shown
+from env_servers.actions import BadAction, cut_to_reply, read_json
 from env_servers.env import Env, Step
 
 from .grade import Grade, Tally, grade, run, state_texts
@@ -86,7 +86,9 @@ class FunctionsEnv(Env):
             if wrong.name not in self._world.owner or wrong.name in self._world.hidden
             else "refused"
         )
-        return Step(shown("\n".join(lines)), outcome="model_error" if wrong else "ok", signals=self._signals(kind))
+        return Step(
+            cut_to_reply("\n".join(lines)), outcome="model_error" if wrong else "ok", signals=self._signals(kind)
+        )
 
     async def _message(self, text: str) -> Step:
         """The model's turn is over: it is graded, and the user answers."""

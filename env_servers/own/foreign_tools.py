@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from env_servers.actions import BadAction, shown
+from env_servers.actions import BadAction, cut_to_reply
 from env_servers.adapters.calls import ACTION, read_calls
 from env_servers.defects import described, is_outage
 from env_servers.env import Env, Step
@@ -140,7 +140,7 @@ class ToolEnv(Env):
         signals = {**self._counts, "error_type": wrong, **await self._scores()}
         outcome: Outcome = "model_error" if wrong else "ok"
         reward = sum(rewards) if rewards else None
-        return Step(shown("\n".join(results)), reward=reward, outcome=outcome, signals=signals)
+        return Step(cut_to_reply("\n".join(results)), reward=reward, outcome=outcome, signals=signals)
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> tuple[str, float | None, str | None]:
         """(text for the model, reward, what is wrong)."""

@@ -18,7 +18,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from env_servers.actions import BadAction, read_json, shown
+from env_servers.actions import BadAction, cut_to_reply, read_json
 from env_servers.admission import CapacityFull
 from env_servers.env import Env, Step
 from env_servers.python_tir.limits import Limits
@@ -121,15 +121,15 @@ class SweEnv(Env):
             turn = _begun(action)
         try:
             await self._carry_out(self._work, turn, deadline_s)
-            said = shown("\n".join(turn.texts))
+            said = cut_to_reply("\n".join(turn.texts))
             error = turn.error
             signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
             outcome: Outcome = "model_error" if error else "ok"
             if not turn.end and self._turn < self._max_turns:
                 return Step(said, outcome=outcome, signals=signals)
             self._over = True
-            if self.place is not None:
-                self.place.leave()
+            if self.execution_slot is not None:
+                self.execution_slot.release()
             async with self._shared.stages.evaluate.slot():
                 report, size = await _graded(self._work)
         except CapacityFull:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from env_servers.actions import shown
+from env_servers.actions import cut_to_reply
 from openrlhf_tir.data.bfcl.functions import FILES
 
 from .task import Call
@@ -78,7 +78,7 @@ def _failure(turn: Turn, truth: Sequence[Made], so_far: Counter[str], world: Wor
 
 def _shown(results: Sequence[str]) -> str:
     """Cut at what a reply can hold, before it leaves the process; what is graded is whole."""
-    return shown("\n".join(results))
+    return cut_to_reply("\n".join(results))
 
 
 def load() -> None:

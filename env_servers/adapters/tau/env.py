@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from env_servers.actions import BadAction, read_json, shown
+from env_servers.actions import BadAction, cut_to_reply, read_json
 from env_servers.adapters.calls import read_calls
 from env_servers.env import Env, Step
 from env_servers.functions.users import User
@@ -92,7 +92,7 @@ class TauEnv(Env):
             if response.done:
                 return self._ended("\n".join(texts), float(response.reward), error)
         outcome: Literal["ok", "model_error"] = "model_error" if error else "ok"
-        return Step(shown("\n".join(texts)), outcome=outcome, signals=self._signals(error))
+        return Step(cut_to_reply("\n".join(texts)), outcome=outcome, signals=self._signals(error))
 
     async def _message(self, text: str) -> Step:
         """What the model says is kept for the outputs that the task asks for; the user answers or is done."""
@@ -106,7 +106,7 @@ class TauEnv(Env):
     def _ended(self, text: str, reward: float, error: str | None) -> Step:
         self._over = True
         outcome: Literal["ok", "model_error"] = "model_error" if error else "ok"
-        return Step(shown(text), reward=reward, done=True, outcome=outcome, signals=self._signals(error))
+        return Step(cut_to_reply(text), reward=reward, done=True, outcome=outcome, signals=self._signals(error))
 
     def _signals(self, error: str | None) -> dict[str, Any]:
         return {"turn": self._turn, "error_type": error}

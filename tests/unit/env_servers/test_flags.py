@@ -1,4 +1,4 @@
-"""Flags of servers and of what makes their rows: a value that cannot work is named, with what would, before anything
+"""Flags of servers and row generators: an impossible value is refused with the possible range before anything
 starts."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from env_servers.launch import add_serving_flags
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (["--port", "99999"], "--port: 99999 is not possible. Use 0 to 65535."),
         (["--workers", "0"], "--workers: 0 is not possible. Use 1 or more."),
@@ -26,12 +26,12 @@ from env_servers.launch import add_serving_flags
         (["--workers", "two"], "--workers: invalid whole number value: 'two'"),
     ],
 )
-def test_a_limit_that_lets_nobody_in_is_refused(given, said, capsys):
+def test_a_limit_that_admits_nobody_is_refused(arguments, message, capsys):
     parser = argparse.ArgumentParser()
     add_serving_flags(parser, workers=2)
     with pytest.raises(SystemExit) as ended:
-        parser.parse_args(given)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+        parser.parse_args(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
     args = parser.parse_args([])
     assert (args.port, args.workers, args.max_queue) == (0, 2, 256)
 
@@ -42,7 +42,7 @@ FUNCTIONS, PUZZLES, SWE, BFCL = (
 
 
 @pytest.mark.parametrize(
-    ("module", "given", "said"),
+    ("module", "arguments", "message"),
     [
         (FUNCTIONS, ["--calls", "3", "1"], "--calls 3 1: the first is the lower one."),
         (FUNCTIONS, ["--calls", "0", "0"], "--calls: 0 is not possible. Use 1 or more."),
@@ -63,16 +63,16 @@ FUNCTIONS, PUZZLES, SWE, BFCL = (
         (BFCL, ["--out", "none/rows.jsonl"], "there is no directory none. Make it."),
     ],
 )
-def test_rows_that_cannot_be_made_are_refused_before_any_is(module, given, said, tmp_path, monkeypatch, capsys):
+def test_impossible_flags_are_refused_before_rows_are_made(module, arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [module, *(() if "--out" in given else ("--out", "rows.jsonl")), *given])
+    monkeypatch.setattr(sys, "argv", [module, *(() if "--out" in arguments else ("--out", "rows.jsonl")), *arguments])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(module).main()
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert ended.value.code == 2 and message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_no_servers_are_no_servers_that_ended():
+def test_starting_zero_servers_is_refused():
     script = ["bash", "train_scripts/start_env_servers.sh", "-n", "0"]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2 and "-n 0 is no number of servers. Use 1 or more." in ended.stderr

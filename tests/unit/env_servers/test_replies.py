@@ -1,4 +1,4 @@
-"""What an environment says fits into what a trainer reads, over a server's own app."""
+"""Replies of an environment are cut to the size that a trainer reads, through the app of a server."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from openrlhf_tir.protocol import MAX_REPLY_BYTES
 
 
 class Verbose(Env):
-    """Says and signals as much as its action asks for; its first observation is `task["first"]`."""
+    """Answers with as many characters and signals as its action asks for; its first observation is `task["first"]`."""
 
     async def reset(self, task, seed):
         return task["first"]
 
     async def step(self, action, deadline_s):
-        said, signalled, many = map(int, action.split())
-        signals = {f"s{i}": "s" * signalled for i in range(many)} if signalled else {}
-        return Step("é\x01" * (said // 2), reward=0.5, signals=signals)
+        characters, signal_characters, signal_count = map(int, action.split())
+        signals = {f"s{i}": "s" * signal_characters for i in range(signal_count)} if signal_characters else {}
+        return Step("é\x01" * (characters // 2), reward=0.5, signals=signals)
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ async def test_a_reply_is_cut_to_what_a_trainer_reads_and_keeps_its_reward(http,
     body = {"session_id": "s", "step_id": 0, "action": action, "deadline_s": 30}
     reply = await http.post("/step", json=body)
     assert reply.status_code == 200 and len(reply.content) <= MAX_REPLY_BYTES
-    said = reply.json()
-    assert (said["outcome"], said["reward"]) == ("ok", 0.5)
+    answer = reply.json()
+    assert (answer["outcome"], answer["reward"]) == ("ok", 0.5)
     cut = action.split()[0] == "3000000"
-    assert ("left out" in said["observation"]) == cut and said["observation"].startswith("é\x01")
+    assert ("left out" in answer["observation"]) == cut and answer["observation"].startswith("é\x01")
 
 
 async def test_a_first_observation_is_cut_as_well(http):

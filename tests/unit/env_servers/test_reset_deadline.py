@@ -1,4 +1,4 @@
-"""A reset that is not over in time says so, with its deadline."""
+"""The reply to a reset that misses its deadline names the deadline."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from env_servers.serving import ServingConfig, create_env_app
 
 
 class Slow(Env):
-    def __init__(self, how):
-        self._how = how
+    """An environment whose reset raises its own TimeoutError, or never returns."""
+
+    def __init__(self, failure):
+        self._failure = failure
 
     async def reset(self, task, seed):
-        if self._how == "own":
+        if self._failure == "own error":
             raise TimeoutError("the licence server does not answer")
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("nobody sets the event")
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("failure", "detail"),
     [
-        ("late", "env_error: reset was not over within 0.05 s, and was given up."),
-        ("own", "env_error: reset failed with TimeoutError: the licence server does not answer"),
+        ("deadline", "env_error: reset did not finish within 0.05 s and was cancelled."),
+        ("own error", "env_error: reset failed with TimeoutError: the licence server does not answer"),
     ],
 )
-async def test_a_reset_that_is_late_is_told_apart_from_one_that_failed(how, said):
-    app = create_env_app(lambda: Slow(how), ServingConfig(env="slow", action="text", reset_timeout_s=0.05))
+async def test_a_late_reset_reads_differently_from_a_failed_one(failure, detail):
+    app = create_env_app(lambda: Slow(failure), ServingConfig(env="slow", action="text", reset_timeout_s=0.05))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
         reply = await http.post("/reset", json={"session_id": "s"})
-        assert (reply.status_code, reply.json()["detail"]) == (500, said)
+        assert (reply.status_code, reply.json()["detail"]) == (500, detail)
         assert (await http.get("/health")).json()["sessions"] == 0
