@@ -105,7 +105,8 @@ class Defects:
 
 
 def _module_of(cls: type) -> str:
-    """Return the importable name of a class's module: for a program that `python -m` runs, its name and not `__main__`."""
+    """Return the importable name of a class's module: its own name, not `__main__`, for a program that `python -m`
+    runs."""
     spec = sys.modules["__main__"].__spec__
     return spec.name if cls.__module__ == "__main__" and spec is not None else cls.__module__
 

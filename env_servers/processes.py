@@ -71,7 +71,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace, front: socket.socket, copies: list[subprocess.Popen]) -> str:
-    """Start one copy and return its URL. Its port listens before it is up, so waiting for it is one blocking request."""
+    """Start one copy and return its URL. Its port listens before it is up: waiting for it is then one blocking
+    request."""
     copy_socket = launch.bind(args.host, 0)
     copy_socket.listen(2048)
     url = launch.base_url(args.host, copy_socket.getsockname()[1])

@@ -35,7 +35,7 @@ def fit_step(reply: StepReply) -> StepReply:
 
 
 def fit_reset(reply: ResetReply) -> ResetReply:
-    """Return the reply with its observation cut to the size that a trainer reads. Raises ValueError as `fit_step` does."""
+    """Return the reply with its observation cut to what a trainer reads. Raises ValueError as `fit_step` does."""
     return reply if _fits(reply) else reply.model_copy(update={"observation": cut_to_reply(reply.observation)})
 
 
