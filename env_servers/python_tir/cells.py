@@ -29,7 +29,7 @@ RICH = {
     "image/svg+xml": "_repr_svg_",
     "image/png": "_repr_png_",
 }
-MOST_CHARS = 4 << 20
+MAX_CHARS = 4 << 20
 """Characters of everything that one cell displays; what comes after is only named."""
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
 _main = sys.modules["__main__"].__dict__
@@ -121,11 +121,11 @@ def display(*values, **ignored):
 
 def _show(bundle):
     size = sum(map(len, bundle.values()))
-    room = MOST_CHARS - sum(len(text) for shown in _shown for text in shown.values())
+    room = MAX_CHARS - sum(len(text) for shown in _shown for text in shown.values())
     _shown.append(
         bundle
         if size <= room
-        else {"text/plain": f"[{size} characters were not displayed: more than {MOST_CHARS} in this cell]"[:MOST_CHARS]}
+        else {"text/plain": f"[{size} characters were not displayed: more than {MAX_CHARS} in this cell]"[:MAX_CHARS]}
     )
 
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-MOST_FILES = 1024
-MOST_ENTRIES = 4096
+MAX_FILES = 1024
+MAX_ENTRIES = 4096
 """Files and the directories that they need: a quarter of what a sandbox's /tmp has room for."""
 INSIDE = ("/tmp/", "/mnt/")
 """Absolute names of the working directory, by which files that are handed back may be named, as in SandboxFusion."""
@@ -45,8 +45,8 @@ def _can_be_laid_out(files: dict[str, str | None]) -> dict[str, str | None]:
             raise ValueError(f"{path[:80]!r} is not base64: {e}") from None
     if both := paths.keys() & directories:
         raise ValueError(f"{paths[min(both)][:80]!r} is a file and a directory of another one")
-    if len(paths) + len(directories) > MOST_ENTRIES:
-        raise ValueError(f"{len(paths)} files need {len(directories)} directories; both together may be {MOST_ENTRIES}")
+    if len(paths) + len(directories) > MAX_ENTRIES:
+        raise ValueError(f"{len(paths)} files need {len(directories)} directories; both together may be {MAX_ENTRIES}")
     return files
 
 
@@ -56,8 +56,8 @@ def _are_inside(paths: list[str]) -> list[str]:
     return paths
 
 
-Files = Annotated[dict[str, str | None], Field(max_length=MOST_FILES), AfterValidator(_can_be_laid_out)]
-FetchFiles = Annotated[list[str], Field(max_length=MOST_FILES), AfterValidator(_are_inside)]
+Files = Annotated[dict[str, str | None], Field(max_length=MAX_FILES), AfterValidator(_can_be_laid_out)]
+FetchFiles = Annotated[list[str], Field(max_length=MAX_FILES), AfterValidator(_are_inside)]
 
 
 def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:

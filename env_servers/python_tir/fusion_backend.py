@@ -19,13 +19,13 @@ from env_servers.admission import CapacityFull
 
 from .limits import Limits
 from .observation import MEMORY_LIMIT
-from .run_code import LEAST_MEMORY_MB, LEAST_TIMEOUT_S, OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
+from .run_code import MIN_MEMORY_MB, MIN_TIMEOUT_S, OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
 from .sandbox import Execution, Killed, Sandbox, SandboxError, Snippet
 
 GRACE_S = 5.0
 """How much longer than the snippet's time the server is waited for."""
 REPLY_BYTES = 64 << 20
-MOST_RETRY_AFTER_S = 60
+MAX_RETRY_AFTER_S = 60
 _KILLED: dict[str, Killed] = {MEMORY_LIMIT: "memory", OUTPUT_LIMIT: "output_flood"}
 
 
@@ -45,8 +45,8 @@ class FusionSandbox(Sandbox):
         request = RunCodeRequest(
             code=snippet.code,
             language="python",
-            run_timeout=max(LEAST_TIMEOUT_S, limits.code_timeout_s),
-            memory_limit_MB=max(LEAST_MEMORY_MB, limits.memory_bytes >> 20),
+            run_timeout=max(MIN_TIMEOUT_S, limits.code_timeout_s),
+            memory_limit_MB=max(MIN_MEMORY_MB, limits.memory_bytes >> 20),
             stdin=snippet.stdin.decode("utf-8", "surrogatepass"),
             files={path: base64.b64encode(content).decode() for path, content in snippet.files.items()},
             fetch_files=list(snippet.fetch),
@@ -77,7 +77,7 @@ class FusionSandbox(Sandbox):
             after = response.headers.get("Retry-After", "")
             raise CapacityFull(
                 f"{self.url} is full",
-                min(MOST_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1,
+                min(MAX_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1,
             )
         if len(body) > REPLY_BYTES:
             raise SandboxError(

@@ -44,21 +44,21 @@ CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
 KEEP_BYTES = 4 << 20
 """Bytes that are kept of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
-LEAST_TIMEOUT_S = 0.1
-MOST_TIMEOUT_S = 3600
-LEAST_MEMORY_MB = 32
+MIN_TIMEOUT_S = 0.1
+MAX_TIMEOUT_S = 3600
+MIN_MEMORY_MB = 32
 """Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""
 
 
 def _room_for_python(memory_mb: int) -> int:
-    if 0 < memory_mb < LEAST_MEMORY_MB:
+    if 0 < memory_mb < MIN_MEMORY_MB:
         raise ValueError(
-            f"{memory_mb} MB hold no Python interpreter. Give {LEAST_MEMORY_MB} or more, or 0 for the server's limit."
+            f"{memory_mb} MB hold no Python interpreter. Give {MIN_MEMORY_MB} or more, or 0 for the server's limit."
         )
     return memory_mb
 
 
-Seconds = Annotated[float, Field(ge=LEAST_TIMEOUT_S, le=MOST_TIMEOUT_S, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=MIN_TIMEOUT_S, le=MAX_TIMEOUT_S, allow_inf_nan=False)]
 Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_room_for_python)]
 
 
@@ -165,7 +165,7 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
         stdin=stdin,
         files=files,
         fetch=fetch,
-        compile_s=min(MOST_TIMEOUT_S, max(LEAST_TIMEOUT_S, request.compile_timeout)),
+        compile_s=min(MAX_TIMEOUT_S, max(MIN_TIMEOUT_S, request.compile_timeout)),
         run_s=request.run_timeout,
         memory_bytes=memory_bytes,
         keep_bytes=KEEP_BYTES,

@@ -34,7 +34,7 @@ from .warm.notebooks import Cell, Notebook, Notebooks
 
 log = logging.getLogger(__name__)
 
-MOST_CELLS = 256
+MAX_CELLS = 256
 REPLY_BYTES = 32 << 20
 """Bytes of all cells' output; more than that ends the request as a flood does."""
 FETCH_BYTES = 8 << 20
@@ -52,7 +52,7 @@ del sys"""
 
 
 class RunJupyterRequest(BaseModel):
-    cells: list[str] = Field(max_length=MOST_CELLS)
+    cells: list[str] = Field(max_length=MAX_CELLS)
     cell_timeout: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
         default=0, description="seconds per cell; 0: only the total counts"
     )

@@ -17,7 +17,7 @@ from .bm25 import Retriever
 from .searches import Stop, Stopped, never
 
 PAGE_CHARS = 2000
-MOST_PASSAGES = 1000
+MAX_PASSAGES = 1000
 """The most passages of one document: a corpus without titles is not one document."""
 _OPENED = re.compile(r"(?:doc(?:ument)?\s*)?(\d{1,6})(?:[\s,;]+(?:page\s*)?(\d{1,6}))?", re.IGNORECASE)
 
@@ -35,7 +35,7 @@ def whole(retriever: Retriever, number: int, stop: Stop = never) -> tuple[str, s
     after: list[str] = []
     for texts, step in (before, -1), (after, 1):
         at = number + step
-        while text and 0 <= at < len(retriever) and len(before) + len(after) < MOST_PASSAGES:
+        while text and 0 <= at < len(retriever) and len(before) + len(after) < MAX_PASSAGES:
             if stop():
                 raise Stopped
             its_title, _, its_text = retriever.document(at)["contents"].partition("\n")

@@ -10,7 +10,7 @@ from typing import Any
 from . import openhands
 from .tools import TOOLS
 
-MOST_LINES = 8
+MAX_LINES = 8
 _ADDRESS = re.compile(r"<(?:function|bound method) ([\w.<>]+?)(?: of [^>]*)? at 0x[0-9a-f]+>+")
 TOOLS_TEXT = """You have these functions:
 
@@ -67,7 +67,7 @@ def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
     for name, said in list(reversed(of_tests.values()))[:2]:
         title, bracket, case = name.rpartition("::")[2].removeprefix("test_").partition("[")
         title = title.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")
-        lines = [_ADDRESS.sub(r"\1", line) for line in said.splitlines() if line.strip()][:MOST_LINES]
+        lines = [_ADDRESS.sub(r"\1", line) for line in said.splitlines() if line.strip()][:MAX_LINES]
         shown = "\n".join(f"    {line}" for line in lines)
         parts.append(f"It should hold: {title}. But this fails:\n\n{shown}")
     return "\n\n".join(parts)

@@ -43,7 +43,7 @@ MAX_TURNS = 50
 """SkyRL-v0's limit in evaluation; its runs train with 15 to 35."""
 MARGIN_S = 5.0
 """Between a command's time and its session's limit: what a tool itself may take, git's work on a patch included."""
-LEAST_S = 0.25
+MIN_S = 0.25
 """A command's time when those before it have used up what the caller waits: MAX_CALLS of them fit into MARGIN_S."""
 LIMITS = Limits(code_timeout_s=30.0, memory_bytes=1 << 30, file_bytes=128 << 20, keep_bytes=1 << 20)
 
@@ -165,7 +165,7 @@ class SweEnv(Env):
             self._looks.note(name, arguments)
             seconds = self._shared.command_s
             if deadline_s > 2 * MARGIN_S:  # a caller that waits for less is late, and learns so
-                seconds = min(seconds, max(LEAST_S, give_up - clock() - MARGIN_S))
+                seconds = min(seconds, max(MIN_S, give_up - clock() - MARGIN_S))
             answer = await _one(work, name, arguments, seconds)
             turn.calls = turn.calls[1:]
             turn.texts.append(answer.text)

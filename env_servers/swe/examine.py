@@ -29,8 +29,8 @@ from .inside_run import functions_of, run_inside
 from .suite import Outcome, Suite
 from .tree import LINK, Tree
 
-LEAST_COPIES = 4
-MOST_COPIES = 8
+MIN_COPIES = 4
+MAX_COPIES = 8
 """Falsified copies of the tests that are run: one for each assertion of the longest test, within these bounds."""
 SLOW_S = 5.0
 SLOW_COPIES = 3
@@ -77,7 +77,7 @@ class Examiner:
         failing = failing_functions(await self.as_it_is(tree, suite), falsifier)
         if suite.must_pass:
             failing &= set(functions_of(suite.must_pass))
-        runs = drawn(falsifier, MOST_COPIES if took < SLOW_S else SLOW_COPIES, failing)
+        runs = drawn(falsifier, MAX_COPIES if took < SLOW_S else SLOW_COPIES, failing)
         for i in range(0, len(runs), AT_ONCE):
             some = [self._contradiction(files, suite, outcome, copy) for copy in runs[i : i + AT_ONCE]]
             for why in await asyncio.gather(*some):
@@ -170,7 +170,7 @@ def drawn(falsifier: Falsifier, most: int, failing: Collection[str] = ()) -> lis
     """
     if not falsifier.most_changes:
         return []
-    count = min(most, max(LEAST_COPIES, falsifier.most_changes))
+    count = min(most, max(MIN_COPIES, falsifier.most_changes))
     copies = [falsifier.copy(number, failing) for number in range(count)]
     random.SystemRandom().shuffle(copies)
     copies.insert(random.SystemRandom().randrange(count + 1), falsifier.true_copy)

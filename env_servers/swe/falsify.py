@@ -34,15 +34,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-MOST_FILE_BYTES = 2 << 20
+MAX_FILE_BYTES = 2 << 20
 """Larger test files stay as they are: they are tables of data."""
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
 """An order -> how it is written, and the one that does not hold where it does."""
 WORD = re.compile(r"[A-Za-z0-9]+")
 CAMEL_WORD = re.compile(r"[A-Z][a-z]+")
-MOST_SEARCHED = 500
+MAX_SEARCHED = 500
 """Characters of a text whose words are looked at."""
-MOST_VALUES = 100
+MAX_VALUES = 100
 """Values of a file that are looked at for one change."""
 ATTEMPTS = 20
 """How often a change is drawn that has to meet a condition."""
@@ -279,7 +279,7 @@ class _Module:
     @classmethod
     def of(cls, content: bytes, choice: random.Random) -> _Module | None:
         """Return the file's module; None for one that is no Python of ours, or too large."""
-        if len(content) > MOST_FILE_BYTES or content.startswith(b"\xef\xbb\xbf"):
+        if len(content) > MAX_FILE_BYTES or content.startswith(b"\xef\xbb\xbf"):
             return None
         if content.count(b"\r") != content.count(b"\r\n"):  # lines that are not counted by their ends
             return None
@@ -686,7 +686,7 @@ class _Module:
             return (self._edit(leaves[at], repr(self._choice.choice(moved))),)
         near = self._values_beside.get(id(leaves[at]), self._values)
         for source in (near, self._values) if self._choice.random() < 0.75 else (self._values,):
-            some = self._choice.sample(source, min(len(source), MOST_VALUES))
+            some = self._choice.sample(source, min(len(source), MAX_VALUES))
             same_type = [other for other in some if type(other) is type(value)]
             others: list[Any] = [other for other in same_type if not _is_alike(other, value)]
             if isinstance(value, str):
@@ -944,7 +944,7 @@ def _is_alike(value: Any, other: Any) -> bool:
 
 def _with_words_exchanged(text: str) -> Iterator[str]:
     """Yield the text with two of its words exchanged."""
-    words = list(WORD.finditer(text[:MOST_SEARCHED]))[:20]
+    words = list(WORD.finditer(text[:MAX_SEARCHED]))[:20]
     for i, a in enumerate(words):
         for b in words[i + 1 :]:
             if a.group().casefold() != b.group().casefold():
@@ -956,8 +956,8 @@ def _with_another_word(text: str, texts: Sequence[str]) -> Iterator[str]:
 
     Texts that differ by case only count as one.
     """
-    words = sorted({word for other in texts for word in WORD.findall(other[:MOST_SEARCHED])})
-    for found in WORD.finditer(text[:MOST_SEARCHED]):
+    words = sorted({word for other in texts for word in WORD.findall(other[:MAX_SEARCHED])})
+    for found in WORD.finditer(text[:MAX_SEARCHED]):
         word = found.group()
         for other in words:
             if other.isdigit() != word.isdigit():

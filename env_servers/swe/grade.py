@@ -24,7 +24,7 @@ from .programs import bundle
 from .suite import Outcome, Suite, keeps_settings
 from .tree import EXECUTABLE, LINK, Tree
 
-MOST_PATCH_BYTES = 1 << 20
+MAX_PATCH_BYTES = 1 << 20
 APPLY_S = 60.0
 """Two commands of at most 20 s, and the files before and after."""
 
@@ -77,8 +77,8 @@ class Grader:
         """
         if not patch.strip():
             return Report(False, "patch_empty")
-        if len(patch) > MOST_PATCH_BYTES:
-            return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
+        if len(patch) > MAX_PATCH_BYTES:
+            return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MAX_PATCH_BYTES}")
         async with self._free:
             applied = await self._apply(tree, patch)
             if applied["error"]:

@@ -28,7 +28,7 @@ from env_servers.python_tir.warm.sandbox import WarmSandbox
 from .programs import bundle
 from .suite import Outcome, Suite
 
-MOST_REPORT_BYTES = 8 << 20
+MAX_REPORT_BYTES = 8 << 20
 WHOLE_FILES = "--continue-on-collection-errors"
 HOLDS = (
     "    value = [{n}]\n    assert value == [{n}]",
@@ -149,7 +149,7 @@ async def _read_all(sock: socket.socket) -> bytes:
     size = 0
     while part := await loop.sock_recv(sock, 1 << 16):
         size += len(part)
-        if size <= MOST_REPORT_BYTES:
+        if size <= MAX_REPORT_BYTES:
             parts.append(part)
     return b"".join(parts)
 

@@ -23,7 +23,7 @@ from env_servers.python_tir.warm.notebooks import Notebook, Notebooks
 from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
-MOST_PATCH_BYTES = 512 << 10
+MAX_PATCH_BYTES = 512 << 10
 """The most bytes of a patch: as base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 _OPEN = """
 import sys as _sys
@@ -98,13 +98,13 @@ class Session:
         """
         if self._was_cut:
             raise SandboxError("a step of the session ran out of time, and the work in it is gone")
-        answer = await self._ask(f"workspace.patch({MOST_PATCH_BYTES})")
+        answer = await self._ask(f"workspace.patch({MAX_PATCH_BYTES})")
         if isinstance(answer, Said):
             return answer
         if "patch" in answer:
             return base64.b64decode(answer["patch"])
         if "too_large" in answer:
-            return Said(f"{answer['too_large']} bytes; at most {MOST_PATCH_BYTES}", lost="patch_too_large")
+            return Said(f"{answer['too_large']} bytes; at most {MAX_PATCH_BYTES}", lost="patch_too_large")
         return Said(shown(answer.get("error")), lost="patch_failed")
 
     async def _ask(self, code: str) -> dict[str, Any] | Said:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from env_servers.python_tir.files import MOST_ENTRIES, NAME_BYTES, PATH_BYTES
+from env_servers.python_tir.files import MAX_ENTRIES, NAME_BYTES, PATH_BYTES
 
 
 def _listed(value: Any) -> Any:
@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 TEST = re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
 """The forms of a repository's name, which becomes a directory of the session, and of the name of a file of hidden
 tests, all of which lie in one directory."""
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The largest repository that a row may bring, with its tests. A larger one comes from a mirror or an image."""
 
 
@@ -98,10 +98,10 @@ class SweTask(BaseModel):
         directories = {above for path in self.files for above in _parents(path)}
         if both := sorted(directories & set(self.files)):
             raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
-        if (entries := len(directories) + len(self.files)) > MOST_ENTRIES:
+        if (entries := len(directories) + len(self.files)) > MAX_ENTRIES:
             raise ValueError(
                 f"the repository {self.repo} has {entries} files and directories; one that a row brings at most"
-                f" {MOST_ENTRIES}, which a session has room for. Leave out what the tests do not need."
+                f" {MAX_ENTRIES}, which a session has room for. Leave out what the tests do not need."
             )
         if set(self.tests) == {"conftest.py"}:
             raise ValueError(f"tests: the row of {self.repo} has a conftest.py and no test. Add a test_NAME.py.")
@@ -110,9 +110,9 @@ class SweTask(BaseModel):
                 f"the task of {self.repo} has tests, and no files with Python in them:"
                 " a repository that a row brings has all of its files there."
             )
-        if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MOST_BYTES:
+        if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MAX_BYTES:
             raise ValueError(
-                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}."
+                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MAX_BYTES}."
                 " Put it into a --mirror."
             )
 

@@ -35,7 +35,7 @@ ALL_TCP = 3
 SCOPE_ABSTRACT_UNIX_SOCKET = 1
 SCOPE_SIGNAL = 2
 _PR_SET_CHILD_SUBREAPER = 36
-MOST_UNSEEN = 1 << 20
+MAX_UNSEEN = 1 << 20
 """Tasks: beyond that it is not the limit that makes a fork fail."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -111,7 +111,7 @@ def fork():
         try:
             return os.fork()
         except BlockingIOError:
-            if unseen > MOST_UNSEEN:
+            if unseen > MAX_UNSEEN:
                 raise
             unseen = unseen * 2 or 64
 

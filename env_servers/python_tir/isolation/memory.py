@@ -26,7 +26,7 @@ SOCKET_BYTES = 512 << 10
 this in `warm.slot`."""
 PAIR_BYTES = 256 << 10
 """One end of a socket pair, the only kind of socket where the network is the host's: what was not yet read."""
-MOST_TCP_BYTES = 64 << 20
+MAX_TCP_BYTES = 64 << 20
 """Hosts with fast networks allow connections gigabytes, which hardly one holds; counted so, no snippet had any."""
 INODE_BYTES = 1 << 10
 """What tmpfs keeps of a file besides its content: inode, name, a short symbolic link."""
@@ -136,4 +136,4 @@ def host_tcp_bytes() -> int:
     for name in ("tcp_rmem", "tcp_wmem"):
         with suppress(OSError), open(f"/proc/sys/net/ipv4/{name}") as f:
             total += int(f.read().split()[2])
-    return min(max(total, SOCKET_BYTES), MOST_TCP_BYTES)
+    return min(max(total, SOCKET_BYTES), MAX_TCP_BYTES)

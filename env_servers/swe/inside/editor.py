@@ -5,9 +5,9 @@ What cannot be done is a Refused, whose text is for the model. Only the contents
 import os
 
 SNIPPET_LINES = 4
-MOST_CHARS = 30_000
-MOST_ENTRIES = 500
-MOST_BYTES = 16 << 20
+MAX_CHARS = 30_000
+MAX_ENTRIES = 500
+MAX_BYTES = 16 << 20
 
 
 class Refused(Exception):
@@ -133,8 +133,8 @@ class Editor:
 def _read(path):
     if not os.path.isfile(path):
         raise Refused(f"{path} is no regular file.")
-    if os.path.getsize(path) > MOST_BYTES:
-        raise Refused(f"{path} is larger than {MOST_BYTES >> 20} MiB. Look at parts of it with bash.")
+    if os.path.getsize(path) > MAX_BYTES:
+        raise Refused(f"{path} is larger than {MAX_BYTES >> 20} MiB. Look at parts of it with bash.")
     with open(path, "rb") as f:
         try:
             return f.read().decode()
@@ -150,7 +150,7 @@ def _write(path, text):
 def _numbered(lines, first):
     text = "\n".join(f"{i:6}\t{line}" for i, line in enumerate(lines, first))
     return (
-        text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
+        text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
     )
 
 
@@ -164,6 +164,6 @@ def _listing(top):
             if depth < 2
             else []
         )
-        if len(found) > MOST_ENTRIES:
-            return [*found[:MOST_ENTRIES], "[... and more ...]"]
+        if len(found) > MAX_ENTRIES:
+            return [*found[:MAX_ENTRIES], "[... and more ...]"]
     return sorted(found)

@@ -15,8 +15,8 @@ import sys
 
 import pytest
 
-MOST_FAILURES = 12
-MOST_TEXT = 800
+MAX_FAILURES = 12
+MAX_TEXT = 800
 
 
 class Collector:
@@ -42,8 +42,8 @@ class Collector:
             self.note(report.nodeid or "collection", report)
 
     def note(self, name, report):
-        if len(self.failures) < MOST_FAILURES:
-            self.failures[name] = said(report.longrepr)[:MOST_TEXT]
+        if len(self.failures) < MAX_FAILURES:
+            self.failures[name] = said(report.longrepr)[:MAX_TEXT]
 
 
 class Installed:

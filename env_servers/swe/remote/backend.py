@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from env_servers.swe.backend import Work
-from env_servers.swe.grade import MOST_PATCH_BYTES, Report
+from env_servers.swe.grade import MAX_PATCH_BYTES, Report
 from env_servers.swe.rows import Rows
 from env_servers.swe.session import Said
 from env_servers.swe.suite import Outcome
@@ -91,8 +91,8 @@ class Remote:
             await judgeable()
             if not patch.strip():
                 return Report(False, "patch_empty")
-            if len(patch) > MOST_PATCH_BYTES:
-                return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
+            if len(patch) > MAX_PATCH_BYTES:
+                return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MAX_PATCH_BYTES}")
             return await self._verdict(task, image, patch)
 
         work = await self._again(start)

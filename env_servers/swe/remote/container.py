@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from .faults import RuntimeBroken, RuntimeFault
-from .http import MOST_BYTES, RuntimeHttp
+from .http import MAX_BYTES, RuntimeHttp
 
 MARGIN_S = 10.0
 """Between the deadline that an action is given and our patience with its answer; OpenHands' own client has 5."""
@@ -82,8 +82,8 @@ class Container:
             with zipfile.ZipFile(io.BytesIO(body)) as archive:
                 for info in archive.infolist()[:100]:
                     with archive.open(info) as file:
-                        content = file.read(MOST_BYTES + 1)
-                    if len(content) <= MOST_BYTES:
+                        content = file.read(MAX_BYTES + 1)
+                    if len(content) <= MAX_BYTES:
                         found[info.filename] = content
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError) as e:
             raise RuntimeBroken(f"{self._url}/download_files answered no zip ({type(e).__name__}: {e}).") from None

@@ -14,9 +14,9 @@ from openrlhf_tir.waiting.backoff import backoff_s, jittered
 
 from .faults import RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeLost, RuntimeRefused
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 FIRST_PAUSE_S = 0.2
-MOST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 
 
 class RuntimeHttp:
@@ -94,7 +94,7 @@ class RuntimeHttp:
 
 def pause_s(failures: int) -> float:
     """Before the next try, after so many in vain."""
-    return jittered(backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MOST_PAUSE_S))
+    return jittered(backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
 
 
 async def _bounded(reply: aiohttp.ClientResponse, url: str) -> bytes:
@@ -103,8 +103,8 @@ async def _bounded(reply: aiohttp.ClientResponse, url: str) -> bytes:
     async for part in reply.content.iter_chunked(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > MOST_BYTES:
-            raise RuntimeBroken(f"{url} answered more than {MOST_BYTES >> 20} MiB.")
+        if size > MAX_BYTES:
+            raise RuntimeBroken(f"{url} answered more than {MAX_BYTES >> 20} MiB.")
     return b"".join(parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from env_servers.swe.grade import Report
 from env_servers.swe.inside.workspace import DIFF
-from env_servers.swe.session import MOST_PATCH_BYTES, Said, shown
+from env_servers.swe.session import MAX_PATCH_BYTES, Said, shown
 
 from .container import Container
 from .faults import ImageUnfit
@@ -78,12 +78,12 @@ class RemoteWork:
 
     async def patch(self) -> bytes | Said:
         script = PATCH.format(
-            root=shlex.quote(self._place.root), base=self._base, most=MOST_PATCH_BYTES, options=" ".join(DIFF)
+            root=shlex.quote(self._place.root), base=self._base, most=MAX_PATCH_BYTES, options=" ".join(DIFF)
         )
         done = await run_job(self._container, script, {}, self._place.work_s)
         if "too_large" in done.out:
             return Said(
-                f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MOST_PATCH_BYTES}",
+                f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MAX_PATCH_BYTES}",
                 lost="patch_too_large",
             )
         if done.status != 0 or "patch" not in done.out:

@@ -20,9 +20,9 @@ from ...errors import VerifierError
 from ...waiting.backoff import backoff_s, jittered
 
 CHAT = "/chat/completions"
-MOST_CHARS = 4000
+MAX_CHARS = 4000
 """Characters of the question, from its start, and of the answer, up to its end, that the model sees."""
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 """Tokens of the reply at most: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
 FIRST_PAUSE_S = 0.5
@@ -54,7 +54,7 @@ def verdict(url: str, model: str, token_env: str, question: str, answer: str, go
     Raises:
         VerifierError: The model gave no reply in time, or refused the request.
     """
-    content = PROMPT.format(question=question[:MOST_CHARS], answer=answer[-MOST_CHARS:], gold=gold[:MOST_CHARS])
+    content = PROMPT.format(question=question[:MAX_CHARS], answer=answer[-MAX_CHARS:], gold=gold[:MAX_CHARS])
     return read(chat(url, model, token_env, content, deadline_s))
 
 
@@ -64,7 +64,7 @@ def chat(
     token_env: str,
     content: str,
     deadline_s: float,
-    max_tokens: int = MOST_TOKENS,
+    max_tokens: int = MAX_TOKENS,
     settings: str = "reward.options.verifier_url and verifier_model",
     deadline: str = "reward.verify_deadline_s",
 ) -> str:

@@ -84,4 +84,4 @@ def test_a_connection_counts_as_what_its_ends_may_hold():
         tuned = memory.socket_bytes(os.getpid(), tcp_bytes=10 * memory.SOCKET_BYTES)
     assert plain >= 2 * memory.SOCKET_BYTES
     assert tuned - plain >= 2 * 9 * memory.SOCKET_BYTES
-    assert memory.SOCKET_BYTES <= memory.host_tcp_bytes() <= memory.MOST_TCP_BYTES
+    assert memory.SOCKET_BYTES <= memory.host_tcp_bytes() <= memory.MAX_TCP_BYTES

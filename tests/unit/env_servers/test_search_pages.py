@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from env_servers.search.pages import MOST_PASSAGES, opened, pages, whole
+from env_servers.search.pages import MAX_PASSAGES, opened, pages, whole
 from env_servers.search.searches import Stopped
 
 
@@ -40,7 +40,7 @@ def test_a_document_is_the_passages_around_a_hit_that_have_its_title(number, tit
 
 def test_a_corpus_of_one_title_is_not_one_document():
     text = whole(Rows(*(f"T\n{i}" for i in range(3000))), 1500)[1]
-    assert len(text.split("\n")) == MOST_PASSAGES + 1
+    assert len(text.split("\n")) == MAX_PASSAGES + 1
     assert "1500" in text.split("\n")
 
 

@@ -104,7 +104,7 @@ async def test_calls_that_were_made_before_there_was_no_room_are_not_made_again(
 
 async def test_the_commands_of_an_action_share_the_time_that_the_caller_waits(monkeypatch):
     monkeypatch.setattr(swe_env, "MARGIN_S", 1.0)
-    monkeypatch.setattr(swe_env, "LEAST_S", 0.01)
+    monkeypatch.setattr(swe_env, "MIN_S", 0.01)
     service = await server(work := ScriptedWork())
     reply = await step(service, action(*[bash("sleep 20")] * 3), deadline_s=2.5)
     first, second, third = work.seconds
