@@ -1,1 +1,2 @@
-"""Python that the model writes, each call in a sandbox of its own: a new process, or a fork of a warm interpreter."""
+"""Serve a Python sandbox. Each call of the model runs in its own process: a new one, or a fork of a warm
+interpreter."""

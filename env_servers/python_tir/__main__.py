@@ -1,11 +1,11 @@
 """python -m env_servers.python_tir: serve a Python sandbox over HTTP.
 
-Each call runs in a process of its own inside bubblewrap, forked from a warm interpreter: no network, nothing of the
-host but a read-only Python with this environment's packages, limits on time, memory, processes and output. At start a
-snippet is run to prove it; a server that cannot isolate refuses to start.
+Each call runs in its own process inside bubblewrap, forked from a warm interpreter: no network, no files of the host
+except a read-only Python with the packages of this environment, and limits on time, memory, processes and output. A
+snippet proves this at start; a server that cannot isolate refuses to start.
 
-With --stateful (or "stateful": true in a task) the calls of a session share one interpreter, as cells of a notebook do.
-A call that is killed at a limit loses that state, and says so.
+With --stateful (or "stateful": true in a task) the calls of a session share one interpreter, like the cells of a
+notebook. A call that is killed at a limit loses that state, and the model is told.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from openrlhf_tir.protocol import PYTHON_TOOL
 from .env import PythonEnv
 from .fusion_backend import FusionSandbox
 from .isolation.levels import strongest
-from .languages import Languages, found, shown
+from .languages import Languages, compiler_directories, find_languages
 from .limits import Limits
 from .run_code import add_run_code
 from .run_jupyter import add_run_jupyter
@@ -38,6 +38,7 @@ from .warm.notebooks import NEW_BYTES, Notebooks
 from .warm.sandbox import WarmSandbox
 
 BACKEND_TOKEN_ENV = "TIR_BACKEND_TOKEN"
+"""Environment variable with the bearer token for --backend-url."""
 EXAMPLE = f"""
 example:
   python -m env_servers.python_tir --port 8100 --workers 4 &
@@ -46,64 +47,102 @@ example:
        -d '{{"session_id": "me", "step_id": 0, "action": "print(2**10)", "deadline_s": 20}}'
   -> {{"observation": "1024\\n", "outcome": "ok", "signals": {{"executed": true, "error_type": null, ...}}, ...}}
 
-POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an
-action is and which languages /run_code runs, /metrics counts outcomes (Prometheus).
+POST /run_code and /run_jupyter are SandboxFusion's API. GET /health has the isolation level and the load, /schema what
+an action is and which languages /run_code runs, /metrics the outcomes (Prometheus).
 --backend-url runs the code on a SandboxFusion server instead; ${BACKEND_TOKEN_ENV} is sent to it as bearer token.
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     limits = Limits()
-    raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
-        prog="python -m env_servers.python_tir", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+        prog="python -m env_servers.python_tir",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_serving_flags(p, workers=2)
-    seconds = "wall clock of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)"
-    p.add_argument("--code-timeout", type=float, default=limits.code_timeout_s, metavar="S", help=seconds)
-    memory = "memory of one snippet with all its processes (default: %(default)s)"
-    p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
-    isolation = (
-        "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a"
-        " warning; none runs code with the rights of this server:"
-        " only on a machine that may be harmed (default: %(default)s)"
+    p.add_argument(
+        "--code-timeout",
+        type=float,
+        default=limits.code_timeout_s,
+        metavar="S",
+        help="wall-clock seconds of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)",
     )
-    others = (
-        "serve bash, cpp, go and nodejs at /run_code where they are installed;"
-        " --no-languages starts without trying them (default: serve)"
+    p.add_argument(
+        "--memory-mib",
+        type=int,
+        default=limits.memory_bytes >> 20,
+        metavar="N",
+        help="memory of one snippet with all its processes (default: %(default)s)",
     )
-    p.add_argument("--languages", action=argparse.BooleanOptionalAction, default=True, help=others)
-    p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
-    warm = (
-        "fork each call from a warm interpreter; --no-warm starts a fresh one, some 10 to 300 ms slower (default: warm)"
+    p.add_argument(
+        "--languages",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve bash, cpp, go and nodejs at /run_code where they are installed;"
+        " --no-languages starts without trying them (default: serve)",
     )
-    p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
-    stateful = (
-        'sessions keep their state from call to call unless their task says "stateful": false; needs warm workers'
-        " (default: off)"
+    p.add_argument(
+        "--isolation",
+        choices=["auto", "bwrap", "landlock", "none"],
+        default="auto",
+        help="bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock"
+        " with a warning; none runs code with the rights of this server: only on a machine that may be harmed"
+        " (default: %(default)s)",
     )
-    p.add_argument("--stateful", action="store_true", help=stateful)
+    p.add_argument(
+        "--warm",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="fork each call from a warm interpreter; --no-warm starts a fresh one, 10 to 300 ms slower"
+        " (default: warm)",
+    )
+    p.add_argument(
+        "--stateful",
+        action="store_true",
+        help='sessions keep their state from call to call unless their task says "stateful": false; needs warm workers'
+        " (default: off)",
+    )
     p.add_argument(
         "--echo-last",
         action="store_true",
         help="in a session with state, show the value of a last line that is an expression",
     )
-    kept = "interpreters kept at once by sessions with state; more get 429 (default: %(default)s)"
-    p.add_argument("--max-notebooks", type=int, default=256, metavar="N", help=kept)
-    total = (
-        "memory of all of them together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    p.add_argument(
+        "--max-notebooks",
+        type=int,
+        default=256,
+        metavar="N",
+        help="interpreters of sessions with state that are kept at once; more get 429 (default: %(default)s)",
     )
-    p.add_argument("--notebooks-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
-    backend = "run the code on this SandboxFusion server (base URL): it isolates, --isolation does not apply"
-    p.add_argument("--backend-url", metavar="URL", help=backend)
+    p.add_argument(
+        "--notebooks-mib",
+        type=int,
+        default=memory_mib() // 2,
+        metavar="N",
+        help="memory of all these interpreters together, beyond which no new one starts (default: half of the memory"
+        " there is, %(default)s)",
+    )
+    p.add_argument(
+        "--backend-url",
+        metavar="URL",
+        help="run the code on this SandboxFusion server (base URL): it isolates, --isolation does not apply",
+    )
     return p
 
 
 def remote_sandbox(url: str, limits: Limits) -> Sandbox:
-    """A SandboxFusion server that has run a snippet. Raises SandboxError with a remedy."""
+    """Return a sandbox that runs code on a SandboxFusion server, after the server has run a snippet.
 
-    async def try_it() -> None:
+    Raises:
+        SandboxError: The server does not run Python. The message has a remedy.
+    """
+    token = os.environ.get(BACKEND_TOKEN_ENV) or None
+
+    async def run_snippet() -> None:
         probe = FusionSandbox(url, limits, token=token)
         try:
             result = await probe.run("print(6 * 7)")
@@ -115,16 +154,15 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
                 " Point --backend-url at a SandboxFusion server."
             )
 
-    token = os.environ.get(BACKEND_TOKEN_ENV) or None
-    asyncio.run(try_it())
+    asyncio.run(run_snippet())
     return FusionSandbox(url, limits, token=token)
 
 
 def memory_mib() -> int:
-    """The machine's, or what this container may use of it."""
+    """Return the MiB of memory that this process may use: the machine's, or the limit of its container."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # not there, or "max"
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
             limits.append(int(Path(path).read_text()))
     return min(limits) >> 20
 
@@ -132,7 +170,10 @@ def memory_mib() -> int:
 def env_factory(
     args: argparse.Namespace, sandbox: Sandbox
 ) -> tuple[Callable[[], Env], dict[str, Callable[[], float]], Notebooks | None]:
-    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits if --stateful fails."""
+    """Return what creates a session's environment, the gauges for /metrics, and the interpreters that keep state.
+
+    Exits if --stateful was asked for and cannot work.
+    """
     if isinstance(sandbox, WarmSandbox):
         notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
         gauges: dict[str, Callable[[], float]] = {
@@ -143,31 +184,39 @@ def env_factory(
     if args.stateful:
         sys.exit(
             "python_tir does not start: --stateful needs warm workers, and they are off or did not come up."
-            " Leave it out, or mend what is said above."
+            " Leave it out, or fix the problem reported above."
         )
     return lambda: PythonEnv(sandbox), {}, None
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if args.max_notebooks < 1 or args.notebooks_mib << 20 < NEW_BYTES:
-        given = f"--max-notebooks {args.max_notebooks}, --notebooks-mib {args.notebooks_mib}"
-        sys.exit(f"python_tir does not start: {given} keep no session. Use at least 1 and {NEW_BYTES >> 20}.")
+        flags = f"--max-notebooks {args.max_notebooks}, --notebooks-mib {args.notebooks_mib}"
+        sys.exit(f"python_tir does not start: {flags} keep no session. Use at least 1 and {NEW_BYTES >> 20}.")
     run_copies(args)
     limits = dataclasses.replace(Limits(), code_timeout_s=args.code_timeout, memory_bytes=args.memory_mib << 20)
     try:
         if args.backend_url:
             sandbox = remote_sandbox(args.backend_url, limits)
         else:
-            places = shown() if args.languages else []
             sandbox = strongest(
-                args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last, shown=places
+                args.isolation,
+                limits,
+                warm=args.warm,
+                workers=args.workers,
+                echo_last=args.echo_last,
+                extra_directories=compiler_directories() if args.languages else [],
             )
     except SandboxError as e:
         sys.exit(f"python_tir does not start: {e}")
-    kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
-    languages = Languages(sandbox, {}) if args.backend_url or not args.languages else asyncio.run(found(sandbox))
-    action = f"Python source code{kept}; print what you want to see"
+    if args.backend_url or not args.languages:
+        languages = Languages(sandbox, {})
+    else:
+        languages = asyncio.run(find_languages(sandbox))
+    interpreter = "in the interpreter that the session's earlier calls left" if args.stateful else "run as a script"
+    action = f"Python source code, {interpreter}; print what you want to see"
     config = serving_config(
         args,
         env="python_tir",

@@ -1,14 +1,16 @@
-"""Cells: what /run_jupyter has inside a session's interpreter, so that a cell reads as one of a Jupyter notebook does.
+"""The code that /run_jupyter puts into a session's interpreter, so that a cell behaves as one of a Jupyter notebook.
 
-    put(files)       base64 -> files in the working directory
-    run(source)      in `__main__`; a last expression's value, what display() is given and open matplotlib figures are
-                     displayed, an exception is an error with its traceback as lines; top-level await works; `%` and `!`
-                     commands are no Python
-    tell(mark)       prints mark + JSON {display, error} of the last run
-    fetch(names, most, mark)   prints mark + JSON {files: {name: base64}, left_out: {name: bytes}} of the regular files
-                     that exist; `most` bytes in all
+    put(files)       write base64 as files in the working directory
+    run(source)      run a cell in `__main__`. The value of a last expression, arguments of display() and open
+                     matplotlib figures are displayed; an exception becomes an error with its traceback as lines;
+                     top-level await works; `%` and `!` commands are not supported
+    tell(mark)       print mark + JSON {display, error} of the last run
+    fetch(names, max_bytes, mark)
+                     print mark + JSON {files: {name: base64}, left_out: {name: bytes}} of the regular files that
+                     exist, `max_bytes` bytes in all
 
-Sent as text and never imported by the server. Its word is the snippet's word: who replaces it fools only himself.
+The server sends this file as text and never imports it. A snippet can replace these functions, and then deceives only
+itself.
 """
 
 import ast
@@ -29,16 +31,18 @@ RICH = {
     "image/svg+xml": "_repr_svg_",
     "image/png": "_repr_png_",
 }
+"""Method of a displayed value for each media type, as IPython calls it."""
 MAX_CHARS = 4 << 20
-"""Characters of everything that one cell displays; what comes after is only named."""
+"""Characters of everything that one cell displays. A value beyond is replaced by a sentence with its size."""
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
 _main = sys.modules["__main__"].__dict__
-_shown: list[dict[str, str]] = []
+_displayed: list[dict[str, str]] = []
 _errors: list[dict[str, object]] = []
 _count = 0
 
 
 def put(files):
+    """Write the files; their content is base64."""
     for name, content in files.items():
         if os.path.dirname(name):
             os.makedirs(os.path.dirname(name), exist_ok=True)
@@ -47,19 +51,18 @@ def put(files):
 
 
 def run(source):
+    """Run a cell. What it displays and raises is kept for `tell`."""
     global _count
     _count += 1
-    del _shown[:], _errors[:]
+    del _displayed[:], _errors[:]
     name = f"<cell {_count}>"
     linecache.cache[name] = len(source), None, (source + "\n").splitlines(True), name
     vars(builtins)["display"] = display
     try:
         tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        last = (
-            tree.body.pop()
-            if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
-            else None
-        )
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+            last = tree.body.pop()
         _execute(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
         if last is not None:
             value = _execute(
@@ -74,6 +77,7 @@ def run(source):
 
 
 def _raised(e):
+    """Keep an exception of a cell as Jupyter reports it."""
     try:
         text = str(e)
     except Exception:
@@ -88,6 +92,7 @@ def _raised(e):
 
 
 def _execute(code):
+    """Run code in `__main__` and return its value. Code with a top-level await is run to its end."""
     result = eval(code, _main)
     if not code.co_flags & COROUTINE:
         return result
@@ -97,40 +102,40 @@ def _execute(code):
 
 
 def _below(trace):
-    """The traceback without our own frames."""
+    """Return the traceback without the frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace
 
 
 def display(*values, **ignored):
+    """Display values in every form that they offer, as IPython's display does."""
     for value in values:
         bundle = {"text/plain": repr(value)}
         for kind, method in RICH.items():
-            if not isinstance(value, type) and (make := getattr(value, method, None)) is not None:
+            if not isinstance(value, type) and (represent := getattr(value, method, None)) is not None:
                 try:
-                    made = make()
+                    content = represent()
                 except Exception:
                     continue
-                if isinstance(made, bytes):
-                    made = base64.b64encode(made).decode()
-                if isinstance(made, str):
-                    bundle[kind] = made
+                if isinstance(content, bytes):
+                    content = base64.b64encode(content).decode()
+                if isinstance(content, str):
+                    bundle[kind] = content
         _show(bundle)
 
 
 def _show(bundle):
     size = sum(map(len, bundle.values()))
-    room = MAX_CHARS - sum(len(text) for shown in _shown for text in shown.values())
-    _shown.append(
-        bundle
-        if size <= room
-        else {"text/plain": f"[{size} characters were not displayed: more than {MAX_CHARS} in this cell]"[:MAX_CHARS]}
-    )
+    room = MAX_CHARS - sum(len(text) for displayed in _displayed for text in displayed.values())
+    if size > room:
+        note = f"[{size} characters were not displayed: more than {MAX_CHARS} in this cell]"
+        bundle = {"text/plain": note[:MAX_CHARS]}
+    _displayed.append(bundle)
 
 
 def _figures():
-    """Those that the cell has left open, as an inline backend shows them."""
+    """Display the figures that the cell has left open, as an inline backend does."""
     plot = sys.modules.get("matplotlib.pyplot")
     if not plot:
         return
@@ -146,29 +151,32 @@ def _figures():
 
 
 def tell(mark):
-    _say(mark, {"display": _shown, "error": _errors})
+    """Print what the last cell displayed and raised."""
+    _print_json(mark, {"display": _displayed, "error": _errors})
 
 
-def fetch(names, most, mark):
-    found = {}
+def fetch(names, max_bytes, mark):
+    """Print the content of files, as far as they fit in `max_bytes` together."""
+    files = {}
     left_out = {}
     for name in names:
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe without a writer must not block
             with open(fd, "rb") as f:
-                facts = os.fstat(fd)
-                if stat.S_ISREG(facts.st_mode) and facts.st_size > most:
-                    left_out[name] = facts.st_size
-                elif stat.S_ISREG(facts.st_mode):
-                    content = f.read(most)
-                    most -= len(content)
-                    found[name] = base64.b64encode(content).decode()
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode) and status.st_size > max_bytes:
+                    left_out[name] = status.st_size
+                elif stat.S_ISREG(status.st_mode):
+                    content = f.read(max_bytes)
+                    max_bytes -= len(content)
+                    files[name] = base64.b64encode(content).decode()
         except OSError:
             pass
-    _say(mark, {"files": found, "left_out": left_out})
+    _print_json(mark, {"files": files, "left_out": left_out})
 
 
-def _say(mark, value):
+def _print_json(mark, value):
+    """Write the mark and a value straight to standard output, which the snippet may have wrapped."""
     sys.stdout.flush()
     data = f"\n{mark}{json.dumps(value, ensure_ascii=False)}\n".encode("utf-8", "replace")
     while data:

@@ -1,14 +1,13 @@
-"""Conventions: an execution -> what the model reads of it, and whether the call counts as one that went well. One
-function per method.
+"""What the model reads of an execution, and whether the call counts as successful: one function per method.
 
-    zerotir   the default (spec section 2): stdout as it is, or the whole traceback without file names and carets
-    torl      went well: exit code 0, or anything on stdout, which is shown then; a crash after it stays hidden. Else
-              stderr
-    retool    stdout stripped, or the last line of the error; of more than 400 characters the ends
-    artist    stdout stripped, or the whole traceback; a program that says nothing is told so
+    zerotir   the default (spec section 2): stdout unchanged, or the whole traceback without file names and carets
+    torl      successful if the exit code is 0 or anything is on stdout, which is then shown: a crash after it stays
+              hidden. Otherwise stderr
+    retool    stdout stripped, or the last line of the error; of more than 400 characters the two ends
+    artist    stdout stripped, or the whole traceback; a program that prints nothing gets a sentence about it
 
-A session's task asks for one, task["observation"]; the turn protocol of a method asks by itself. Facts about the
-execution (signals) are the same under all of them. Sources: docs/protocols.md.
+The task of a session chooses one with task["observation"]; the turn protocol of a method sets it. The signals of an
+execution are the same under all of them. Sources: docs/protocols.md.
 """
 
 from __future__ import annotations
@@ -20,68 +19,84 @@ from .observation import MEMORY_LIMIT, TIME_LIMIT, clean_traceback
 from .sandbox import Execution
 
 TIMED_OUT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
-"""What ToRL's client and ReTool's executor say of code that ran into the time limit."""
+"""Text that ToRL's client and ReTool's executor show for code that ran into the time limit."""
 MAX_CHARS = 400
+"""Characters that ReTool's convention shows."""
 SILENT = "The code ran and printed nothing. Use print() to see a value."
+"""Text that ARTIST's convention shows for code that printed nothing."""
 
 
-class Seen(NamedTuple):
-    """`went_well`: outcome "ok", else "model_error"."""
+class Reading(NamedTuple):
+    """An execution as the model reads it. `succeeded` makes the outcome "ok", otherwise it is "model_error"."""
 
     text: str
-    went_well: bool
+    succeeded: bool
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def zerotir(e: Execution, error: str | None) -> Seen:
-    """A flood of output reads as the start of it: the trainer's length rule replaces it."""
+def zerotir(execution: Execution, error: str | None) -> Reading:
+    """ZeroTIR. A flood of output reads as its beginning: the trainer's length rule cuts it further."""
     if error is None or error == "output_flood":
-        return Seen(_text(e.stdout), error is None)
-    return Seen(_limit(e, error) or clean_traceback(_text(e.stderr)), False)
+        return Reading(_text(execution.stdout), error is None)
+    return Reading(_limit_status(execution, error) or clean_traceback(_text(execution.stderr)), False)
 
 
-def torl(e: Execution, error: str | None) -> Seen:
-    if e.return_code == 0 or e.stdout:
-        return Seen(_text(e.stdout), True)
-    return Seen(TIMED_OUT if error == "time_limit" else _text(e.stderr).strip() or _limit(e, error), False)
-
-
-def retool(e: Execution, error: str | None) -> Seen:
-    if error is None or error == "output_flood":
-        return Seen(ends(_text(e.stdout).strip()), error is None)
+def torl(execution: Execution, error: str | None) -> Reading:
+    """ToRL."""
+    if execution.return_code == 0 or execution.stdout:
+        return Reading(_text(execution.stdout), True)
     if error == "time_limit":
-        return Seen(TIMED_OUT, False)
-    lines = _text(e.stderr).strip().splitlines()
-    return Seen(ends(_limit(e, error) or (lines[-1] if lines else exit_line(e))), False)
+        return Reading(TIMED_OUT, False)
+    return Reading(_text(execution.stderr).strip() or _limit_status(execution, error), False)
 
 
-def artist(e: Execution, error: str | None) -> Seen:
+def retool(execution: Execution, error: str | None) -> Reading:
+    """ReTool."""
     if error is None or error == "output_flood":
-        return Seen(_text(e.stdout).strip() or (SILENT if error is None else ""), error is None)
-    return Seen(_limit(e, error) or clean_traceback(_text(e.stderr)).strip() or exit_line(e), False)
+        return Reading(ends(_text(execution.stdout).strip()), error is None)
+    if error == "time_limit":
+        return Reading(TIMED_OUT, False)
+    lines = _text(execution.stderr).strip().splitlines()
+    last_line = lines[-1] if lines else exit_line(execution)
+    return Reading(ends(_limit_status(execution, error) or last_line), False)
 
 
-def _limit(e: Execution, error: str | None) -> str:
-    """The status word of a program that we ended, "" for one that ended by itself."""
+def artist(execution: Execution, error: str | None) -> Reading:
+    """ARTIST."""
+    if error is None or error == "output_flood":
+        text = _text(execution.stdout).strip()
+        if not text and error is None:
+            text = SILENT
+        return Reading(text, error is None)
+    traceback = clean_traceback(_text(execution.stderr)).strip()
+    return Reading(_limit_status(execution, error) or traceback or exit_line(execution), False)
+
+
+def _limit_status(execution: Execution, error: str | None) -> str:
+    """Return the status word of a program that was stopped at a limit, "" for one that ended by itself."""
     if error == "time_limit":
         return TIME_LIMIT
-    return MEMORY_LIMIT if e.killed == "memory" else ""
+    return MEMORY_LIMIT if execution.killed == "memory" else ""
 
 
-def exit_line(e: Execution) -> str:
-    """sys.exit(3), or death by a signal: nothing is on stderr."""
-    return "SystemExit" if e.return_code is None or e.return_code < 0 else f"SystemExit: {e.return_code}"
+def exit_line(execution: Execution) -> str:
+    """Return a line for a program that left nothing on stderr: it called sys.exit(3), or died by a signal."""
+    if execution.return_code is None or execution.return_code < 0:
+        return "SystemExit"
+    return f"SystemExit: {execution.return_code}"
 
 
 def ends(text: str) -> str:
-    """The first and last half of MAX_CHARS, where a text has more characters."""
-    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]}...{text[-MAX_CHARS // 2 :]}"
+    """Return the first and the last half of MAX_CHARS, if a text has more characters."""
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"{text[: MAX_CHARS // 2]}...{text[-MAX_CHARS // 2 :]}"
 
 
-CONVENTIONS: dict[str, Callable[[Execution, str | None], Seen]] = {
+CONVENTIONS: dict[str, Callable[[Execution, str | None], Reading]] = {
     "zerotir": zerotir,
     "torl": torl,
     "retool": retool,
@@ -90,8 +105,8 @@ CONVENTIONS: dict[str, Callable[[Execution, str | None], Seen]] = {
 DEFAULT = "zerotir"
 
 
-def wanted(task: dict[str, Any]) -> str:
-    """The convention that a session's task asks for. Raises ValueError for one that is not known."""
+def convention_of(task: dict[str, Any]) -> str:
+    """Return the name of the convention that a task asks for. Raises ValueError for an unknown one."""
     name = task.get("observation", DEFAULT)
     if not isinstance(name, str) or name not in CONVENTIONS:
         raise ValueError(

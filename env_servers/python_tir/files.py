@@ -1,5 +1,7 @@
-"""Files of a request: path below the working directory -> base64, in and out. What a sandbox could not lay out is
-refused before it tries."""
+"""Files of a request: base64 by path below the working directory, in and out.
+
+Files that a sandbox could not write are refused before it tries.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ from pydantic import AfterValidator, Field
 
 MAX_FILES = 1024
 MAX_ENTRIES = 4096
-"""Files and the directories that they need: a quarter of what a sandbox's /tmp has room for."""
+"""Files and the directories that they need. It is a quarter of what a sandbox's /tmp has room for."""
 INSIDE = ("/tmp/", "/mnt/")
-"""Absolute names of the working directory, by which files that are handed back may be named, as in SandboxFusion."""
+"""Absolute names of the working directory. Requested files may be named by them, as in SandboxFusion."""
 NAME_BYTES = 255
+"""Longest name of a file that Linux accepts, in bytes."""
 PATH_BYTES = 1024
-"""Linux refuses a longer name; a path also has the working directory in front."""
+"""Longest path that is accepted, in bytes. Linux allows more, but the working directory stands in front."""
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    """The names that lead to the file. Raises ValueError where there is no such file below the working directory."""
+    """Return the names that lead to a file. Raises ValueError if the path does not lead below the working directory."""
     names = path.split("/")
     if not path or path.startswith("/") or "\0" in path or ".." in names or names[-1] in ("", "."):
         raise ValueError(f"{path[:80]!r} is not a path below the working directory")
@@ -30,7 +33,8 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("", "."))
 
 
-def _can_be_laid_out(files: dict[str, str | None]) -> dict[str, str | None]:
+def _check_files(files: dict[str, str | None]) -> dict[str, str | None]:
+    """Return the files. Raises ValueError if they cannot all be written below one directory."""
     directories: set[tuple[str, ...]] = set()
     paths: dict[tuple[str, ...], str] = {}
     for path, content in files.items():
@@ -41,7 +45,7 @@ def _can_be_laid_out(files: dict[str, str | None]) -> dict[str, str | None]:
         directories |= {parts[:i] for i in range(1, len(parts))}
         try:
             base64.b64decode(content or "", validate=True)
-        except (binascii.Error, ValueError) as e:  # ValueError: characters beyond ASCII
+        except (binascii.Error, ValueError) as e:  # ValueError: the text has characters beyond ASCII
             raise ValueError(f"{path[:80]!r} is not base64: {e}") from None
     if both := paths.keys() & directories:
         raise ValueError(f"{paths[min(both)][:80]!r} is a file and a directory of another one")
@@ -50,20 +54,23 @@ def _can_be_laid_out(files: dict[str, str | None]) -> dict[str, str | None]:
     return files
 
 
-def _are_inside(paths: list[str]) -> list[str]:
+def _check_paths(paths: list[str]) -> list[str]:
+    """Return the paths. Raises ValueError if one leads out of the working directory."""
     for path in paths:
-        _parts(path.removeprefix(next((start for start in INSIDE if path.startswith(start)), "")))
+        prefix = next((prefix for prefix in INSIDE if path.startswith(prefix)), "")
+        _parts(path.removeprefix(prefix))
     return paths
 
 
-Files = Annotated[dict[str, str | None], Field(max_length=MAX_FILES), AfterValidator(_can_be_laid_out)]
-FetchFiles = Annotated[list[str], Field(max_length=MAX_FILES), AfterValidator(_are_inside)]
+Files = Annotated[dict[str, str | None], Field(max_length=MAX_FILES), AfterValidator(_check_files)]
+FetchFiles = Annotated[list[str], Field(max_length=MAX_FILES), AfterValidator(_check_paths)]
 
 
 def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:
-    """Returns the files that have a content, decoded."""
+    """Return the content of the files that have one, decoded."""
     return {path: base64.b64decode(content) for path, content in files.items() if content is not None}
 
 
 def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the files as base64."""
     return {path: base64.b64encode(content).decode() for path, content in files.items()}

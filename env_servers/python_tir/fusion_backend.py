@@ -1,10 +1,11 @@
-"""FusionSandbox: runs snippets on a SandboxFusion server (`POST /run_code`), ours or the original, instead of here.
+"""Run snippets on a SandboxFusion server (`POST /run_code`), ours or the original, instead of on this machine.
 
     code -> RunCodeRequest -> the server -> RunCodeReply -> Execution
 
-What isolates the code is the server's business. 429 is CapacityFull; a server that is away, broken or says SandboxError
-is SandboxError. The API does not tell that code failed to compile: an uncaught SyntaxError that no traceback leads to
-is taken for it."""
+The server isolates the code. 429 becomes CapacityFull; a server that is unreachable, broken or answers SandboxError
+becomes SandboxError. The API does not say that code failed to compile, so an uncaught SyntaxError without a traceback
+above it is taken as that.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +24,29 @@ from .run_code import MIN_MEMORY_MB, MIN_TIMEOUT_S, OUTPUT_LIMIT, CommandRunResu
 from .sandbox import Execution, Killed, Sandbox, SandboxError, Snippet
 
 GRACE_S = 5.0
-"""How much longer than the snippet's time the server is waited for."""
+"""Seconds for which the reply is awaited beyond the time of the snippet."""
 REPLY_BYTES = 64 << 20
+"""Bytes of a reply that are read."""
 MAX_RETRY_AFTER_S = 60
 _KILLED: dict[str, Killed] = {MEMORY_LIMIT: "memory", OUTPUT_LIMIT: "output_flood"}
 
 
 class FusionSandbox(Sandbox):
+    """A sandbox on another server."""
+
     isolation = "sandboxfusion"
 
     def __init__(self, url: str, limits: Limits = Limits(), *, token: str | None = None) -> None:
-        """`url` is the server's base URL. Raises SandboxError when it is none."""
+        """Create the client; nothing is sent yet.
+
+        Args:
+            url: Base URL of the server.
+            limits: Default limits of a call.
+            token: Bearer token.
+
+        Raises:
+            SandboxError: The URL has no scheme.
+        """
         if not url.startswith(("http://", "https://")):
             raise SandboxError(f"the backend URL {url!r} has no scheme. Write http://host:port.")
         self.url = url.rstrip("/") + "/run_code"
@@ -42,6 +55,7 @@ class FusionSandbox(Sandbox):
         self._http: aiohttp.ClientSession | None = None
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        """Run a snippet on the server. Raises SandboxError, and CapacityFull if the server is full."""
         request = RunCodeRequest(
             code=snippet.code,
             language="python",
@@ -61,6 +75,7 @@ class FusionSandbox(Sandbox):
         return _execution(reply.run_result, files, limits)
 
     async def _post(self, request: RunCodeRequest, limits: Limits) -> RunCodeReply:
+        """Send a request and return the reply, checked. Raises SandboxError, and CapacityFull if the server is full."""
         if self._http is None:
             self._http = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
         timeout = aiohttp.ClientTimeout(total=limits.code_timeout_s + limits.start_timeout_s + GRACE_S)
@@ -69,16 +84,14 @@ class FusionSandbox(Sandbox):
                 self.url, json=request.model_dump(), timeout=timeout, allow_redirects=False
             ) as response:
                 body = await response.content.read(REPLY_BYTES + 1)
-                while len(body) <= REPLY_BYTES and (more := await response.content.read(REPLY_BYTES + 1 - len(body))):
-                    body += more
+                while len(body) <= REPLY_BYTES and (chunk := await response.content.read(REPLY_BYTES + 1 - len(body))):
+                    body += chunk
         except (aiohttp.ClientError, TimeoutError) as e:
             raise SandboxError(f"{self.url} does not answer ({type(e).__name__}: {e}). Is the server up?") from e
         if response.status == 429:
-            after = response.headers.get("Retry-After", "")
-            raise CapacityFull(
-                f"{self.url} is full",
-                min(MAX_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1,
-            )
+            header = response.headers.get("Retry-After", "")
+            is_number = header.isascii() and header.isdigit() and len(header) < 6
+            raise CapacityFull(f"{self.url} is full", min(MAX_RETRY_AFTER_S, int(header)) if is_number else 1)
         if len(body) > REPLY_BYTES:
             raise SandboxError(
                 f"{self.url} sent more than {REPLY_BYTES >> 20} MiB. Ask for less output, or for fewer files."
@@ -94,12 +107,14 @@ class FusionSandbox(Sandbox):
             ) from None
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._http is not None:
             await self._http.close()
             self._http = None
 
 
 def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Limits) -> Execution:
+    """Return the result of the server as an Execution, with its output cut to the limits."""
     stdout = (result.stdout or "").encode("utf-8", "surrogatepass")
     stderr = (result.stderr or "").encode("utf-8", "surrogatepass")
     killed: Killed | None = "time_limit" if result.status == "TimeLimitExceeded" else None
@@ -120,6 +135,7 @@ def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Lim
 
 
 def _is_syntax_error(stderr: str, last_line: str) -> bool:
+    """Return True if stderr ends in a syntax error that no traceback leads to."""
     return (
         last_line.startswith(("SyntaxError:", "IndentationError:", "TabError:"))
         and "Traceback (most recent call last)" not in stderr

@@ -1,8 +1,8 @@
-"""python -m env_servers.python_tir.go_cache: compile go's standard library once, for python_tir servers to serve go.
+"""python -m env_servers.python_tir.go_cache: compile go's standard library once, so that servers can offer go.
 
-Go is installed without it, and compiling it takes longer than a request may. It is kept on the host (root's in
-/var/cache, else in the user's cache directory), and every sandbox reads it. The compiler of a request writes nothing
-there: a package that is not in it is compiled with the request.
+Go is installed without it, and compiling it takes longer than a request may. The result is kept on the host (root's in
+/var/cache, otherwise in the user's cache directory), and every sandbox reads it. The compiler of a request writes
+nothing there: a package that is not in it is compiled with the request.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ PACKAGES = """
     encoding/json errors fmt io iter maps math math/big math/bits math/cmplx math/rand os path/filepath reflect regexp
     runtime slices sort strconv strings sync sync/atomic text/tabwriter text/template time unicode unicode/utf8 unsafe
 """
-PLACES = "/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin"
-"""Where a sandbox sees what the host has installed."""
+"""Packages of the standard library that are compiled in advance."""
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin"
+"""Directories in which a sandbox sees what the host has installed."""
 SETTINGS = {
     "GOTOOLCHAIN": "local",
     "GOPROXY": "off",
@@ -30,25 +31,25 @@ SETTINGS = {
     "CGO_ENABLED": "0",
     "GOMAXPROCS": "2",
 }
-"""The environment of every compilation, so that one finds what another made. Nothing is downloaded, and on machines
-with many cores threads stay within a sandbox's processes."""
-ASK_S = 10.0
+"""Environment variables of every compilation. They must always be the same, so that one compilation finds the results
+of another. Nothing is downloaded, and on machines with many cores the threads stay within the process limit of a
+sandbox."""
+VERSION_TIMEOUT_S = 10.0
 _READY = "compiled-by"
-"""A file in the directory that names the version."""
+"""Name of the file in the cache directory that holds the version of go."""
 
 
 def directory() -> Path:
-    """Where the cache is; that of root's server is where the sandbox's user can enter."""
-    home = (
-        Path("/var/cache")
-        if os.geteuid() == 0
-        else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    )
+    """Return the directory of the cache. Root's is where the sandbox's user can enter."""
+    if os.geteuid() == 0:
+        home = Path("/var/cache")
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return home / "openrlhf-tir" / "go"
 
 
 def is_ready(go: str) -> bool:
-    """Whether it was compiled by this version."""
+    """Return True if the cache was compiled by this version of go."""
     try:
         return (directory() / _READY).read_text() == _version(go)
     except OSError:
@@ -56,7 +57,15 @@ def is_ready(go: str) -> bool:
 
 
 def fill(go: str) -> None:
-    """Raises OSError, CalledProcessError."""
+    """Compile the packages into the cache.
+
+    Args:
+        go: Path of the go command.
+
+    Raises:
+        OSError: The cache cannot be written.
+        CalledProcessError: Go does not compile the packages.
+    """
     cache = directory()
     cache.mkdir(parents=True, exist_ok=True, mode=0o755)
     source = "package main\n" + "".join(f'import _ "{package}"\n' for package in PACKAGES.split()) + "func main() {}\n"
@@ -71,16 +80,19 @@ def fill(go: str) -> None:
 
 def _version(go: str) -> str:
     try:
-        return subprocess.run([go, "version"], capture_output=True, text=True, check=False, timeout=ASK_S).stdout
+        return subprocess.run(
+            [go, "version"], capture_output=True, text=True, check=False, timeout=VERSION_TIMEOUT_S
+        ).stdout
     except subprocess.TimeoutExpired:
         return ""
 
 
 def main() -> None:
+    """Fill the cache, or exit with the reason."""
     argparse.ArgumentParser(prog="python -m env_servers.python_tir.go_cache", description=__doc__).parse_args()
-    go = shutil.which("go", path=PLACES)
+    go = shutil.which("go", path=SEARCH_PATH)
     if go is None:
-        sys.exit(f"There is no go in {PLACES}. Install it there: a sandbox shows nothing else of the host.")
+        sys.exit(f"There is no go in {SEARCH_PATH}. Install it there: a sandbox shows nothing else of the host.")
     try:
         fill(go)
     except OSError as e:

@@ -1,12 +1,12 @@
-"""Languages: what /run_code runs besides Python, where its compiler or interpreter is installed and works inside the
-sandbox.
+"""Languages that /run_code runs besides Python, if their compiler or interpreter is installed and works in the sandbox.
 
     code, files -> [compile -> the program's bytes ->] run -> Results
 
-Compiling is a call of its own, run is another: each in a fresh directory with the request's files, under the same
-isolation, with limits of its own. What compiling leaves behind but the program, processes included, does not reach the
-run. The commands are SandboxFusion's (runners/major.py). A request's memory limit is the run's; compiling may take what
-the server allows."""
+Compiling and running are two calls, each in a fresh directory with the request's files, under the same isolation and
+with its own limits. Nothing that the compiler leaves behind reaches the run, processes included, except the program.
+The commands are SandboxFusion's (runners/major.py). A request's memory limit applies to the run; compiling may use what
+the server allows.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from .isolation.job import FETCH_BYTES
 from .limits import Limits
 from .sandbox import Execution, Program, Sandbox, SandboxError, Snippet
 
-PLACES = f"{os.path.dirname(os.path.realpath(sys.executable))}:{go_cache.PLACES}"
+SEARCH_PATH = f"{os.path.dirname(os.path.realpath(sys.executable))}:{go_cache.SEARCH_PATH}"
+"""Directories in which compilers and interpreters are looked for."""
 TRIAL_S = 60.0
-"""One small program at start."""
+"""Seconds of the small program that tries a language when the server starts."""
 TRIED = b"42\n"
+"""Output of that program."""
 CPP_LIBRARIES = "crypto", "ssl", "pthread"
-"""Linked as the original does, where they are installed."""
+"""Libraries that are linked as the original links them, if they are installed."""
 GO_NOT_READY = (
     "{path} is installed. For go to be served, run `python -m env_servers.python_tir.go_cache` once:"
     " it compiles go's library (a minute or two)."
@@ -39,7 +41,7 @@ _TOO_LARGE = f"The compiled program is not there, or has more than {FETCH_BYTES 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A language's compiler or interpreter, as the sandbox finds it."""
+    """The compiler or interpreter of a language, as the sandbox finds it."""
 
     path: str
     options: Sequence[str] = ()
@@ -47,22 +49,34 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Language:
+    """How one language is compiled and run.
+
+    Attributes:
+        tool: The command that must be installed.
+        suffix: Suffix of a source file.
+        trial: Source of a program that prints TRIED.
+        run: Returns the command that runs a script, or a compiled program, from its tool, file name and limits.
+        compile: Returns the command that compiles, from the tool, the names of the source and of the program; None if
+            the language is interpreted.
+        reserves: As `Limits.reserves`, for the program and for its compiler.
+    """
+
     tool: str
-    """The command that must be installed."""
     suffix: str
-    """The suffix of a source file."""
     trial: str
-    """Source that prints TRIED."""
     run: Callable[[Tool, str, Limits], Sequence[str]]
-    """(tool, name of the script, or of the program that was compiled, limits) -> argv."""
     compile: Callable[[Tool, str, str], Sequence[str]] | None = None
-    """(tool, name of the source, name of the program to write) -> argv."""
     reserves: bool = False
-    """See `Limits.reserves`; of its compiler, too."""
 
 
 class Results(NamedTuple):
-    """`compiled` None: nothing to compile; `ran` None: it did not compile, and `compiled` says why."""
+    """How compiling and running ended.
+
+    Attributes:
+        compiled: None if the language is interpreted.
+        ran: None if the code did not compile; `compiled` has the reason.
+        files: The requested files that exist.
+    """
 
     compiled: Execution | None
     ran: Execution | None
@@ -74,15 +88,11 @@ def _script(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
 
 
 def _node(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
-    """V8 sizes its heap by the machine's memory; told of the limit, it collects garbage before it gets there. OpenSSL's
-    settings are the host's."""
-    return [
-        "/usr/bin/env",
-        "OPENSSL_CONF=/dev/null",
-        tool.path,
-        f"--max-old-space-size={max(16, limits.memory_bytes * 3 // 4 >> 20)}",
-        name,
-    ]
+    # V8 sizes its heap by the memory of the machine. With a limit of three quarters of the sandbox's memory it collects
+    # garbage before it is killed.
+    heap_mib = max(16, limits.memory_bytes * 3 // 4 >> 20)
+    # Without the first setting OpenSSL would look for a configuration file of the host.
+    return ["/usr/bin/env", "OPENSSL_CONF=/dev/null", tool.path, f"--max-old-space-size={heap_mib}", name]
 
 
 def _program(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
@@ -120,15 +130,21 @@ LANGUAGES = {
 
 
 class Languages:
-    """Those of one sandbox."""
+    """The languages that one sandbox runs."""
 
     def __init__(self, sandbox: Sandbox, tools: Mapping[str, Tool]) -> None:
-        """`tools` by the language's name."""
+        """Create the collection.
+
+        Args:
+            sandbox: Runs compilers and programs.
+            tools: The tool of each language, by the language's name.
+        """
         self._sandbox = sandbox
         self._tools = dict(tools)
 
     @property
     def names(self) -> list[str]:
+        """Names of the languages, sorted."""
         return sorted(self._tools)
 
     async def execute(
@@ -144,68 +160,93 @@ class Languages:
         memory_bytes: int | None = None,
         keep_bytes: int,
     ) -> Results:
-        """Raises KeyError for a language that is not among `names`, SandboxError."""
+        """Compile code if its language is compiled, run it, and return how both ended.
+
+        Args:
+            name: One of `names`.
+            code: The source.
+            stdin: Standard input of the run.
+            files: Files of both calls, by path below the working directory.
+            fetch: Paths that are read after the run, or after a failed compilation.
+            compile_s: Wall-clock seconds of the compiler.
+            run_s: Wall-clock seconds of the run.
+            memory_bytes: Memory of the run; None: the sandbox's limit.
+            keep_bytes: Bytes kept of each output stream.
+
+        Raises:
+            KeyError: The language is not among `names`.
+            SandboxError: The sandbox failed.
+        """
         tool = self._tools[name]
         language = LANGUAGES[name]
-        taken = {path.split("/")[0] for path in (*files, *fetch)}
-        source = Program(_free("main", language.suffix, taken), code.encode("utf-8", "surrogatepass"), ())
+        used_names = {path.split("/")[0] for path in (*files, *fetch)}
+        source_name = _unused_name("main", language.suffix, used_names)
+        program = Program(source_name, code.encode("utf-8", "surrogatepass"), ())
         compiled = None
         if language.compile is not None:
-            name = _free("main", "", taken)
-            compile_it = replace(source, argv=language.compile(tool, source.name, name))
+            binary_name = _unused_name("main", "", used_names)
+            compiler = replace(program, argv=language.compile(tool, source_name, binary_name))
             limits = replace(self._sandbox.limits.for_call(compile_s, None, keep_bytes), reserves=language.reserves)
             compiled = await self._sandbox.execute(
-                Snippet("", files=files, fetch=[name, *fetch], program=compile_it), limits
+                Snippet("", files=files, fetch=[binary_name, *fetch], program=compiler), limits
             )
-            left = dict(compiled.files)
-            content = left.pop(name, None)
-            if compiled.return_code == 0 and content is None:
+            fetched = dict(compiled.files)
+            binary = fetched.pop(binary_name, None)
+            if compiled.return_code == 0 and binary is None:
                 compiled = replace(compiled, return_code=1, stderr=compiled.stderr + _TOO_LARGE)
-            if compiled.return_code != 0 or content is None:
-                return Results(compiled, None, left)
-            source = Program(name, content, ())
+            if compiled.return_code != 0 or binary is None:
+                return Results(compiled, None, fetched)
+            program = Program(binary_name, binary, ())
         limits = replace(self._sandbox.limits.for_call(run_s, memory_bytes, keep_bytes), reserves=language.reserves)
-        run_it = replace(source, argv=language.run(tool, source.name, limits))
-        ran = await self._sandbox.execute(Snippet("", stdin, files, fetch, run_it), limits)
+        program = replace(program, argv=language.run(tool, program.name, limits))
+        ran = await self._sandbox.execute(Snippet("", stdin, files, fetch, program), limits)
         return Results(compiled, ran, ran.files)
 
 
-def _free(stem: str, suffix: str, taken: Iterable[str]) -> str:
-    """A file name that is nobody else's."""
+def _unused_name(stem: str, suffix: str, used_names: Iterable[str]) -> str:
+    """Return a file name that is not among `used_names`, with a number if necessary."""
     number = 1
     name = stem + suffix
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{stem}{number}{suffix}"
     return name
 
 
-def shown() -> list[str]:
-    """Directories of the host that the sandbox must show to compilers."""
-    go = shutil.which("go", path=PLACES)
+def compiler_directories() -> list[str]:
+    """Return the directories of the host that the sandbox must show to compilers."""
+    go = shutil.which("go", path=SEARCH_PATH)
     return [str(go_cache.directory())] if go and go_cache.is_ready(go) else []
 
 
-async def found(sandbox: Sandbox, places: str = PLACES) -> Languages:
-    """The languages whose tool is installed and runs its trial in the sandbox. One that is installed and does not is
-    said on stderr."""
-    tools = {name: tool for name, language in LANGUAGES.items() if (tool := _installed(language, places)) is not None}
-    all_of_them = Languages(sandbox, tools)
-    failures = await asyncio.gather(*[_failure(all_of_them, name) for name in tools])
-    for name, failure in zip(tools, failures, strict=True):
-        if failure is not None:
+async def find_languages(sandbox: Sandbox, search_path: str = SEARCH_PATH) -> Languages:
+    """Return the languages whose tool is installed and runs its trial program in the sandbox.
+
+    A tool that is installed and does not work in the sandbox is named on stderr.
+    """
+    tools: dict[str, Tool] = {}
+    for name, language in LANGUAGES.items():
+        tool = _installed(language, search_path)
+        if tool is not None:
+            tools[name] = tool
+    candidates = Languages(sandbox, tools)
+    failures = await asyncio.gather(*[_failure(candidates, name) for name in tools])
+    working: dict[str, Tool] = {}
+    for (name, tool), failure in zip(tools.items(), failures, strict=True):
+        if failure is None:
+            working[name] = tool
+        else:
             print(
-                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox,"
+                f"WARNING: {tool.path} is installed, but does not work in the sandbox,"
                 f" so {name} is not served: {failure}",
                 file=sys.stderr,
             )
-    return Languages(
-        sandbox, {name: tool for (name, tool), failure in zip(tools.items(), failures, strict=True) if failure is None}
-    )
+    return Languages(sandbox, working)
 
 
-def _installed(language: Language, places: str) -> Tool | None:
-    path = shutil.which(language.tool, path=places)
+def _installed(language: Language, search_path: str) -> Tool | None:
+    """Return the tool of a language; None if it is not installed, or go's library is not compiled yet."""
+    path = shutil.which(language.tool, path=search_path)
     if path is None:
         return None
     if language.tool == "go":
@@ -215,11 +256,13 @@ def _installed(language: Language, places: str) -> Tool | None:
         return Tool(path, [f"GOCACHE={go_cache.directory()}"])
     if language.tool != "g++":
         return Tool(path)
-    libraries = [name for name in CPP_LIBRARIES if os.path.isabs(_asked(path, f"-print-file-name=lib{name}.so"))]
+    # g++ answers with the bare name of a library that is not installed
+    libraries = [name for name in CPP_LIBRARIES if os.path.isabs(_output_of(path, f"-print-file-name=lib{name}.so"))]
     return Tool(path, [f"-l{name}" for name in libraries])
 
 
-def _asked(*command: str) -> str:
+def _output_of(*command: str) -> str:
+    """Return the standard output of a command, "" if it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRIAL_S).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
@@ -227,19 +270,19 @@ def _asked(*command: str) -> str:
 
 
 async def _failure(languages: Languages, name: str) -> str | None:
-    """What went wrong in the trial; None: nothing."""
+    """Return why the trial program of a language failed; None if it ran."""
     try:
         compiled, ran, _ = await languages.execute(
             name, LANGUAGES[name].trial, files={}, compile_s=TRIAL_S, run_s=TRIAL_S, keep_bytes=4096
         )
     except SandboxError as e:
         return str(e)
-    last = ran or compiled
     if ran is not None and ran.return_code == 0 and ran.stdout == TRIED:
         return None
-    said = (last.stderr or last.stdout)[-300:].decode("utf-8", "replace").strip() if last else ""
-    return (
-        said or f"killed ({last.killed})"
-        if last and last.killed
-        else said or f"exit status {last.return_code if last else None}"
-    )
+    last = ran or compiled
+    if last is None:
+        return "exit status None"
+    output = (last.stderr or last.stdout)[-300:].decode("utf-8", "replace").strip()
+    if output:
+        return output
+    return f"killed ({last.killed})" if last.killed else f"exit status {last.return_code}"

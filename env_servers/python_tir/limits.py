@@ -1,4 +1,4 @@
-"""Limits of one execution, in one place. What each bounds, and what happens at the bound, is on the field."""
+"""Limits of one execution. Each field says what it bounds and what happens at the bound."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Limits of one execution."""
+
     code_timeout_s: float = 5.0
-    """Wall clock of the snippet, from the start of its interpreter: error_type time_limit."""
+    """Wall-clock seconds of the snippet, from the start of its interpreter. Beyond: error_type time_limit."""
     start_timeout_s: float = 10.0
-    """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
+    """Wall-clock seconds in which sandbox and interpreter must start. Beyond: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
-    """Address space of each process (MemoryError), and what all hold, files and sockets too (error_type memory)."""
+    """Address space of each process (beyond: MemoryError), and memory of all processes, files and sockets together
+    (beyond: error_type memory)."""
     reserves: bool = False
-    """The program reserves far more address space than it uses, as runtimes with a heap of their own do: `memory_bytes`
-    bounds each process's data instead."""
+    """True if the program reserves far more address space than it uses, as runtimes with their own heap do:
+    `memory_bytes` then bounds the data of each process instead."""
     processes: int = 64
-    """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also
-    killed: error_type memory."""
+    """Processes and threads at once. Beyond: EAGAIN in the snippet, and where the kernel does not count a call by
+    itself (`fence`), also killed: error_type memory."""
     file_bytes: int = 64 << 20
-    """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC), within `memory_bytes`."""
+    """Bytes of one written file (OSError EFBIG), and of /tmp and of /dev/shm as a whole (ENOSPC), within
+    `memory_bytes`."""
     open_files: int = 256
     stack_bytes: int = 8 << 20
     keep_bytes: int = 64 << 10
-    """Bytes that are kept of stdout and of stderr each; more is read and thrown away: signals["stdout_truncated"]."""
+    """Bytes kept of stdout and of stderr each. The remainder is read and dropped: signals["stdout_truncated"]."""
     flood_bytes: int = 8 << 20
-    """Bytes of stdout and stderr together; more kills the snippet: error_type output_flood."""
+    """Bytes of stdout and stderr together, beyond which the snippet is killed: error_type output_flood."""
 
     @property
     def files(self) -> int:
-        """In /tmp and in /dev/shm each: one per page of `file_bytes`. More is ENOSPC in a warm slot; a fresh sandbox,
-        whose tmpfs cannot be told of it, is killed at the next look at its memory: error_type memory."""
+        """Number of files in /tmp and in /dev/shm each: one per page of `file_bytes`.
+
+        Beyond, a warm slot gives ENOSPC. The tmpfs of a fresh sandbox cannot be given this limit: such a call is killed
+        at the next check of its memory, error_type memory.
+        """
         return self.file_bytes >> 12
 
     def for_call(self, timeout_s: float | None, memory_bytes: int | None, keep_bytes: int | None) -> Limits:
-        """What one call may ask for: another wall clock and output cap, and less memory."""
+        """Return the limits of one call, which may have another wall clock and output cap, and less memory."""
         if timeout_s is memory_bytes is keep_bytes is None:
             return self
         return replace(
@@ -47,8 +54,11 @@ class Limits:
         )
 
     def rlimits(self, *, cpu: bool = True) -> str:
-        """For the runner. CPU seconds are a second line of defence behind the wall clock; a session, where they add up,
-        has the clock alone."""
+        """Return the resource limits as `runner` takes them.
+
+        CPU seconds are a second line of defence behind the wall clock. In a session they would add up over its calls,
+        so it has the clock alone (`cpu=False`).
+        """
         values = {
             "CPU": math.ceil(self.code_timeout_s) + 1,
             "DATA" if self.reserves else "AS": self.memory_bytes,

@@ -1,9 +1,8 @@
-"""Observation: what the model reads of an execution. Pure text, by ZeroTIR's convention (spec section 2; conventions.py
-has the others).
+"""What the model reads of an execution, by ZeroTIR's convention (spec section 2). conventions.py has the others.
 
-success          stdout as it is, its trailing newline included; stderr is dropped
-failure          stderr, whole, without the `File "...", ` fragments and carets; stdout is dropped
-not finished     the status word, e.g. "TimeLimitExceeded"
+success          stdout unchanged, including its last newline; stderr is dropped failure          all of stderr, without
+the `File "...", ` fragments and carets; stdout is dropped not finished     the status word, for example
+"TimeLimitExceeded"
 """
 
 from __future__ import annotations
@@ -19,16 +18,18 @@ _FILE = re.compile(r'File ".*?", ')
 
 
 def clean_traceback(stderr: str) -> str:
-    """Drop what only costs tokens: file names of the sandbox, and the caret markers."""
+    """Drop the parts of a traceback that only cost tokens: file names of the sandbox, and the caret markers."""
     return _FILE.sub("", stderr).replace("^", "")
 
 
 def observation_of_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return (observation, error) of a SandboxFusion `/run_code` reply, as ZeroTIR's client reads it.
+    """Return the observation and the error flag of a SandboxFusion `/run_code` reply, as ZeroTIR's client reads it.
 
-    It is for programs that ask our `/run_code`, or SandboxFusion itself, and show the model what ZeroTIR shows. `error`
-    is 1 where the code failed or did not finish. A reply without a result has no observation. The status "SandboxError"
-    beside a finished run counts as no error in the reference.
+    For programs that call our `/run_code`, or SandboxFusion itself, and show the model what ZeroTIR shows.
+
+    Returns:
+        The observation, None if the reply has no result; and 1 if the code failed or did not finish, else 0. As in the
+            reference, the status "SandboxError" beside a finished run counts as no error.
     """
     run = reply.get("run_result")
     if not run:

@@ -1,19 +1,19 @@
-"""POST /run_code, SandboxFusion's API: code and files -> how it ended. Python, and the `languages` that are installed;
-a fresh directory per request.
+"""POST /run_code, SandboxFusion's API: run code with files in a fresh directory and return how it ended.
 
     RunCodeRequest -> Admission (429 when full) -> Sandbox -> CommandRunResult -> parse_run_status -> RunCodeReply
 
-compile_result      of a language with a compiler: what it said. Where it failed there is no run_result, and the status
-                    is Failed
+compile_result      output of the compiler, if the language has one. If it failed there is no run_result, and the
+                    status is Failed
 run_result.status   Finished (any return code), TimeLimitExceeded (killed, return_code null), Error (the sandbox failed)
-status              SandboxError if anything is Error, its stderr as message; Failed on a time-out or a return code not
-                    0; else Success
+status              SandboxError if anything is Error, with its stderr as message; Failed for a time-out or a return
+                    code other than 0; otherwise Success
 
-Unlike the original, output is read while the code runs: much of it neither blocks the code nor gets lost. At the
-server's limits code is killed: return_code -9, and the last line of stderr is MemoryLimitExceeded or
-OutputLimitExceeded. Known languages that are not there answer SandboxError; unknown ones, a missing field, paths that
-leave the directory, and limits under which no interpreter can start are HTTP 422. A client that hangs up, queued or
-running, takes its code along."""
+Unlike in the original, output is read while the code runs: much output neither blocks the code nor is lost. Code is
+killed at the server's limits: return_code -9, and the last line of stderr is MemoryLimitExceeded or
+OutputLimitExceeded. A known language that is not installed gives SandboxError; an unknown one, a missing field, a path
+that leaves the directory, and limits under which no interpreter can start are HTTP 422. When a client hangs up, its
+code is stopped, whether it waits or runs.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ Language = Literal[
 RunStatus = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
+"""Status word for code that was killed because of its output."""
 KEEP_BYTES = 4 << 20
-"""Bytes that are kept of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
+"""Bytes kept of stdout and of stderr each. The sandbox's flood limit kills code that prints much more."""
 MIN_TIMEOUT_S = 0.1
 MAX_TIMEOUT_S = 3600
 MIN_MEMORY_MB = 32
-"""Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""
+"""With less memory or time an interpreter does not start on every machine: the sandbox would fail, not the code."""
 
 
-def _room_for_python(memory_mb: int) -> int:
+def _check_memory(memory_mb: int) -> int:
+    """Return the limit. Raises ValueError if no interpreter can start within it."""
     if 0 < memory_mb < MIN_MEMORY_MB:
         raise ValueError(
             f"{memory_mb} MB hold no Python interpreter. Give {MIN_MEMORY_MB} or more, or 0 for the server's limit."
@@ -59,27 +61,29 @@ def _room_for_python(memory_mb: int) -> int:
 
 
 Seconds = Annotated[float, Field(ge=MIN_TIMEOUT_S, le=MAX_TIMEOUT_S, allow_inf_nan=False)]
-Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_room_for_python)]
+Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_check_memory)]
 
 
 class RunCodeRequest(BaseModel):
-    """Unknown fields are ignored, as clients send their own ids along."""
+    """Body of a request. Unknown fields are ignored, because clients send ids of their own along."""
 
     code: str
     language: Language
     compile_timeout: float = Field(
-        default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; Python has none"
+        default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; unused for Python"
     )
     run_timeout: Seconds = Field(default=10, description="seconds of wall clock")
     memory_limit_MB: Megabytes = Field(
-        default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed"
+        default=-1, description="address space of each process, at most the server's limit; 0 and less: that limit"
     )
-    stdin: str | None = Field(default=None, description="none: end of file at once")
+    stdin: str | None = Field(default=None, description="standard input; null: end of file at once")
     files: Files = Field(default_factory=dict, description="path in the working directory -> base64")
-    fetch_files: FetchFiles = Field(default_factory=list, description="paths to hand back; missing ones are left out")
+    fetch_files: FetchFiles = Field(default_factory=list, description="paths to return; missing files are left out")
 
 
 class CommandRunResult(BaseModel):
+    """How one command (compiler or program) ended."""
+
     status: CommandStatus
     execution_time: float | None = None
     return_code: int | None = None
@@ -88,6 +92,8 @@ class CommandRunResult(BaseModel):
 
 
 class RunCodeReply(BaseModel):
+    """Body of a reply."""
+
     status: RunStatus
     message: str
     compile_result: CommandRunResult | None = None
@@ -97,19 +103,29 @@ class RunCodeReply(BaseModel):
 
 
 def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = None) -> None:
-    """Serve /run_code next to the environment, with the same places for executions. `languages`: those but Python."""
+    """Serve /run_code next to the environment, within the same execution slots.
+
+    Args:
+        app: The app of the environment.
+        sandbox: Runs the code.
+        languages: Languages besides Python; None: no others.
+    """
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest, request: Request) -> RunCodeReply:
-        async def in_turn() -> RunCodeReply:
+        async def admitted_answer() -> RunCodeReply:
             async with app.state.service.admission.slot():
                 return await answer(body, sandbox, languages)
 
-        return await unless_client_leaves(request.receive, in_turn())
+        return await unless_client_leaves(request.receive, admitted_answer())
 
 
 async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None = None) -> RunCodeReply:
-    """Raises CapacityFull."""
+    """Run a request and return the reply.
+
+    Raises:
+        CapacityFull: The backend of the sandbox is full. Every other failure is part of the reply.
+    """
     compile_result: CommandRunResult | None = None
     run_result: CommandRunResult | None = None
     files: Mapping[str, bytes] = {}
@@ -124,20 +140,20 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
     except CapacityFull:
         raise
     except Exception as e:
-        # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+        # As in SandboxFusion: any other exception is the sandbox's fault, never the code's.
         log.exception("the sandbox failed")
         run_result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(compile_result, run_result)
     if left_out:
-        named = ", ".join(f"{path} ({size} bytes)" for path, size in left_out.items())
-        message = f"{message} Not handed back: {named}; all files together may have {FETCH_BYTES} bytes.".lstrip()
+        names = ", ".join(f"{path} ({size} bytes)" for path, size in left_out.items())
+        message = f"{message} Not returned: {names}; all files together may have {FETCH_BYTES} bytes.".lstrip()
     return RunCodeReply(
         status=status, message=message, compile_result=compile_result, run_result=run_result, files=encoded(files)
     )
 
 
 async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None) -> Results:
-    """Raises SandboxError for a language that is not here, too."""
+    """Run the code of a request. Raises SandboxError, also for a language that is not installed."""
     stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
     memory_bytes = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
     files = decoded(request.files)
@@ -153,11 +169,12 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
             keep_bytes=KEEP_BYTES,
         )
         return Results(None, ran, ran.files)
-    here = languages.names if languages is not None else []
-    if languages is None or request.language not in here:
-        known = ", ".join(repr(name) for name in ("python", *here))
+    installed = languages.names if languages is not None else []
+    if languages is None or request.language not in installed:
+        choices = ", ".join(repr(name) for name in ("python", *installed))
         raise SandboxError(
-            f"language {request.language!r} is not supported here. Send one of {known}, or use a SandboxFusion server."
+            f"language {request.language!r} is not supported here."
+            f" Send one of {choices}, or use a SandboxFusion server."
         )
     return await languages.execute(
         request.language,
@@ -172,22 +189,25 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
     )
 
 
-def command_result(e: Execution) -> CommandRunResult:
-    common: dict[str, Any] = {"execution_time": e.seconds, "stdout": as_text(e.stdout)}
-    if e.killed == "time_limit":
-        return CommandRunResult(status="TimeLimitExceeded", stderr=as_text(e.stderr), **common)
-    if e.killed is None:
-        return CommandRunResult(status="Finished", return_code=e.return_code, stderr=as_text(e.stderr), **common)
-    reason = MEMORY_LIMIT if e.killed == "memory" else OUTPUT_LIMIT
+def command_result(execution: Execution) -> CommandRunResult:
+    """Return an execution as SandboxFusion reports it."""
+    common: dict[str, Any] = {"execution_time": execution.seconds, "stdout": as_text(execution.stdout)}
+    if execution.killed == "time_limit":
+        return CommandRunResult(status="TimeLimitExceeded", stderr=as_text(execution.stderr), **common)
+    if execution.killed is None:
+        return CommandRunResult(
+            status="Finished", return_code=execution.return_code, stderr=as_text(execution.stderr), **common
+        )
+    reason = MEMORY_LIMIT if execution.killed == "memory" else OUTPUT_LIMIT
     return CommandRunResult(
-        status="Finished", return_code=-9, stderr=f"{as_text(e.stderr)}\n{reason}\n".lstrip("\n"), **common
+        status="Finished", return_code=-9, stderr=f"{as_text(execution.stderr)}\n{reason}\n".lstrip("\n"), **common
     )
 
 
 def parse_run_status(
     compile_result: CommandRunResult | None, run_result: CommandRunResult | None
 ) -> tuple[RunStatus, str]:
-    """(status, message) of a request from its parts, worst first."""
+    """Return status and message of a request from the results of its commands, the worst first."""
     parts = [part for part in (compile_result, run_result) if part is not None]
     for part in parts:
         if part.status == "Error":
@@ -201,7 +221,7 @@ def _error(message: str) -> CommandRunResult:
 
 
 def as_text(output: bytes) -> str:
-    """Bytes that are no UTF-8 read as the original has it."""
+    """Return output as text. Bytes that are not UTF-8 become the same sentence as in the original."""
     try:
         return output.decode()
     except UnicodeDecodeError as e:

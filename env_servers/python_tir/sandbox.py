@@ -1,4 +1,4 @@
-"""Sandbox: code -> Execution. What the environment needs from whatever runs the code.
+"""The interface of what runs code: a snippet goes in, an Execution comes out.
 
 `warm.sandbox.WarmSandbox` and `bwrap.BwrapSandbox` isolate; `bare.BareSandbox` does not and is for development only.
 """
@@ -14,43 +14,58 @@ from typing import Any, Literal
 from .limits import Limits
 
 Killed = Literal["time_limit", "output_flood", "memory"]
+"""The limit at which a snippet was killed."""
 FETCH_BYTES = 32 << 20
-"""Bytes of all files together that one call hands back; one that has no room left is left out, and named."""
+"""Bytes of all files together that one call returns. A file that does not fit is left out and named."""
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a call runs that is no Python: a file of its own, and the command that runs it."""
+    """A program in another language than Python: a file, and the command that runs it.
+
+    Attributes:
+        name: Path of the file below the working directory. The file is executable.
+        content: Content of the file.
+        argv: The command (an absolute path, or one that begins with "./") and its arguments.
+    """
 
     name: str
-    """The file's path below the working directory; it can be executed."""
     content: bytes
     argv: Sequence[str]
-    """The command: an absolute path, or one that begins with "./", and its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """What one call runs, and what goes in and comes out besides its output."""
+    """Everything that goes into one call.
+
+    Attributes:
+        code: Python source; "" if there is a `program`.
+        stdin: Standard input.
+        files: Files that are written before the call, by path below the working directory.
+        fetch: Paths below the working directory that are read after the call, also if the code failed, but not if it
+            was killed.
+        program: A program in another language.
+    """
 
     code: str
-    """Python source; with a `program`, "" and nothing."""
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path below the working directory -> content, put there before."""
     fetch: Sequence[str] = ()
-    """Paths read from there after, also when the code failed, not when it was killed."""
     program: Program | None = None
 
     @property
     def source(self) -> bytes:
+        """The source as bytes."""
         return self.program.content if self.program else self.code.encode("utf-8", "surrogatepass")
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """As `isolation.runner` takes it, for marshal: source, stdin, files, what is fetched (bytes that it may
-        have, paths), a program's name and command."""
+        """The tuple that `isolation.runner` unpacks with marshal.
+
+        It holds the source, stdin, the files, what is fetched (the bytes allowed, then the paths), and the name and
+        command of the program. The last two are empty lists if there is nothing to fetch or no program.
+        """
         program = [self.program.name, *self.program.argv] if self.program else []
         fetch = [FETCH_BYTES, *self.fetch] if self.fetch else []
         return self.source, self.stdin, list(self.files.items()), fetch, program
@@ -58,31 +73,47 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How one snippet ended. Facts only; `env.py` makes an observation of them."""
+    """How one snippet ended: facts only, of which `env.py` makes an observation.
+
+    Attributes:
+        stdout: Standard output, up to `Limits.keep_bytes`.
+        stderr: Standard error, up to `Limits.keep_bytes`.
+        return_code: Exit code, -N for death by signal N; None if the snippet was killed at a limit or died with its
+            sandbox.
+        seconds: Wall clock, including the start of the sandbox.
+        compiled: False if the source has a syntax error.
+        killed: The limit at which the snippet was killed; None if it was not.
+        stdout_truncated: True if more was printed than is kept.
+        stderr_truncated: The same for standard error.
+        files: Those of the requested files that exist and fit, by path.
+        left_out: Sizes in bytes of the requested files that exist and do not fit in FETCH_BYTES, by path.
+    """
 
     stdout: bytes
     stderr: bytes
     return_code: int | None
-    """Exit code, -N for death by signal N; None when the snippet was killed by us or died with its sandbox."""
     seconds: float
-    """Wall clock, sandbox start included."""
     compiled: bool = True
     killed: Killed | None = None
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files that exist of the paths asked for, and have room."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Path -> bytes of the files that exist and had no room in FETCH_BYTES."""
 
 
 class SandboxError(Exception):
-    """The sandbox itself failed: nothing can be said about the code."""
+    """Raised when the sandbox itself failed, so that nothing is known about the code."""
 
 
 class Sandbox(ABC):
+    """Runs snippets.
+
+    Attributes:
+        isolation: The level that /health reports: "bwrap+seccomp", "bwrap", "none" and others.
+        limits: Default limits of a call.
+    """
+
     isolation: str
-    """Level that /health reports: "bwrap+seccomp", "bwrap", "none"."""
     limits: Limits
 
     async def run(
@@ -96,16 +127,34 @@ class Sandbox(ABC):
         memory_bytes: int | None = None,
         keep_bytes: int | None = None,
     ) -> Execution:
-        """The first four are a `Snippet`. The last three replace the sandbox's limits for this call; memory can only be
-        lowered. See `execute`."""
+        """Run Python code and return how it ended.
+
+        Args:
+            code: Python source.
+            stdin: Standard input.
+            files: As in `Snippet`.
+            fetch: As in `Snippet`.
+            timeout_s: Wall clock of this call, instead of the sandbox's limit.
+            memory_bytes: Memory of this call. It can only lower the sandbox's limit.
+            keep_bytes: Bytes kept of each output stream of this call.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
         return await self.execute(
             Snippet(code, stdin, files, fetch), self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
         )
 
     @abstractmethod
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
-        """Raises SandboxError. Cancellation kills the execution; when this ends, none of its processes is left."""
+        """Run a snippet within limits and return how it ended.
+
+        A cancelled call is killed. When this method returns or raises, no process of the call is left.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
 
     async def close(self) -> None:
-        """End what is kept between calls: nothing, here."""
+        """Stop what is kept between calls. The base class keeps nothing."""
         return

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from env_servers.python_tir.isolation.control_group import groups_or_said
+from env_servers.python_tir.isolation.control_group import delegated_groups
 from env_servers.python_tir.isolation.seccomp import filter_program
-from env_servers.python_tir.isolation.selftest import proved
+from env_servers.python_tir.isolation.selftest import prove_isolation
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebooks
@@ -48,7 +48,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
         raise SandboxError(
             "pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`."
         )
-    groups = groups_or_said()
+    groups = delegated_groups()
     imports = _pytest_modules()
     return WarmSandbox(
         limits,
@@ -63,7 +63,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
 
 def proved_sandbox(limits: Limits, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
     """Return a sandbox that has passed the self-test. Raises SandboxError: a model's bash takes no weaker level."""
-    return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations, mirror=mirror)))
+    return asyncio.run(prove_isolation(new_sandbox(limits, evaluations=evaluations, mirror=mirror)))
 
 
 def shared(

@@ -1,1 +1,1 @@
-"""How a model's code is kept from all else: levels of isolation, what each is made of, and the proof at start."""
+"""Confine the code of a model: the levels of isolation, how each is built, and the proof when a server starts."""

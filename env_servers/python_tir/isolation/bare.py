@@ -1,7 +1,8 @@
-"""BareSandbox: NO isolation. The same runner, limits and clock as a plain child process, for machines that may be
+"""A sandbox WITHOUT isolation: the same runner, limits and clock in a plain child process, for machines that may be
 harmed.
 
-What a snippet can do here: read and write what the server can, use the network, leave processes (setsid escapes)."""
+A snippet can read and write what the server can, use the network, and leave processes behind (with setsid).
+"""
 
 from __future__ import annotations
 
@@ -14,16 +15,19 @@ from .bwrap import ENVIRONMENT, interpreter_command, run_job
 
 
 class BareSandbox(Sandbox):
+    """Runs each call in a child process, without isolation."""
+
     isolation = "none"
 
     def __init__(self, limits: Limits = Limits()) -> None:
         self.limits = limits
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        """Run a snippet in a temporary directory. Raises SandboxError."""
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
 
-            def argv(status_fd: int, _: int) -> Sequence[str]:
+            def argv(status_fd: int, _info_fd: int) -> Sequence[str]:
                 return interpreter_command(status_fd, workdir, limits)
 
             return await run_job(argv, limits, snippet, env=env)

@@ -1,26 +1,24 @@
-"""BwrapSandbox: each call is one fresh bubblewrap container with one fresh interpreter.
+"""A sandbox that runs each call in one fresh bubblewrap container with one fresh interpreter.
 
 Covered
-- Namespaces: user, pid, mount, network (a loopback of its own and nothing else), ipc, uts, cgroup. An unprivileged uid,
+- Namespaces: user, pid, mount, network (with its own loopback and nothing else), ipc, uts, cgroup. An unprivileged uid
   without capabilities.
 - Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of
-  this call only. Nothing else of the host: no /etc but two files of ours (`localhost`), no /home, no /sys. The
-  environment is empty but for what is set here.
-- Code comes in an anonymous memory file, output goes out through pipes: other requests, other users see neither.
+  this call only. Nothing else of the host: no /etc except two files of this package (`localhost`), no /home, no /sys.
+  The environment is empty except for what is set here.
+- Code comes in an anonymous memory file, output goes out through pipes: other requests and other users see neither.
 - rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the
   call ends, by itself or not, every process of its pid namespace is dead before the result is returned.
-- seccomp (when libseccomp is there; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings,
+- seccomp (if libseccomp is installed; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings,
   io_uring, bpf, perf; no memory that outlives its mappings; sockets AF_UNIX, TCP and UDP only. See `seccomp`.
 
 Not covered
 - Kernel bugs reachable through the allowed system calls.
-- Without a control group memory caps are checked every quarter second: a burst can overshoot before it is killed. What
-  counts is in `memory`. CPU is bounded by the wall clock times the number of cores, not by cgroups. Files are counted
-  then, too.
-- What a snippet prints is taken at its word: it can print anything and exit with any code.
-- /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other
-  calls.
-- Timing: snippets on one machine can tell that others are running.
+- Without a control group, memory and the number of files are checked every quarter second: a burst can exceed the
+  limit before it is killed. `memory` says what counts. CPU is bounded by the wall clock times the number of cores.
+- The output of a snippet is believed: it can print anything and exit with any code.
+- /proc/self/mountinfo names the directories of the host that are bound. Other calls see a flock() on a read-only file.
+- Timing: snippets can tell that others are running on the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +49,8 @@ BOOT = (
     f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__':"
     " '__main__', '__builtins__': dict(vars(__builtins__))})"
 )
-"""The boot code has builtins of its own: a snippet may do to its own what it likes."""
+"""Program that reads the runner from stdin and runs it. It gives the runner its own copy of the builtins: a snippet may
+change those of its own `__main__` as it likes."""
 ENVIRONMENT = {
     "HOME": "/tmp",
     "USER": "sandbox",
@@ -63,37 +62,54 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 ETC = Path(__file__).with_name("etc")
-"""The files of the sandbox's /etc."""
+"""Directory with the files of the sandbox's /etc."""
 ALTERNATIVES = "/etc/alternatives"
-"""Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of
-the sandbox's own."""
+"""Directory of Debian's alternatives: /usr/bin/awk links to awk in it, which links to the installed awk. The sandbox
+gets links of its own there."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
 
 
 def site_packages() -> list[str]:
-    """What a snippet may import besides the standard library: the packages of the server's own environment."""
+    """Return the directories of packages that a snippet may import: those of the server's own environment."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
 
 
-def stage_of(shown: Sequence[str] = ()) -> Stage:
-    """What snippets see of the host besides /usr: the interpreter, its packages and `shown`; and of /etc two files of
-    our own, by which `localhost` is the sandbox's loopback."""
-    stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
+def create_stage(extra_directories: Sequence[str] = ()) -> Stage:
+    """Return what snippets see of the host besides /usr.
+
+    This is the interpreter, its packages, `extra_directories`, and two files in /etc by which `localhost` is the
+    sandbox's loopback.
+    """
+    stage = Stage([sys.base_prefix, *site_packages(), *extra_directories], uid=UNPRIVILEGED_UID)
     for file in sorted(ETC.iterdir()):
         stage.add_file(str(file), f"/etc/{file.name}")
     return stage
 
 
 def interpreter_command(
-    status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT, inside: Callable[[str], str] = os.path.realpath
+    status_fd: int,
+    workdir: str,
+    limits: Limits,
+    *,
+    boot: str = BOOT,
+    sandbox_path: Callable[[str], str] = os.path.realpath,
 ) -> list[str]:
-    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program.
-    `inside`: Stage.inside."""
+    """Return the command of an interpreter that runs the runner.
+
+    It starts without `site`, which would take longer than everything else at start.
+
+    Args:
+        status_fd: Descriptor of the status pipe.
+        workdir: Working directory of the snippet.
+        limits: Limits that the runner sets.
+        boot: Program of the interpreter.
+        sandbox_path: Returns the path inside the sandbox of a path on the host (`Stage.sandbox_path`).
+    """
     options = ["-s", "-S", "-P", "-X", "utf8", "-c", boot, str(status_fd), workdir, limits.rlimits()]
-    return [inside(sys.executable), *options, *map(inside, site_packages())]
+    return [sandbox_path(sys.executable), *options, *map(sandbox_path, site_packages())]
 
 
 async def run_job(
@@ -107,7 +123,21 @@ async def run_job(
     warden: bool = False,
     group: ControlGroup | None = None,
 ) -> Execution:
-    """`supervise` an interpreter that reads `before`, the runner and a job from its stdin. Raises SandboxError."""
+    """Run a snippet in a new interpreter that reads `before`, the runner and the job from its stdin.
+
+    Args:
+        argv: Returns the command, from the descriptors of the status pipe and of bubblewrap's information.
+        limits: Limits of the call.
+        snippet: What is run.
+        pass_fds: Descriptors that the command inherits.
+        env: Environment variables of the command.
+        before: A program that runs before the runner.
+        warden: As in `supervise`.
+        group: As in `supervise`.
+
+    Raises:
+        SandboxError: The sandbox failed.
+    """
     if not snippet.fetch:
         return await supervise(
             argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden, group=group
@@ -124,6 +154,8 @@ async def run_job(
 
 
 class BwrapSandbox(Sandbox):
+    """Runs each call in a fresh bubblewrap container."""
+
     def __init__(
         self,
         limits: Limits = Limits(),
@@ -131,12 +163,19 @@ class BwrapSandbox(Sandbox):
         seccomp: bytes | None = None,
         proc: bool = True,
         groups: ControlGroups | None = None,
-        shown: Sequence[str] = (),
+        extra_directories: Sequence[str] = (),
     ) -> None:
-        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount;
-        `groups`: each call gets one that bounds its memory; `shown`: see WarmSandbox.
+        """Create the sandbox.
 
-        Raises SandboxError with a remedy.
+        Args:
+            limits: Default limits of a call.
+            seccomp: A BPF program of `filter_program`; None: no system calls are refused.
+            proc: False: without /proc, which some containers do not allow to be mounted.
+            groups: Control groups; each call gets one that bounds its memory.
+            extra_directories: As in WarmSandbox.
+
+        Raises:
+            SandboxError: bubblewrap is missing. The message has a remedy.
         """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
@@ -148,12 +187,13 @@ class BwrapSandbox(Sandbox):
         self._seccomp = seccomp
         self._groups = groups
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
-        self._stage = stage_of(shown)
+        self._stage = create_stage(extra_directories)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        """Run a snippet in a container. Raises SandboxError."""
         drop: list[str] = []
         uid = None
         if os.geteuid() == 0:
@@ -168,11 +208,11 @@ class BwrapSandbox(Sandbox):
                 *self._fixed,
                 *options,
                 "--",
-                *interpreter_command(status_fd, "/tmp", limits, inside=self._stage.inside),
+                *interpreter_command(status_fd, "/tmp", limits, sandbox_path=self._stage.sandbox_path),
             ]
 
         try:
-            with own_group(self._groups, limits) as group:
+            with call_group(self._groups, limits) as group:
                 return await run_job(argv, limits, snippet, pass_fds=fds, env={}, group=group)
         finally:
             for fd in fds:
@@ -181,14 +221,15 @@ class BwrapSandbox(Sandbox):
                 self._free_uids.append(uid)
 
     async def close(self) -> None:
+        """Remove the control groups and mounts."""
         if self._groups is not None:
             self._groups.close()
         await asyncio.to_thread(self._stage.close)
 
 
 @contextmanager
-def own_group(groups: ControlGroups | None, limits: Limits) -> Iterator[ControlGroup | None]:
-    """One call's control group, where there are any. Raises SandboxError."""
+def call_group(groups: ControlGroups | None, limits: Limits) -> Iterator[ControlGroup | None]:
+    """Hold a control group for one call; None if the server has no groups. Raises SandboxError."""
     if groups is None:
         yield None
         return
@@ -203,8 +244,10 @@ def own_group(groups: ControlGroups | None, limits: Limits) -> Iterator[ControlG
 
 
 def become_subreaper() -> None:
-    """The init of a container whose bubblewrap ended first becomes our child: we can wait for it, and no zombie stays
-    where the host has no reaping init."""
+    """Become the parent of orphans: the init of a container whose bubblewrap has ended first can then be waited for.
+
+    Otherwise it would stay as a zombie on a host without an init that collects them.
+    """
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
@@ -212,7 +255,15 @@ def become_subreaper() -> None:
 def root_file_system(
     bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True, hidden: Sequence[str] = ()
 ) -> list[str]:
-    """`hidden`: directories of the host that are empty inside where they would be seen, as below site-packages."""
+    """Return the bubblewrap command with the options that build the sandbox's file system and environment.
+
+    Args:
+        bwrap: Path of bubblewrap.
+        stage: What the sandbox shows of the host.
+        limits: Limits, for the sizes of /tmp and /dev/shm.
+        proc: Whether /proc is mounted.
+        hidden: Directories of the host that are empty inside if they would be seen, for example below site-packages.
+    """
     size = str(limits.file_bytes)
     args = [
         bwrap,
@@ -230,27 +281,29 @@ def root_file_system(
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
-    for parent in dict.fromkeys(
-        str(p)
-        for t in ("/dev/shm", f"{ALTERNATIVES}/awk", *(t for _, t in stage.mounts))
-        for p in reversed(Path(t).parents[:-1])
-    ):
-        # left to bubblewrap they are 0700, and warm children have another uid
+    mount_targets = [target for _, target in stage.mounts]
+    parents = [
+        str(parent)
+        for target in ("/dev/shm", f"{ALTERNATIVES}/awk", *mount_targets)
+        for parent in reversed(Path(target).parents[:-1])
+    ]
+    for parent in dict.fromkeys(parents):
+        # bubblewrap itself would make them 0700, and warm children have another uid
         args += ["--perms", "0755", "--dir", parent]
     for name, program in _alternatives():
         args += ["--symlink", program, f"{ALTERNATIVES}/{name}"]
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
-    for path in (stage.inside(directory) for directory in hidden):
-        if any(f"{path}/".startswith(f"{target}/") for target in ("/usr", *(t for _, t in stage.mounts))):
+    for path in (stage.sandbox_path(directory) for directory in hidden):
+        if any(f"{path}/".startswith(f"{target}/") for target in ("/usr", *mount_targets)):
             args += ["--tmpfs", path, "--remount-ro", path]
-    if not any(target.startswith("/mnt/") for _, target in stage.mounts):
+    if not any(target.startswith("/mnt/") for target in mount_targets):
         args += ["--symlink", "/tmp", "/mnt"]  # where code written for SandboxFusion leaves its files
     if proc:
         args += ["--proc", "/proc"]
     for device in ("null", "full", "random", "urandom"):
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
+    # /dev/full reads as zeros too and cannot be mapped; shared pages of /dev/zero would not count as anyone's memory
     args += ["--dev-bind", "/dev/full", "/dev/zero"]
     args += [
         "--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size,
@@ -258,14 +311,14 @@ def root_file_system(
     ]  # fmt: skip
     for name, value in {
         **ENVIRONMENT,
-        "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{stage.sandbox_path(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin",
     }.items():
         args += ["--setenv", name, value]
     return args
 
 
 def _alternatives() -> Iterator[tuple[str, str]]:
-    """(name, program) of those that lead to programs."""
+    """Yield name and program of the alternatives that lead to installed programs."""
     with suppress(OSError):  # another distribution
         for name in sorted(os.listdir(ALTERNATIVES)):
             link = f"{ALTERNATIVES}/{name}"

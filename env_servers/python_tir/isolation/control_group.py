@@ -1,14 +1,15 @@
-"""ControlGroup: a memory limit that the kernel keeps to the byte, over all processes of a slot or a call together.
+"""A memory limit that the kernel keeps to the byte, over all processes of a slot or a call together.
 
-    version 2   where the server was started in a group that it has for itself, which is divided: a leaf for the server,
-                one group for each slot
+    version 2   if the server was started in a group that it has for itself. It is divided: a leaf for the server, one
+                group for each slot
                     systemd-run [--user] --scope -p Delegate=yes -p MemoryMax=16G python -m env_servers.python_tir ...
-    version 1   below the group that the server is in, where the memory hierarchy may be written: as root, in a
-                container that shows it
+    version 1   below the group that the server is in, if the memory hierarchy may be written: as root, in a container
+                that shows it
 
-A version 2 group that holds other processes cannot be divided without moving them, so it is left alone. Nobody else's
-process, and no limit that is there, is ever touched. Where no group can be had `memory` looks at intervals, which a
-burst outruns; a server says so at start."""
+A version 2 group that holds other processes cannot be divided without moving them, so it is left alone. Processes of
+others, and limits that exist, are never touched. Where no group can be had, `memory` checks at intervals, which a burst
+can outrun; a server reports that at start.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SLACK_BYTES = 32 << 20
-"""Above the call's limit: what its slot holds itself, and so that a creeping allocation is seen by `memory` first,
-which spares the slot."""
+"""Bytes that a group may have above the call's limit. They cover what its slot holds itself, and let `memory` see a
+creeping allocation first, which spares the slot."""
 NONE = (
-    "no control group can be had here: what all processes of a snippet hold together is looked at four times a second,"
-    " so a burst can pass the limit meanwhile"
+    "no control group can be used here: the memory of all processes of a snippet together is checked four times a"
+    " second, so a burst can pass the limit between two checks"
 )
 _SERVER = "server"
 _SLOT = "tir-slot"
@@ -33,11 +34,16 @@ _ENTER = 'echo 0 > "$0" && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """A version's names for the same things."""
+    """The names of the same files in a version of control groups.
+
+    Attributes:
+        limit: The limit of memory.
+        with_swap: The limit of memory and swap together, or, if `swap_alone`, of swap.
+        events: The counters of kills.
+    """
 
     limit: str
     with_swap: str
-    """Memory and swap together, or, where `swap_alone`, swap."""
     swap_alone: bool
     events: str
 
@@ -47,10 +53,10 @@ V2 = _Files("memory.max", "memory.swap.max", True, "memory.events")
 
 
 class ControlGroup:
-    """One slot's or one call's, from its start to its end."""
+    """The group of one slot or one call."""
 
     def __init__(self, path: Path, memory_bytes: int, files: _Files = V2) -> None:
-        """Raises OSError."""
+        """Create the group. Raises OSError."""
         self._path = path
         self._files = files
         self._memory_bytes = memory_bytes
@@ -60,15 +66,19 @@ class ControlGroup:
             with suppress(OSError):  # a kernel without swap accounting has no such file
                 (path / files.with_swap).write_text("0")
 
-    def bound(self, memory_bytes: int) -> None:
-        """Another limit; kept as it was where the kernel cannot free what an earlier call left of its files' cache."""
+    def set_limit(self, memory_bytes: int) -> None:
+        """Set another limit.
+
+        The old one stays if the kernel cannot free the file cache that an earlier call has left in the group.
+        """
         if memory_bytes != self._memory_bytes:
             with suppress(OSError):
                 self._write(memory_bytes)
                 self._memory_bytes = memory_bytes
 
     def _write(self, memory_bytes: int) -> None:
-        """The limit with swap, where the kernel counts swap, may never be below the one without."""
+        """Write the limits, in the order that keeps the limit with swap at or above the one without, as the kernel
+        demands."""
         limit = self._path / self._files.limit
         together = self._path / self._files.with_swap
         text = str(memory_bytes + SLACK_BYTES)
@@ -82,29 +92,29 @@ class ControlGroup:
                 limit.write_text(text)
 
     def add(self, pids: Iterable[int]) -> None:
-        """These and all that they fork from now on."""
+        """Move processes into the group, with everything that they fork from now on."""
         for pid in pids:
             (self._path / "cgroup.procs").write_text(str(pid))
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """`argv` as a command whose process is in the group before it begins."""
+        """Return a command that enters the group before it runs `argv`."""
         return ["/bin/sh", "-c", _ENTER, str(self._path / "cgroup.procs"), *argv]
 
     def kills(self) -> int:
-        """How many of its processes the kernel has killed for their memory."""
+        """Return how many of its processes the kernel has killed for their memory."""
         with suppress(OSError, ValueError):
-            words = (self._path / self._files.events).read_text().split()
-            return int(words[words.index("oom_kill") + 1])
+            fields = (self._path / self._files.events).read_text().split()
+            return int(fields[fields.index("oom_kill") + 1])
         return 0
 
     def remove(self) -> None:
-        """When its processes have ended."""
-        with suppress(OSError):  # kept by the kernel for a moment longer: `ControlGroups.close` tries again
+        """Remove the group, after its processes have ended."""
+        with suppress(OSError):  # the kernel may keep it for a moment: `ControlGroups.close` tries again
             self._path.rmdir()
 
 
 class ControlGroups:
-    """Those of one server, below the group that it was started in."""
+    """The groups of one server, below the group that it was started in."""
 
     def __init__(self, directory: Path, files: _Files = V2) -> None:
         self._directory = directory
@@ -113,12 +123,13 @@ class ControlGroups:
 
     @classmethod
     def delegated(cls, proc: Path = Path("/proc/self")) -> ControlGroups | None:
-        """None where there is none for this server alone."""
+        """Return the groups of this server; None if it may not create any."""
         return cls._divided(proc) or cls._below(proc)
 
     @classmethod
     def _divided(cls, proc: Path) -> ControlGroups | None:
-        directory = _own_group(proc, "cgroup2", "")
+        """Divide a version 2 group that this process has for itself; None if there is none."""
+        directory = _group_directory(proc, "cgroup2", "")
         if directory is None:
             return None
         try:
@@ -131,62 +142,71 @@ class ControlGroups:
             # a group with processes of its own cannot limit groups below it
             (leaf / "cgroup.procs").write_text(str(os.getpid()))
             (directory / "cgroup.subtree_control").write_text("+memory")
-        except OSError:  # not ours to write
+        except OSError:  # no permission to write
             return None
         return cls(directory)
 
     @classmethod
     def _below(cls, proc: Path) -> ControlGroups | None:
-        directory = _own_group(proc, "cgroup", "memory")
+        """Return groups below this process's version 1 group; None if it may not be written."""
+        directory = _group_directory(proc, "cgroup", "memory")
         if directory is None:
             return None
         groups = cls(directory, V1)
         groups._remove_stale()
         try:
             groups.new(0).remove()
-        except OSError:  # not ours to write
+        except OSError:  # no permission to write
             return None
         return groups
 
     def new(self, memory_bytes: int) -> ControlGroup:
-        """Raises OSError."""
+        """Create a group with a limit. Raises OSError."""
         self._count += 1
         return ControlGroup(self._directory / f"{_SLOT}-{os.getpid()}-{self._count}", memory_bytes, self._files)
 
     def close(self) -> None:
-        for left in self._directory.glob(f"{_SLOT}-{os.getpid()}-*"):
+        """Remove the groups that are left."""
+        for directory in self._directory.glob(f"{_SLOT}-{os.getpid()}-*"):
             with suppress(OSError):
-                left.rmdir()
+                directory.rmdir()
 
     def _remove_stale(self) -> None:
-        """Remove the groups of servers that were killed, and of one that had our process id."""
-        for left in self._directory.glob(f"{_SLOT}-*-*"):
-            pid = left.name.split("-")[2]
+        """Remove the groups of servers that were killed, and of an earlier process with this process id."""
+        for directory in self._directory.glob(f"{_SLOT}-*-*"):
+            pid = directory.name.split("-")[2]
             if pid == str(os.getpid()) or not Path("/proc", pid).exists():
                 with suppress(OSError):  # its processes have not ended
-                    left.rmdir()
+                    directory.rmdir()
 
 
-def groups_or_said() -> ControlGroups | None:
-    """This server's; one line on stderr where there are none."""
+def delegated_groups() -> ControlGroups | None:
+    """Return the groups of this server. If there are none, print a line on stderr and return None."""
     groups = ControlGroups.delegated()
     if groups is None:
         print(NONE, file=sys.stderr)
     return groups
 
 
-def _own_group(proc: Path, kind: str, controller: str) -> Path | None:
-    """The directory of this process's group in that hierarchy; None where it is not mounted. `controller` "": version
-    2's, which has them all."""
+def _group_directory(proc: Path, kind: str, controller: str) -> Path | None:
+    """Return the directory of this process's group in a hierarchy; None if that is not mounted.
+
+    Args:
+        proc: /proc/self, replaced in tests.
+        kind: File system of the hierarchy: "cgroup2" or "cgroup".
+        controller: Controller of a version 1 hierarchy; "" for version 2, which has them all.
+    """
     path = None
     for line in (proc / "cgroup").read_text().splitlines():
-        _, controllers, its_path = line.split(":", 2)
+        _, controllers, group_path = line.split(":", 2)
         if controllers == controller or (controller and controller in controllers.split(",")):
-            path = its_path
+            path = group_path
     for line in (proc / "mountinfo").read_text().splitlines():
-        fields, _, of_kind = line.partition(" - ")
-        words = of_kind.split()
-        if path is not None and words[0] == kind and (not controller or controller in words[2].split(",")):
-            _, _, _, root, mount, *_ = fields.split()
+        mount_fields, _, file_system = line.partition(" - ")
+        kind_fields = file_system.split()
+        if path is None or kind_fields[0] != kind:
+            continue
+        if not controller or controller in kind_fields[2].split(","):
+            _, _, _, root, mount, *_ = mount_fields.split()
             return Path(mount) / os.path.relpath(path, root) if path.startswith(root) else None
     return None

@@ -1,26 +1,25 @@
-"""FenceSandbox: isolation for containers without user namespaces, where bubblewrap cannot work. Landlock, seccomp,
-rlimits; no root needed.
+"""A sandbox for containers without user namespaces, where bubblewrap cannot work: Landlock, seccomp and rlimits.
 
-Weaker than `bwrap`, so only used where that fails, and said so: a warning at start, "landlock+seccomp" in /health.
-Linux 6.12 or later.
+It needs no root. It is weaker than `bwrap`, so it is used only where that fails, with a warning at start and
+"landlock+seccomp" in /health. It needs Linux 6.12 or later.
 
 Covered
-- Files: reads /usr, the interpreter and its site-packages; writes one directory of its own, gone after the call. No
-  other file can be opened, listed, made, moved, removed, or given other rights, times or attributes.
-- No sockets but pairs; no signal, trace or priority for a process outside; no System V objects; the same refused calls
-  as in `bwrap`.
+- Files: the snippet reads /usr, the interpreter and its site-packages, and writes one directory of its own, which is
+  removed after the call. No other file can be opened, listed, made, moved, removed, or given other rights, times or
+  attributes.
+- No sockets except pairs; no signal, trace or priority for a process outside; no System V objects; the same refused
+  calls as in `bwrap`.
 - Code, input and output go through memory files and pipes. When the call ends, one kill(-1) inside its Landlock domain
   ends every process of it; none can leave that domain.
 - A server that runs as root drops to an unprivileged uid, another one for each concurrent call, which bounds its
-  processes exactly. Any other shares one kernel count with all of its user's processes: the limit is that count and
-  what the running calls may have, and a call with more than its own share is killed at the next look at its memory.
+  processes exactly. Any other server shares one kernel count with all processes of its user: the limit is that count
+  plus what the running calls may have, and a call with more than its own share is killed at the next memory check.
 
 Not covered, besides what `bwrap` lists
-- Names, sizes and times of host files can be seen, their contents not. /proc, /dev/shm and sockets are missing.
+- Names, sizes and times of host files can be seen, their contents cannot. /proc, /dev/shm and sockets are missing.
 - Disk: one file is limited, their sum only by time.
-- Locks (flock) on readable files of the host: calls that run at the same time can signal each other so.
-- A warden (the parent of the snippet's process) that the host kills out of memory leaves the processes of its call
-  behind.
+- Locks (flock) on readable files of the host: calls that run at the same time can signal each other with them.
+- If the host kills a warden (the parent of the snippet's process) out of memory, the processes of its call stay behind.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from .bwrap import (
     RUNNER,
     UNPRIVILEGED_UID,
     become_subreaper,
+    call_group,
     interpreter_command,
-    own_group,
     run_job,
     site_packages,
 )
@@ -51,15 +50,18 @@ from .control_group import ControlGroups
 from .stage import reachable
 
 NEEDED_ABI = 6
-"""Landlock that confines signals and abstract sockets: Linux 6.12."""
+"""Version of Landlock that confines signals and abstract sockets: Linux 6.12."""
 _HERE = Path(__file__).parent
 
 
 def _compiled(path: Path) -> bytes:
+    """Return a file compiled and marshalled."""
     return marshal.dumps(compile(path.read_text(), f"<{path.stem}>", "exec", dont_inherit=True, optimize=2))
 
 
 class FenceSandbox(Sandbox):
+    """Runs each call in a fresh interpreter, confined by Landlock and seccomp."""
+
     isolation = "landlock+seccomp"
 
     def __init__(
@@ -68,13 +70,20 @@ class FenceSandbox(Sandbox):
         *,
         seccomp: bytes | None,
         groups: ControlGroups | None = None,
-        shown: Sequence[str] = (),
+        extra_directories: Sequence[str] = (),
     ) -> None:
-        """`seccomp` is a BPF program made for it; `groups`, `shown`: see BwrapSandbox.
+        """Create the sandbox.
 
-        Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it.
+        Args:
+            limits: Default limits of a call.
+            seccomp: A BPF program of `filter_program(namespaces=False)`.
+            groups: As in BwrapSandbox.
+            extra_directories: As in WarmSandbox.
+
+        Raises:
+            SandboxError: The kernel, libseccomp or the location of the interpreter do not allow it.
         """
-        abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
+        abi = ctypes.CDLL(None).syscall(444, None, 0, 1)  # landlock_create_ruleset, which answers with the version
         if abi < NEEDED_ABI:
             raise SandboxError(
                 f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed."
@@ -85,8 +94,8 @@ class FenceSandbox(Sandbox):
         self.limits = limits
         self._groups = groups
         self._as_root = os.geteuid() == 0
-        places = [sys.base_prefix, *site_packages(), *shown]
-        if self._as_root and (hidden := [p for p in places if not reachable(p)]):
+        readable = [sys.base_prefix, *site_packages(), *extra_directories]
+        if self._as_root and (hidden := [path for path in readable if not reachable(path)]):
             raise SandboxError(
                 f"an unprivileged user cannot enter {hidden[0]}."
                 " Install Python elsewhere, or run the server as its owner."
@@ -95,7 +104,7 @@ class FenceSandbox(Sandbox):
         options = {
             "kernel": compile(kernel, "<kernel>", "exec", dont_inherit=True, optimize=2),
             "seccomp": seccomp,
-            "readable": ["/usr", "/bin", "/lib", "/lib64", *places],
+            "readable": ["/usr", "/bin", "/lib", "/lib64", *readable],
             "runner": len(RUNNER),
         }
         packed = marshal.dumps(options)
@@ -107,6 +116,7 @@ class FenceSandbox(Sandbox):
         self._running = 0
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        """Run a snippet in a directory of its own. Raises SandboxError."""
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             drop: list[str] = []
             uid = None
@@ -127,7 +137,7 @@ class FenceSandbox(Sandbox):
                 bounded = replace(limits, processes=tasks_of(os.getuid()) + limits.processes * (self._running + 1))
 
             def argv(status_fd: int, info_fd: int) -> Sequence[str]:
-                # The other end of `info_fd` believes what it reads, and nothing here has anything to say on it.
+                # Whatever is written to `info_fd` is believed to come from bubblewrap, so the snippet must not have it.
                 return [
                     *drop,
                     *interpreter_command(
@@ -138,7 +148,7 @@ class FenceSandbox(Sandbox):
             env = {**ENVIRONMENT, "HOME": workdir, "TMPDIR": workdir, "PATH": "/usr/bin:/bin"}
             self._running += 1
             try:
-                with own_group(self._groups, limits) as group:
+                with call_group(self._groups, limits) as group:
                     return await run_job(argv, limits, snippet, env=env, before=self._program, warden=True, group=group)
             finally:
                 self._running -= 1
@@ -146,12 +156,14 @@ class FenceSandbox(Sandbox):
                     self._free_uids.append(uid)
 
     async def close(self) -> None:
+        """Remove the control groups."""
         if self._groups is not None:
             self._groups.close()
 
 
 def tasks_of(uid: int) -> int:
-    """The threads of a user's processes, as far as this container sees them; `fenced` finds out about the others."""
+    """Return the number of threads of a user's processes, as far as this container sees them. `fenced` finds out about
+    others."""
     total = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # ended meanwhile

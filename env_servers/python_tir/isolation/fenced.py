@@ -36,20 +36,25 @@ SCOPE_ABSTRACT_UNIX_SOCKET = 1
 SCOPE_SIGNAL = 2
 _PR_SET_CHILD_SUBREAPER = 36
 MAX_UNSEEN = 1 << 20
-"""Tasks: beyond that it is not the limit that makes a fork fail."""
+"""Tasks of the same user in other containers. With more of them a fork fails for another reason than the limit."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Ruleset(ctypes.Structure):
+    """struct landlock_ruleset_attr."""
+
     _fields_ = [("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
 
 
 class PathBeneath(ctypes.Structure):
+    """struct landlock_path_beneath_attr."""
+
     _pack_ = 1
     _fields_ = [("access", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
 def _call(number, *args):
+    """Make a Landlock system call. Raises OSError."""
     result = _libc.syscall(number, *args)
     if result < 0:
         error = ctypes.get_errno()
@@ -58,7 +63,12 @@ def _call(number, *args):
 
 
 def restrict(ruleset, rules=()):
-    """`rules`: (path, access rights). What is not granted is refused from here on, to this process and its children."""
+    """Refuse everything that is not granted, from now on, to this process and its children.
+
+    Args:
+        ruleset: The kinds of access that are restricted.
+        rules: Pairs of a path and the access rights that are granted below it.
+    """
     fd = _call(CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
     for path, access in rules:
         with suppress(FileNotFoundError):
@@ -70,7 +80,7 @@ def restrict(ruleset, rules=()):
 
 
 def watch(child):
-    """The warden: does not return."""
+    """Wait as the warden until every process has ended, then exit as the snippet did. Does not return."""
     code = 0
     while True:
         try:
@@ -88,24 +98,26 @@ def watch(child):
 
 
 def kill_all(*_):
-    """Every process that the domain may signal, in one system call that no fork outruns; the caller is spared."""
+    """Kill every process that the domain may signal except the caller: one system call, which no fork can outrun."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(-1, signal.SIGKILL)
 
 
 def fork():
-    """os.fork() within the call's limit of processes, which is in the third argument, for the runner.
+    """Fork within the call's limit of processes, and write the limit that was needed into argv for the runner.
 
-    The server counts what it sees of its user's tasks. Those of other containers count too, and nothing tells their
+    The server counts the tasks of its user that it sees. Those of other containers count too, and nothing tells their
     number: the limit grows until the fork succeeds.
     """
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    given = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3])
-    assert given is not None, "the sandbox writes it"
-    before, wanted, after = given.groups()
+    rlimits = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3])
+    assert rlimits is not None, "the sandbox writes it"
+    before, requested, after = rlimits.groups()
     unseen = 0
     while True:
-        limit = int(wanted) + unseen if hard == resource.RLIM_INFINITY else min(int(wanted) + unseen, hard)
+        limit = int(requested) + unseen
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
         sys.argv[3] = f"{before}{limit}{after}"
         try:
@@ -117,7 +129,7 @@ def fork():
 
 
 def main():
-    """Returns in the snippet's process, with the runner."""
+    """Confine this process and return the runner in the snippet's process."""
     options = marshal.loads(os.read(0, int.from_bytes(os.read(0, 4), "little")))
     kernel = type(sys)("kernel")
     exec(options["kernel"], kernel.__dict__)

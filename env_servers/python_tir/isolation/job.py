@@ -1,8 +1,7 @@
-"""Job: one call as bytes that the runner reads, and the files it hands back. The runner's half is in `runner.py`.
+"""Encode a call for the runner, and decode the files that it returns. The runner's half is in `runner.py`.
 
-pack(snippet) ->                  bytes behind the runner in its stdin          trusted: marshal
-unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes,
-                                checked
+pack(snippet)      -> bytes that follow the runner in its stdin, with marshal: the server is trusted unpack(fd, fetch)
+<- a memory file to which the snippet could write, so it is lengths and bytes, which are checked
 """
 
 from __future__ import annotations
@@ -16,19 +15,25 @@ from ..sandbox import FETCH_BYTES, Snippet
 
 
 class Fetched(NamedTuple):
-    """What a call hands back: contents of files, and the sizes of those that had no room."""
+    """Files that a call returns.
+
+    Attributes:
+        files: Contents by path.
+        left_out: Sizes in bytes of the files that did not fit, by path.
+    """
 
     files: dict[str, bytes]
     left_out: dict[str, int]
 
 
 def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
+    """Return the bytes of a call. `fetch_fd` is the memory file to which the runner writes the fetched files."""
     return marshal.dumps((*snippet.parts, fetch_fd))
 
 
 def unpack(fd: int, fetch: Sequence[str]) -> Fetched:
-    """Read the files that existed, and which of them had no room. A broken end (a runner killed as it wrote) leaves out
-    the rest."""
+    """Read the files that a call returns. If the data breaks off, because the runner was killed, the remaining files
+    are left out."""
     files: dict[str, bytes] = {}
     left_out: dict[str, int] = {}
     at = 0

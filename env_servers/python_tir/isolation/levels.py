@@ -1,12 +1,11 @@
-"""Levels: the strongest sandbox that this machine allows and that has proved itself. What is weaker than bubblewrap is
-said on stderr.
+"""Choose the strongest sandbox that this machine allows and that has proved itself.
 
     bwrap+seccomp            warm workers; without them a fresh process per call
     bwrap+seccomp, no /proc  in a container that masks /proc
     landlock+seccomp         in a container without user namespaces, or without bubblewrap
-    none                     only when asked for by name
+    none                     only if it is asked for by name
 
-`bwrap` alone is bubblewrap on a machine without libseccomp.
+`bwrap` without seccomp is bubblewrap on a machine without libseccomp. A level below bubblewrap is reported on stderr.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from ..sandbox import Sandbox, SandboxError
 from ..warm.sandbox import WarmSandbox
 from .bare import BareSandbox
 from .bwrap import BwrapSandbox
-from .control_group import ControlGroups, groups_or_said
+from .control_group import ControlGroups, delegated_groups
 from .fence import FenceSandbox
 from .seccomp import filter_program
-from .selftest import ProcMasked, proved
+from .selftest import ProcMasked, prove_isolation
 
 NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
 WARNING: it can read and change its files, use the network and leave processes behind."""
@@ -31,7 +30,7 @@ NO_SECCOMP = (
     "WARNING: libseccomp is missing (`apt-get install libseccomp2`):"
     " snippets keep system calls that namespaces do not stop."
 )
-NO_WARM = "WARNING: no warm workers, each call starts an interpreter of its own (10 to 300 ms slower): {reason}"
+NO_WARM = "WARNING: no warm workers, each call starts its own interpreter (10 to 300 ms slower): {reason}"
 LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and seccomp alone \
 (what that leaves open: env_servers/python_tir/isolation/fence.py).
 WARNING: bubblewrap does not work: {reason}"""
@@ -45,16 +44,29 @@ def strongest(
     workers: int = 2,
     echo_last: bool = False,
     imports: Sequence[str] = (),
-    shown: Sequence[str] = (),
+    extra_directories: Sequence[str] = (),
 ) -> Sandbox:
-    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: WarmSandbox's. SandboxError has a remedy."""
+    """Return the strongest sandbox that works here.
+
+    Args:
+        isolation: "auto", "bwrap", "landlock" or "none".
+        limits: Default limits of a call.
+        warm: Whether calls may fork a warm interpreter.
+        workers: Calls at once.
+        echo_last: As in WarmSandbox.
+        imports: As in WarmSandbox.
+        extra_directories: As in WarmSandbox.
+
+    Raises:
+        SandboxError: No allowed level works. The message has a remedy.
+    """
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)
-    groups = groups_or_said()
+    groups = delegated_groups()
     if isolation != "landlock":
         try:
-            return _bubblewrap(limits, groups, warm, workers, echo_last, imports, shown)
+            return _bubblewrap(limits, groups, warm, workers, echo_last, imports, extra_directories)
         except SandboxError as e:
             if isolation == "bwrap":
                 raise
@@ -63,7 +75,11 @@ def strongest(
         reason = SandboxError("--isolation landlock")
     try:
         sandbox = asyncio.run(
-            proved(FenceSandbox(limits, seccomp=filter_program(namespaces=False), groups=groups, shown=shown))
+            prove_isolation(
+                FenceSandbox(
+                    limits, seccomp=filter_program(namespaces=False), groups=groups, extra_directories=extra_directories
+                )
+            )
         )
     except SandboxError as e:
         raise SandboxError(f"{reason} (nor does Landlock work: {e})") from e
@@ -78,31 +94,45 @@ def _bubblewrap(
     workers: int,
     echo_last: bool,
     imports: Sequence[str],
-    shown: Sequence[str],
+    extra_directories: Sequence[str],
 ) -> Sandbox:
+    """Return a sandbox of bubblewrap, warm if possible. Raises SandboxError."""
     seccomp = filter_program()
     reason = None
     if warm:
         try:
-            warm_one = WarmSandbox(
-                limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=groups, imports=imports, shown=shown
+            warm_sandbox = WarmSandbox(
+                limits,
+                slots=workers,
+                seccomp=seccomp,
+                echo_last=echo_last,
+                groups=groups,
+                imports=imports,
+                extra_directories=extra_directories,
             )
-            return _said(asyncio.run(proved(warm_one)), seccomp)
+            return _warn_without_seccomp(asyncio.run(prove_isolation(warm_sandbox)), seccomp)
         except SandboxError as e:
             reason = e
     try:
-        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, groups=groups, shown=shown)))
+        sandbox = asyncio.run(
+            prove_isolation(BwrapSandbox(limits, seccomp=seccomp, groups=groups, extra_directories=extra_directories))
+        )
     except SandboxError as e:
         if not isinstance(e, ProcMasked):
             raise
-        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, proc=False, groups=groups, shown=shown)))
-    # said only now: without any isolation the message of the fresh sandbox is the one that helps
+        sandbox = asyncio.run(
+            prove_isolation(
+                BwrapSandbox(limits, seccomp=seccomp, proc=False, groups=groups, extra_directories=extra_directories)
+            )
+        )
+    # Only now: if the fresh sandbox fails too, its message is the one that helps.
     if reason is not None:
         print(NO_WARM.format(reason=reason), file=sys.stderr)
-    return _said(sandbox, seccomp)
+    return _warn_without_seccomp(sandbox, seccomp)
 
 
-def _said(sandbox: Sandbox, seccomp: bytes | None) -> Sandbox:
+def _warn_without_seccomp(sandbox: Sandbox, seccomp: bytes | None) -> Sandbox:
+    """Return the sandbox, after a warning if there is no seccomp filter."""
     if seccomp is None:
         print(NO_SECCOMP, file=sys.stderr)
     return sandbox

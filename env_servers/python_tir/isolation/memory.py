@@ -1,15 +1,15 @@
-"""Memory: what the processes of one call hold together, as nearly as it can be read without a control group.
+"""Measure the memory that the processes of one call hold together, as nearly as possible without a control group.
 
-    private pages       of every process; pages shared by a fork count once (Pss)
+    private pages       of every process; pages that forks share count once (Pss)
     page tables         of every process
     files               of the call's own tmpfs: blocks in use, mapped or not, with a name or without; and the kernel's
                         record of each
-    sockets             of the call's own network namespace, in flight ones too: each as what its buffers may hold.
-                        Where there is no such namespace every open descriptor counts as one
+    sockets             of the call's own network namespace, including those in flight: each counts as what its buffers
+                        may hold. Without such a namespace every open descriptor counts as a socket
 
-Memory that no process maps any more cannot be read anywhere, so what would make it is refused by `seccomp`: shared
-anonymous mappings (a file in /dev/shm does the same), vmsplice, larger socket buffers. Not counted: pipe buffers (the
-kernel gives a user 64 MiB, then two pages for each pipe), and the kernel's records of mappings, descriptors and locks.
+Memory that no process maps any more cannot be read anywhere, so `seccomp` refuses what would make it: shared anonymous
+mappings (a file in /dev/shm does the same), vmsplice, larger socket buffers. Not counted: pipe buffers (the kernel
+gives a user 64 MiB, then two pages for each pipe), and the kernel's records of mappings, descriptors and locks.
 """
 
 from __future__ import annotations
@@ -22,47 +22,66 @@ from contextlib import suppress
 from .tree import descendants
 
 SOCKET_BYTES = 512 << 10
-"""Twice the kernel's default of a buffer, rounded up: a buffer's last packet may pass its limit. TCP's are bounded to
-this in `warm.slot`."""
+"""Bytes of a socket: twice the kernel's default of a buffer, rounded up, because the last packet of a buffer may pass
+its limit. `warm.slot` bounds TCP's to this."""
 PAIR_BYTES = 256 << 10
-"""One end of a socket pair, the only kind of socket where the network is the host's: what was not yet read."""
+"""Unread bytes of one end of a socket pair, the only kind of socket where the network is the host's."""
 MAX_TCP_BYTES = 64 << 20
-"""Hosts with fast networks allow connections gigabytes, which hardly one holds; counted so, no snippet had any."""
+"""Upper bound of what a connection counts as. Hosts with fast networks allow gigabytes, which hardly any connection
+holds; with such a count no snippet could have one."""
 INODE_BYTES = 1 << 10
-"""What tmpfs keeps of a file besides its content: inode, name, a short symbolic link."""
+"""Bytes that tmpfs keeps of a file besides its content: inode, name, a short symbolic link."""
 WALKS = 5
-"""How often the processes are read when processes end meanwhile: a chain of forks outruns one reading, hardly five."""
+"""How often the processes are read if some end meanwhile. A chain of forks outruns one reading, but hardly five."""
 _SOCKETS = re.compile(rb"sockets: used (\d+)\nTCP: inuse (\d+)")
 
 
 def used_bytes(
     pid: int, enough: int, *, directories: Sequence[int] = (), net: int | None = None, tcp_bytes: int = SOCKET_BYTES
 ) -> int:
-    """Memory of everything below `pid`: exact above `enough`, an upper bound below it.
+    """Return the bytes of memory of everything below `pid`: exact above `enough`, an upper bound below it.
 
-    `directories`: descriptors of the call's tmpfs mounts; `net`: a process in its network namespace, None where it has
-    none of its own; `tcp_bytes`: what each end of a connection may hold.
+    Args:
+        pid: The process whose descendants are measured.
+        enough: The limit. While even the upper bound is below it, the exact value, which costs more, is not read.
+        directories: Descriptors of the call's tmpfs mounts.
+        net: A process in the call's network namespace; None if it has none of its own.
+        tcp_bytes: Bytes that each end of a connection may hold.
     """
     files = sum(map(file_bytes, directories))
-    rest = files + (_descriptors(pid) * PAIR_BYTES if net is None else socket_bytes(net, tcp_bytes))
-    bound = _steadily(pid, _upper_bound)
-    if bound + rest <= enough:
-        return bound + rest
-    return _steadily(pid, lambda pids: _exact(pids, files)) + rest
+    sockets = _descriptors(pid) * PAIR_BYTES if net is None else socket_bytes(net, tcp_bytes)
+    bound = _steadily(pid, _upper_bound) + files + sockets
+    if bound <= enough:
+        return bound
+    return _steadily(pid, lambda pids: _exact(pids, files)) + files + sockets
 
 
-def session_bytes(pid: int, own: int, directories: Sequence[int]) -> int:
-    """What the stopped processes below `pid` hold beyond the `own` private memory that each began with."""
-    private = [_fields(child, "status", (b"RssAnon:",)) or 0 for child in descendants(pid)]
-    return sum(max(0, held - own) for held in private) + sum(map(file_bytes, directories)) + socket_bytes(pid)
+def session_bytes(pid: int, initial_bytes: int, directories: Sequence[int]) -> int:
+    """Return the bytes that the stopped processes below `pid` hold beyond what each had at its start.
+
+    Args:
+        pid: The process whose descendants are measured.
+        initial_bytes: Private memory that each process began with.
+        directories: Descriptors of the session's tmpfs mounts.
+    """
+    private = [private_bytes(child) for child in descendants(pid)]
+    grown = sum(max(0, process_bytes - initial_bytes) for process_bytes in private)
+    return grown + sum(map(file_bytes, directories)) + socket_bytes(pid)
 
 
 def private_bytes(pid: int) -> int:
+    """Return the bytes of private memory of a process; 0 if it has ended."""
     return _fields(pid, "status", (b"RssAnon:",)) or 0
 
 
 def _steadily(pid: int, read: Callable[[list[int]], tuple[int, bool]]) -> int:
-    """The largest of some readings of the processes below `pid`; one is enough when none of them ends meanwhile."""
+    """Return the largest of several readings of the processes below `pid`.
+
+    Args:
+        pid: The process whose descendants are read.
+        read: Returns the bytes of these processes, and False if one of them ended meanwhile. One reading is enough if
+            none did.
+    """
     largest = 0
     for _ in range(WALKS):
         total, steady = read(list(descendants(pid)))
@@ -73,27 +92,35 @@ def _steadily(pid: int, read: Callable[[list[int]], tuple[int, bool]]) -> int:
 
 
 def _upper_bound(pids: list[int]) -> tuple[int, bool]:
-    sums = [_fields(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")) for pid in pids]
-    return sum(found or 0 for found in sums), None not in sums
+    """Return the resident bytes of the processes, in which shared pages count several times. A `read` of _steadily."""
+    readings = [_fields(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")) for pid in pids]
+    return sum(reading or 0 for reading in readings), None not in readings
 
 
 def _exact(pids: list[int], files: int) -> tuple[int, bool]:
-    """The kernel walks the page tables for proportional shares: milliseconds for a large process."""
+    """Return the bytes of the processes, in which shared pages count once. A `read` of _steadily.
+
+    The kernel walks the page tables for it: milliseconds for a large process.
+    """
     private = 0
     shared = 0
     steady = True
     for pid in pids:
-        seen = _fields(pid, "status", (b"RssAnon:",))
-        own = _fields(pid, "smaps_rollup", (b"Pss_Anon:",))
-        private += (seen or 0) if own is None else own  # a process can forbid its owner to look closer
+        resident = _fields(pid, "status", (b"RssAnon:",))
+        proportional = _fields(pid, "smaps_rollup", (b"Pss_Anon:",))
+        # a process can forbid its owner to read smaps_rollup
+        private += (resident or 0) if proportional is None else proportional
         private += _fields(pid, "status", (b"VmPTE:",)) or 0
         shared += _fields(pid, "smaps_rollup", (b"Pss_Shmem:",)) or 0
-        steady = steady and seen is not None
-    return private + max(0, shared - files), steady  # mapped files of the call's tmpfs are among its files
+        steady = steady and resident is not None
+    return private + max(0, shared - files), steady  # mapped files of the call's tmpfs are counted among its files
 
 
 def _fields(pid: int, name: str, fields: tuple[bytes, ...]) -> int | None:
-    """The fields' sum in bytes; None where the process has ended or cannot be read. A zombie has no such fields: 0."""
+    """Return the sum of fields of a file in /proc, in bytes; None if the process has ended or cannot be read.
+
+    A zombie has no such fields, so its sum is 0.
+    """
     try:
         with open(f"/proc/{pid}/{name}", "rb") as f:
             return sum(int(line.split()[1]) << 10 for line in f if line.startswith(fields))
@@ -102,19 +129,20 @@ def _fields(pid: int, name: str, fields: tuple[bytes, ...]) -> int | None:
 
 
 def file_bytes(directory: int) -> int:
-    """What the file system of an open directory holds."""
+    """Return the bytes that the file system of an open directory holds."""
     fs = os.fstatvfs(directory)
     return (fs.f_blocks - fs.f_bfree) * fs.f_frsize + (fs.f_files - fs.f_ffree) * INODE_BYTES
 
 
 def files(directory: int) -> int:
-    """How many the file system of an open directory holds, with a name or without."""
+    """Return the number of files that the file system of an open directory holds, with a name or without."""
     fs = os.fstatvfs(directory)
     return fs.f_files - fs.f_ffree
 
 
 def _descriptors(pid: int) -> int:
-    """Open in the processes below `pid`. Linux 6.2 and later; before, and for processes that have ended, 0."""
+    """Return the number of open descriptors of the processes below `pid`. It is 0 before Linux 6.2, and for processes
+    that have ended."""
     total = 0
     for child in descendants(pid):
         with suppress(OSError):
@@ -123,15 +151,16 @@ def _descriptors(pid: int) -> int:
 
 
 def socket_bytes(pid: int, tcp_bytes: int = SOCKET_BYTES) -> int:
-    """What the sockets of the process's network namespace may hold, also those that are no process's any more."""
+    """Return the bytes that the sockets of a process's network namespace may hold, including sockets without a
+    process."""
     with suppress(OSError), open(f"/proc/{pid}/net/sockstat", "rb") as f:
-        if found := _SOCKETS.match(f.read(256)):
-            return int(found[1]) * SOCKET_BYTES + int(found[2]) * (tcp_bytes - SOCKET_BYTES)
+        if match := _SOCKETS.match(f.read(256)):
+            return int(match[1]) * SOCKET_BYTES + int(match[2]) * (tcp_bytes - SOCKET_BYTES)
     return 0
 
 
 def host_tcp_bytes() -> int:
-    """`tcp_bytes` of a network namespace that nobody has set: it begins with the host's limits."""
+    """Return the `tcp_bytes` of a network namespace whose limits nobody has set: it begins with the host's."""
     total = 0
     for name in ("tcp_rmem", "tcp_wmem"):
         with suppress(OSError), open(f"/proc/sys/net/ipv4/{name}") as f:

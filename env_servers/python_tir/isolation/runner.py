@@ -1,20 +1,19 @@
-"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script, or becomes the program
-that it is.
+"""The program inside the sandbox: it limits itself, then runs the snippet from stdin as a script, or execs its program.
 
-Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every
-import, every line of source and every object to free shows here: a trivial call is a few milliseconds.
+Compiled by the server and never imported. It uses only modules that an interpreter without `site` has loaded: a trivial
+call takes a few milliseconds, of which every import, line of source and object to free is a visible part.
 
-    stdin (a memory file: this program, then what `job.pack` made)
+    stdin (a memory file: this program, then the bytes of `job.pack`)
         -> <workdir>/main.py, kept for tracebacks, and the files of the call -> rlimits
-        -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and exec
-    status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it
-        runs.
+        -> the snippet as `__main__`, with its own stdin; or the file of a `sandbox.Program`, and exec
+    status pipe: "R": the limits are set, the snippet is next; "S": it does not compile. Closed before the first line of
+        the snippet runs.
 
-What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's
-own): a snippet may replace any attribute of any module, and ends as it would in a plain interpreter.
+Code that runs after the snippet uses names taken before it (`_exit`, `_modules` and others, and the runner's own
+builtins): a snippet may replace any attribute of any module, and still ends as it would in a plain interpreter.
 
-Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. When files are to be handed back, the
-snippet runs in a child and this process stays behind to read them.
+Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. If files are to be returned, the snippet
+runs in a child, and this process stays behind to read them.
 """
 
 import _signal
@@ -27,17 +26,20 @@ _close = os.close
 _exit = os._exit
 _getpid = os.getpid
 _kill = os.kill
-_tell = os.write
+_write_fd = os.write
 _signal_to = _signal.signal
 _modules = sys.modules
-_show = sys.__excepthook__
+_default_hook = sys.__excepthook__
 SCRIPT = "main.py"
+"""Name of the snippet's file."""
 OUR_FRAMES = 6
-"""Below the snippet, in the fresh and in the warm interpreter: recursion ends where it does in a script."""
+"""Frames below the snippet, in the fresh and in the warm interpreter. With them added to the limit, recursion ends
+where it does in a script."""
 
 
 def main() -> None:
-    # ignored by what a shell starts in the background: the server, and so we
+    """Run the call that is in stdin."""
+    # A shell lets programs in the background ignore it: the server, and so this process.
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     status, workdir, limits, *paths = sys.argv[1:]
     path = f"{workdir}/{SCRIPT}"
@@ -56,7 +58,7 @@ def main() -> None:
 def arrange(
     workdir: str, source: bytes, stdin: bytes, files: list, limits: str, program: list, more: dict | None = None
 ) -> None:
-    """Put everything in its place, then set the limits; `more` is added to some of them."""
+    """Write the files and set up stdin, then set the limits. `more` is added to some of them."""
     os.chdir(workdir)
     _write(program[0] if program else SCRIPT, source, 0o755 if program else 0o644)
     for name, content in files:
@@ -69,24 +71,25 @@ def arrange(
 
 
 def limit(limits: str, more: dict | None = None) -> None:
+    """Set rlimits from "NAME=value,...". `more` is added to some of them, by name."""
     for item in limits.split(","):
         name, value = item.split("=")
         soft = int(value) + (more.get(name, 0) if more else 0)
-        # soft CPU limit: SIGXCPU, told from other kills
+        # The soft limit of CPU is one second lower: its SIGXCPU can be told from other kills.
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))
 
 
 def become(argv: list, status: int) -> None:
-    """Does not return. Nothing of ours is left to it: no descriptor, and no signal that an interpreter ignores and
-    programs rely on."""
-    _tell(status, b"R\n")
+    """Exec a program. It inherits no descriptor of the runner, and no signal that an interpreter ignores and programs
+    rely on."""
+    _write_fd(status, b"R\n")
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal_to(number, _signal.SIG_DFL)
     os.closerange(3, 1 << 16)
     try:
         os.execv(argv[0], argv)
     except OSError as e:
-        _tell(2, f"{argv[0]}: {e.strerror}\n".encode())
+        _write_fd(2, f"{argv[0]}: {e.strerror}\n".encode())
         _exit(126)
 
 
@@ -98,7 +101,7 @@ def _write(path: str, content: bytes, mode: int = 0o644) -> None:
 
 
 def _give_stdin(workdir: str, content: bytes) -> None:
-    """As a file without a name: a pipe would take no more than its buffer."""
+    """Make the content stdin, as a file without a name: a pipe would hold no more than its buffer."""
     path = workdir + "/.stdin"
     _write(path, content)
     fd = os.open(path, os.O_RDONLY)
@@ -108,16 +111,23 @@ def _give_stdin(workdir: str, content: bytes) -> None:
 
 
 def stay_behind(fetch: list, fd: int, status: int) -> None:
-    """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and
-    ends as the child did. `fetch`: how many bytes all files together may have, then their paths. Each is its size, then
-    its content; a size of -1 is no file, -2 - n a file of n bytes that had no room."""
+    """Fork and return in the child; the parent waits for it, writes the fetched files, and ends as the child did.
+
+    Each file is written as its size (8 bytes) and its content. A size of -1 is no file, -2 - n a file of n bytes that
+    did not fit. `job.unpack` reads them.
+
+    Args:
+        fetch: The bytes that all files together may have, then their paths.
+        fd: Descriptor to which the files are written.
+        status: Descriptor of the status pipe, which the parent closes.
+    """
     child = os.fork()
     if child == 0:
         os.close(fd)
         return
     os.close(status)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    room, *names = fetch
+    bytes_left, *names = fetch
     for name in names:
         content = None
         size = -1
@@ -125,17 +135,17 @@ def stay_behind(fetch: list, fd: int, status: int) -> None:
             source = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a fifo must not wait for a writer
             if os.fstat(source).st_mode & 0o170000 == 0o100000:  # a regular file; /dev/zero has no end
                 size = os.fstat(source).st_size
-                if size > room:
+                if size > bytes_left:
                     size = -2 - size
                 else:
                     pieces = []
-                    left = room
-                    while left and (piece := os.read(source, min(left, 1 << 20))):
+                    remaining = bytes_left
+                    while remaining and (piece := os.read(source, min(remaining, 1 << 20))):
                         pieces.append(piece)
-                        left -= len(piece)
+                        remaining -= len(piece)
                     content = b"".join(pieces)
                     size = len(content)
-                    room -= size
+                    bytes_left -= size
             os.close(source)
         except OSError:
             pass
@@ -148,13 +158,14 @@ def stay_behind(fetch: list, fd: int, status: int) -> None:
 
 
 def _die_by(number: int) -> None:
+    """Die by a signal, so that the exit status is that of the snippet."""
     if number != 9:
         _signal_to(number, 0)  # SIG_DFL
     _kill(_getpid(), number)
 
 
 def _take_stdin() -> bytes:
-    """All of stdin, which is then /dev/null: the snippet reads EOF."""
+    """Return all of stdin, and replace it by /dev/null: the snippet reads an end of file."""
     parts = []
     while part := os.read(0, 1 << 20):
         parts.append(part)
@@ -165,13 +176,13 @@ def _take_stdin() -> bytes:
 
 
 def run(source: bytes, path: str, status: int) -> None:
-    """Run the snippet as the interpreter runs a script, with no frame of ours in its tracebacks."""
+    """Run the snippet as the interpreter runs a script, without frames of the runner in its tracebacks."""
     module = sys.modules["__main__"] = type(sys)("__main__")
-    _tell(status, b"R\n")
+    _write_fd(status, b"R\n")
     try:
         code = compile(source, path, "exec", dont_inherit=True)
     except BaseException as e:
-        _tell(status, b"S\n")
+        _write_fd(status, b"S\n")
         sys.excepthook(type(e), e.with_traceback(None), None)
         _end(1, module.__dict__)
     _close(status)
@@ -189,15 +200,15 @@ def run(source: bytes, path: str, status: int) -> None:
         try:
             try:
                 sys.excepthook(type(e), e.with_traceback(trace), trace)
-            except BaseException:  # a hook that fails, or is none
-                _show(type(e), e.with_traceback(trace), trace)
+            except BaseException:  # the snippet's hook fails, or is not callable
+                _default_hook(type(e), e.with_traceback(trace), trace)
         finally:
             _end(1 if not isinstance(e, KeyboardInterrupt) else -2, module.__dict__)
     _end(0, module.__dict__)
 
 
 def script_names(builtins) -> None:
-    """What `site` gives to a script."""
+    """Add `exit` and `quit`, which `site` gives to a script."""
     import _sitebuiltins
 
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
@@ -205,28 +216,28 @@ def script_names(builtins) -> None:
 
 
 def exit_code(code: object) -> int:
-    """What the interpreter makes of sys.exit's argument."""
+    """Return the exit code for an argument of sys.exit, as the interpreter does."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
     try:
         print(code, file=sys.stderr)
-    except BaseException:  # what cannot be shown, or nothing to show it on, is no other end
+    except BaseException:  # the value cannot be printed, or there is no stderr: the exit code is the same
         return 1
     return 1
 
 
 def _end(code: int, namespace: dict) -> None:
-    """End as the interpreter does, but leave its memory to the kernel: freeing it takes a fifth of a trivial call."""
+    """End as the interpreter does, but leave the memory to the kernel: freeing it takes a fifth of a trivial call."""
     try:
-        # clear runs __del__ of what the snippet still held
-        for last in (_end_threads, _run_exit_functions, namespace.clear, _flush):
+        # clear() runs __del__ of the objects that the snippet still holds
+        for finish in (_end_threads, _run_exit_functions, namespace.clear, _flush):
             try:
-                last()
+                finish()
             except BaseException:
                 continue
     finally:
         if code < 0:
-            _die_by(-code)  # the interpreter's own end on Ctrl-C
+            _die_by(-code)  # as the interpreter ends on Ctrl-C
         _exit(code)
 
 

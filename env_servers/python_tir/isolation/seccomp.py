@@ -1,17 +1,16 @@
-"""Seccomp: the system calls a snippet is refused, as a BPF program made by libseccomp (a package of every Debian
-system).
+"""The system calls that a snippet is refused, as a BPF program made by libseccomp (a package of every Debian system).
 
-Everything else is allowed: this closes what namespaces and rlimits leave open, it is no allow-list.
+Everything else is allowed: the filter closes what namespaces and rlimits leave open, it is not a list of allowed calls.
 
     EPERM     new namespaces and mounts, ptrace and other processes' memory, keyrings, bpf, perf, io_uring, userfaultfd,
               modules, reboot ...
     EPERM     prlimit() of another process
-    EPERM     socket() of any family but AF_UNIX, and TCP and UDP where the network namespace is the sandbox's own and
-              holds a loopback only (netlink, vsock and packet sockets exist even without a network)
+    EPERM     socket() of any family except AF_UNIX, and TCP and UDP if the network namespace is the sandbox's own and
+              has only a loopback (netlink, vsock and packet sockets exist even without a network)
     EPERM     memory that outlives its mappings, where nothing can count it (`memory`): shared anonymous mappings,
               vmsplice, MSG_ZEROCOPY
-    EPERM     what wakes or kills a session between two calls (`warm.freeze`): POSIX timers, a signal of one's choice
-              for a file's events
+    EPERM     what wakes or kills a session between two calls (`warm.freeze`): POSIX timers, a freely chosen signal for
+              a file's events
     0         socket buffer sizes: accepted and ignored, so that a socket holds no more than the kernel's default
     ENOSYS    clone3, whose flags a filter cannot see: glibc falls back to clone; io_uring and memfd, whose callers fall
               back too
@@ -39,12 +38,12 @@ DENIED_WITHOUT_NAMESPACES = """
     move_pages sched_setparam sched_setscheduler sched_setattr sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop
     semtimedop semctl socket mq_timedsend mq_timedreceive
 """
-"""Calls denied where the host's files, processes and objects are in reach by name, and only the calls that open them
-are confined otherwise."""
+"""Calls that are denied besides, if files, processes and objects of the host can be reached by name and only the calls
+that open them are confined."""
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of
-the exit signal.)"""
+"""Flags CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (clone cannot make a time namespace: there the
+bit of NEWTIME is part of the exit signal.)"""
 
 MAP_TYPE = 0x0F
 MAP_SHARED = 0x01
@@ -55,9 +54,9 @@ SO_SNDBUF = 7
 SO_RCVBUF = 8
 SO_ZEROCOPY = 60
 INT = 0xFFFFFFFF
-"""The bits of an argument that the kernel takes as an int; it ignores what is above it in the register."""
+"""Mask of the bits that the kernel reads of an int argument; it ignores the higher ones in the register."""
 SOCKET_TYPE = 0x0F
-"""The rest of socket()'s second argument are flags."""
+"""Mask of the type in socket()'s second argument; the other bits are flags."""
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
@@ -75,7 +74,8 @@ class _Compare(ctypes.Structure):
 
 
 def filter_program(*, namespaces: bool = True) -> bytes | None:
-    """BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is missing."""
+    """Return a BPF program for `bwrap --seccomp`, or for a sandbox without namespaces; None if libseccomp is
+    missing."""
     name = ctypes.util.find_library("seccomp")
     if name is None:
         return None
@@ -107,7 +107,7 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
             refuse(syscall, errno.ENOSYS)
         for flag in NEW_NAMESPACES:
             refuse("clone", errno.EPERM, _Compare(0, _MASKED_EQ, flag, flag))
-        # where a slot's PID 1 has the snippet's uid, its limits are the next call's
+        # if a slot's PID 1 has the snippet's uid, a snippet could change the limits of the next call
         refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))
         for kind in (MAP_SHARED, MAP_SHARED_VALIDATE):
             refuse("mmap", errno.EPERM, _Compare(3, _MASKED_EQ, MAP_TYPE | MAP_ANONYMOUS, kind | MAP_ANONYMOUS))
@@ -120,7 +120,7 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
                 _Compare(2, _MASKED_EQ, INT, option),
             )
         refuse("socketpair", errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
-        for conditions in _strange_sockets() if namespaces else ():
+        for conditions in _denied_sockets() if namespaces else ():
             refuse("socket", errno.EPERM, *conditions)
         fd = os.memfd_create("bpf", os.MFD_CLOEXEC)
         try:
@@ -133,13 +133,16 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
         lib.seccomp_release(context)
 
 
-def _strange_sockets() -> Iterator[list[_Compare]]:
-    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule compares an argument once, hence lists."""
+def _denied_sockets() -> Iterator[list[_Compare]]:
+    """Yield the conditions for every socket() except AF_UNIX, and TCP and UDP over IPv4 and IPv6.
+
+    A rule can compare an argument only once, so the conditions are several rules.
+    """
     inet = socket.AF_INET, socket.AF_INET6
-    known = {socket.AF_UNIX, *inet}
-    yield [_Compare(0, _LT, min(known), 0)]
-    yield [_Compare(0, _GE, max(known) + 1, 0)]
-    for family in set(range(min(known), max(known))) - known:
+    families = {socket.AF_UNIX, *inet}
+    yield [_Compare(0, _LT, min(families), 0)]
+    yield [_Compare(0, _GE, max(families) + 1, 0)]
+    for family in set(range(min(families), max(families))) - families:
         yield [_Compare(0, _EQ, family, 0)]
     for family in inet:
         for kind in set(range(SOCKET_TYPE + 1)) - {socket.SOCK_STREAM, socket.SOCK_DGRAM}:

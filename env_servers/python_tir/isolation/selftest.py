@@ -1,4 +1,4 @@
-"""Before it serves, a sandbox runs code that tries what must not work. The level in /health is what was proved."""
+"""Prove the isolation of a sandbox before it serves: run code that tries what must not work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ..sandbox import Sandbox, SandboxError
 
 SandboxT = TypeVar("SandboxT", bound=Sandbox)
 NO_NAMESPACES = ("namespace", "uid map", "RTM_NEWADDR")
-"""What bubblewrap says where user namespaces are forbidden: by the kernel, by Ubuntu's AppArmor, in a container."""
+"""Parts of bubblewrap's messages when user namespaces are forbidden: by the kernel, by Ubuntu's AppArmor, in a
+container."""
 NO_PROC = "mount proc"
-"""What bubblewrap says where the container masks parts of /proc, so that nobody may mount another."""
+"""Part of bubblewrap's message when the container masks parts of /proc, so that no other can be mounted."""
 OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE = """
 import ctypes, os, socket
@@ -56,11 +57,11 @@ print(found)
 
 
 class ProcMasked(SandboxError):
-    """The container's runtime masks /proc: the sandbox cannot have one of its own, and works without."""
+    """Raised when the container's runtime masks /proc: the sandbox cannot have its own, but works without."""
 
 
-async def proved(sandbox: SandboxT) -> SandboxT:
-    """The same sandbox once it has passed; closed when it has not. Raises SandboxError."""
+async def prove_isolation(sandbox: SandboxT) -> SandboxT:
+    """Return the sandbox after it has passed the self-test. Close it and raise SandboxError if it does not pass."""
     try:
         await self_test(sandbox)
     except BaseException:
@@ -70,7 +71,7 @@ async def proved(sandbox: SandboxT) -> SandboxT:
 
 
 async def self_test(sandbox: Sandbox) -> None:
-    """Raises SandboxError when a snippet cannot run, or can do what it must not."""
+    """Run the probe. Raises SandboxError if a snippet cannot run, or can do what it must not."""
     with (
         tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -78,29 +79,30 @@ async def self_test(sandbox: Sandbox) -> None:
         secret.write(b"secret")
         secret.flush()
         os.chmod(secret.name, 0o644)
-        given = os.path.realpath(secret.name), listener.getsockname()[1], sandbox.isolation.startswith("bwrap")
-        # warm workers run the two in different interpreters, which both are up when this returns
+        values = os.path.realpath(secret.name), listener.getsockname()[1], sandbox.isolation.startswith("bwrap")
+        # Warm workers run the two in different interpreters, so both are up when this returns.
         for first_line in ("", "# numpy"):
-            await _probe(sandbox, f"{first_line}\nSECRET, PORT, NAMESPACES = {given}\n{PROBE}")
+            await _probe(sandbox, f"{first_line}\nSECRET, PORT, NAMESPACES = {values}\n{PROBE}")
 
 
 async def _probe(sandbox: Sandbox, code: str) -> None:
+    """Run a probe, which prints a list of what it could do. Raises SandboxError if it fails or the list is not
+    empty."""
     try:
         result = await sandbox.run(code)
     except SandboxError as e:
         kind = ProcMasked if NO_PROC in str(e) else SandboxError
         raise kind(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}, {OR_NONE}") from e
     if result.stdout != b"[]\n":
-        said = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
-        raise SandboxError(f"the sandbox does not isolate: {said}. Reinstall bubblewrap, {OR_NONE}")
+        output = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
+        raise SandboxError(f"the sandbox does not isolate: {output}. Reinstall bubblewrap, {OR_NONE}")
 
 
 def _remedy(error: str) -> str:
-    """Return what mends the fault that bubblewrap reports, as an imperative sentence without its full stop."""
-    if (
-        NO_PROC in error
-    ):  # first: the same line ends with "Operation not permitted", as that of a missing namespace does
+    """Return the remedy for a fault that bubblewrap reports, as an imperative sentence without its full stop."""
+    # /proc first: its message ends with "Operation not permitted" too, as that of a missing namespace does
+    if NO_PROC in error:
         return PROC_REMEDY
-    if any(words in error for words in (*NO_NAMESPACES, "Operation not permitted")):
+    if any(part in error for part in (*NO_NAMESPACES, "Operation not permitted")):
         return namespace_remedy()
     return "Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks"

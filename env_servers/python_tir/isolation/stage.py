@@ -1,10 +1,12 @@
-"""Stage: makes the interpreter's directories reachable, for an unprivileged uid and inside the sandbox.
+"""Make the interpreter's directories reachable: for an unprivileged uid, and inside the sandbox.
 
-A server that runs as root drops to an unprivileged uid before bubblewrap starts. When Python lives below a directory
-that this uid cannot enter (/root/.pyenv, say), the server binds it to a place that it can, in a mount namespace of its
-own: no other process of the host sees it, and it is gone with the server. Inside a sandbox they are where they are
-outside, but for those below a directory that the sandbox has of its own: a checkout in /tmp keeps its packages though
-the snippet's /tmp is empty."""
+A server that runs as root drops to an unprivileged uid before bubblewrap starts. If Python lives below a directory that
+this uid cannot enter (for example /root/.pyenv), the server binds it to another path in a mount namespace of its own:
+no other process of the host sees it, and it disappears with the server.
+
+Inside the sandbox directories keep their path, except those below a directory that the sandbox has for itself: a
+checkout in /tmp keeps its packages although the snippet's /tmp is empty.
+"""
 
 from __future__ import annotations
 
@@ -21,47 +23,50 @@ _MS_REC = 16384
 _MS_SLAVE = 1 << 19
 _MNT_DETACH = 2
 _MOUNT_POINT = "/run/openrlhf-tir"
-"""An empty directory for everyone else: what is mounted on it is seen by the server that mounted it alone."""
-_OWN = ("/tmp/", "/dev/", "/proc/")
-"""The sandbox's own: what the host has there is mounted below `_MOVED`."""
+"""Directory for the bound directories. Other processes see it empty, because the server mounts in its own namespace."""
+_SANDBOX_DIRECTORIES = ("/tmp/", "/dev/", "/proc/")
+"""Directories that the sandbox has for itself. What the host has there is mounted below `_MOVED`."""
 _MOVED = "/opt/openrlhf-tir"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Stage:
-    """`mounts` is [(source that the uid can reach, path inside the sandbox)]."""
+    """Directories and files of the host that a sandbox shows.
+
+    Attributes:
+        mounts: Pairs of a source that the uid can reach and its path inside the sandbox.
+    """
 
     def __init__(self, directories: Sequence[str], *, uid: int) -> None:
         self._mounted = False
         self._bound = 0
         self.mounts: list[tuple[str, str]] = []
         self._targets: dict[str, str] = {}
-        for path in _outermost(os.path.realpath(d) for d in directories):
+        for path in _outermost(os.path.realpath(directory) for directory in directories):
             if path.startswith("/usr/"):
                 continue
-            here = os.geteuid() != 0 or reachable(path)
-            self._targets[path] = f"{_MOVED}/{len(self._targets)}" if path.startswith(_OWN) else path
-            self.mounts.append((path if here else self._bind(path), self._targets[path]))
+            moved = path.startswith(_SANDBOX_DIRECTORIES)
+            self._targets[path] = f"{_MOVED}/{len(self._targets)}" if moved else path
+            self.mounts.append((self._reachable_source(path), self._targets[path]))
 
-    def inside(self, path: str) -> str:
-        """What the sandbox calls a path of the host, links resolved, in one of the directories; others stay."""
+    def sandbox_path(self, path: str) -> str:
+        """Return the path inside the sandbox of a path on the host, with links resolved."""
         path = os.path.realpath(path)
-        return next(
-            (
-                target + path[len(outer) :]
-                for outer, target in self._targets.items()
-                if f"{path}/".startswith(f"{outer}/")
-            ),
-            path,
-        )
+        for directory, target in self._targets.items():
+            if f"{path}/".startswith(f"{directory}/"):
+                return target + path[len(directory) :]
+        return path
 
     def add_file(self, path: str, target: str) -> None:
         """Show a file of the host, which every user may read, as `target` inside."""
-        path = os.path.realpath(path)
-        here = os.geteuid() != 0 or reachable(path)
-        self.mounts.append((path if here else self._bind(path), target))
+        self.mounts.append((self._reachable_source(os.path.realpath(path)), target))
+
+    def _reachable_source(self, path: str) -> str:
+        """Return a path by which the sandbox's uid reaches a file or directory; bind it if it has none."""
+        return path if os.geteuid() != 0 or reachable(path) else self._bind(path)
 
     def _bind(self, path: str) -> str:
+        """Bind a file or directory below the mount point and return its new path. Raises SandboxError."""
         remedy = (
             f"Install Python outside of {path}, run the server as its owner,"
             " or give the container the SYS_ADMIN capability."
@@ -85,26 +90,28 @@ class Stage:
         return target
 
     def close(self) -> None:
+        """Remove the mounts."""
         if self._mounted:
             _libc.umount2(_MOUNT_POINT.encode(), _MNT_DETACH)
             self._mounted = False
 
 
 def _outermost(paths) -> list[str]:
-    """Without those that lie below another."""
-    kept: list[str] = []
+    """Return the paths without those that lie below another one."""
+    outermost: list[str] = []
     for path in sorted(set(paths)):
-        if not kept or not path.startswith(kept[-1] + "/"):
-            kept.append(path)
-    return kept
+        if not outermost or not path.startswith(outermost[-1] + "/"):
+            outermost.append(path)
+    return outermost
 
 
 def reachable(path: str) -> bool:
-    """Whether any user can enter the directory."""
+    """Return True if every user can enter the directory."""
     parts = path.split("/")
     return all(os.stat("/".join(parts[:i]) or "/").st_mode & stat.S_IXOTH for i in range(1, len(parts) + 1))
 
 
 def _call(name: str, result: int, remedy: str) -> None:
+    """Raise SandboxError if a system call returned an error."""
     if result != 0:
         raise SandboxError(f"{name}() failed: {os.strerror(ctypes.get_errno())}. {remedy}")

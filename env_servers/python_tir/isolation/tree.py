@@ -1,4 +1,4 @@
-"""Tree: the processes below one process, read from /proc. Orphans of a sandbox stay in it: its PID 1 inherits them."""
+"""Find the processes below a process in /proc. Orphans of a sandbox are among them: its PID 1 inherits them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 
 def _children(pid: int, tid: int) -> list[int]:
+    """Return the children of one thread; none if it has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/children") as f:
             return [int(child) for child in f.read().split()]
@@ -15,7 +16,7 @@ def _children(pid: int, tid: int) -> list[int]:
 
 
 def tasks(pid: int) -> int:
-    """The threads of all processes below `pid`, which is what RLIMIT_NPROC counts."""
+    """Return the number of threads of all processes below `pid`, which is what RLIMIT_NPROC counts."""
     total = 0
     for child in descendants(pid):
         try:
@@ -26,14 +27,15 @@ def tasks(pid: int) -> int:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    todo = [pid]
-    while todo:
-        parent = todo.pop()
+    """Yield the process ids of everything below `pid`."""
+    parents = [pid]
+    while parents:
+        parent = parents.pop()
         try:
             threads = os.listdir(f"/proc/{parent}/task")
         except OSError:
             continue
         for tid in threads:
-            found = _children(parent, int(tid))
-            todo += found
-            yield from found
+            children = _children(parent, int(tid))
+            parents += children
+            yield from children

@@ -1,14 +1,14 @@
-"""Call: one request on one slot, from the descriptors that go in to the proof that nothing of it is left. Events on the
-loop; no threads.
+"""One request on one slot, from the descriptors that go in to the proof that nothing of it is left.
 
     code -> read-only memory file + two pipes -> slot -> reply: every process of the call is dead, its files are gone ->
     Execution
 
-Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock, which begins when the
-snippet is up: however little time it was given, using it up is its own fault; not to come up within
-`Limits.start_timeout_s` is the host's. The server asks it to end a call (flood, memory, cancellation) and kills the
-slot itself, with all its processes, when no answer comes: `ended by us` is then the result; a slot that ends by itself
-is a SandboxError.
+Everything is an event on the loop; there are no threads. Output is read while the snippet runs and capped as it comes.
+The slot keeps the snippet's clock, which starts when the snippet is up: using up its time is the snippet's own fault,
+however short that was; not to come up within `Limits.start_timeout_s` is the host's.
+
+The server asks the slot to end a call (flood, memory, cancellation). If no answer comes it kills the slot with all its
+processes, and the result is that of the reason. A slot that ends by itself is a SandboxError.
 """
 
 from __future__ import annotations
@@ -32,40 +32,51 @@ from ..sandbox import Execution, SandboxError
 from .container import readable
 
 ANSWER_S = 3.0
-"""How long after its deadline, or after it was asked to end a call, a slot may take to answer."""
+"""Seconds in which a slot must answer after its deadline, or after it was asked to end a call."""
 
 Stop = Literal["time_limit", "output_flood", "memory", "cancelled"]
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """Our end of one slot."""
+    """The server's end of one slot.
+
+    Attributes:
+        sock: Connection to the slot.
+        pid: Process id of the slot, PID 1 of its namespace.
+        pidfd: Descriptor of that process.
+        directories: Descriptors of the slot's tmpfs mounts, from which their size is read.
+        group: The slot's control group, if the server may create any.
+        usable: False when the slot must be replaced.
+        initial_bytes: Private memory of the slot before its first call.
+    """
 
     sock: socket.socket
     pid: int
     pidfd: int
     directories: list[int]
-    """Descriptors of its tmpfs mounts, by which is read what they hold."""
     group: ControlGroup | None = None
-    """Its own, where the server may make such."""
     usable: bool = True
-    own_bytes: int = field(init=False)
+    initial_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.own_bytes = private_bytes(self.pid)
+        self.initial_bytes = private_bytes(self.pid)
 
     def kill(self) -> None:
+        """Kill the slot with everything in its namespace."""
         self.usable = False
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill it and wait until no process of its namespace is left: the kernel reports a PID 1's end only then."""
+        """Kill the slot and wait until no process of its namespace is left: the kernel reports the end of a PID 1 only
+        then."""
         self.kill()
         await readable(self.pidfd)
         self.close()
 
     def close(self) -> None:
+        """Release the descriptors and the control group."""
         self.sock.close()
         for fd in (self.pidfd, *self.directories):
             os.close(fd)
@@ -73,25 +84,30 @@ class Slot:
             self.group.remove()
 
     def used_bytes(self, enough: int) -> int:
-        """See `memory.used_bytes`."""
+        """Return the memory of the slot, as `memory.used_bytes` does."""
         return used_bytes(self.pid, enough, directories=self.directories, net=self.pid)
 
     def kept_bytes(self) -> int:
-        """What a session's processes keep while they are stopped. See `memory.session_bytes`."""
-        return session_bytes(self.pid, self.own_bytes, self.directories)
+        """Return the bytes that a session's processes keep while they are stopped, as `memory.session_bytes` does."""
+        return session_bytes(self.pid, self.initial_bytes, self.directories)
 
 
-async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[None]) -> Execution:
-    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, never cancelled itself."""
+async def until_ended(execution: asyncio.Task[Execution], abort: asyncio.Future[None]) -> Execution:
+    """Return the result of a task that must not be cancelled.
+
+    If the caller is cancelled, `abort` is cancelled instead, and the task is awaited.
+    """
     try:
-        return await asyncio.shield(turn)
+        return await asyncio.shield(execution)
     except asyncio.CancelledError:
-        given_up.cancel()
-        await asyncio.wait([turn])
+        abort.cancel()
+        await asyncio.wait([execution])
         raise
 
 
 class Call:
+    """One request that runs on a slot."""
+
     def __init__(self, slot: Slot, limits: Limits) -> None:
         self.slot = slot
         self.limits = limits
@@ -103,17 +119,26 @@ class Call:
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.kills_before = slot.group.kills() if slot.group is not None else 0
-        self.id = secrets.token_hex(8).encode()  # what an earlier cell has left running cannot answer for this one
+        self.id = secrets.token_hex(8).encode()  # unknown to code that an earlier cell has left running
 
     async def run(
-        self, job: bytes, given_up: asyncio.Future[None], *fds: int, sent: Callable[[], None] = lambda: None
+        self, job: bytes, abort: asyncio.Future[None], *fds: int, on_sent: Callable[[], None] = lambda: None
     ) -> Execution:
-        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr, then `sent` is called.
-        `given_up` ends it early: never cancel this."""
+        """Run the call to its end. Never cancel this method: use `abort`.
+
+        Args:
+            job: The bytes of the call, which only the snippet's process reads.
+            abort: When it is done, the call is ended early.
+            *fds: Descriptors that the snippet's process gets after its stdout and stderr.
+            on_sent: Called when the descriptors were sent.
+
+        Raises:
+            SandboxError: The slot failed, or the snippet's process did not come up.
+        """
         if self.slot.group is not None:
-            self.slot.group.bound(self.limits.memory_bytes)
+            self.slot.group.set_limit(self.limits.memory_bytes)
         self._send(job, fds)
-        sent()
+        on_sent()
         for stream in (self.out, self.err):
             self.loop.add_reader(stream.read_fd, self._on_output, stream)
         self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)
@@ -121,7 +146,7 @@ class Call:
             self.limits.start_timeout_s + self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit"
         )
         self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
-        given_up.add_done_callback(lambda _: self.stop("cancelled"))
+        abort.add_done_callback(lambda _: self.stop("cancelled"))
         await self.done
         clock.cancel()
         self.memory_check.cancel()
@@ -129,6 +154,7 @@ class Call:
         return self._describe()
 
     def _send(self, job: bytes, more: Sequence[int]) -> None:
+        """Send the request to the slot. Raises SandboxError."""
         writable = memory_file(job)
         fds = [os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC), self.out.write_fd, self.err.write_fd]
         os.close(writable)
@@ -161,7 +187,7 @@ class Call:
         reply = message.split()
         if reply and reply[0] == self.id:
             self.reply = reply
-        else:  # closed, or out of step: an answer that is not this call's is nobody's
+        else:  # the slot closed its socket, or answered another request
             self.slot.usable = False
         self.loop.remove_reader(self.slot.sock.fileno())
         self.done.set_result(None)
@@ -173,26 +199,29 @@ class Call:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
 
     def _killed_by_kernel(self) -> bool:
-        """For its memory, whichever process of the slot the kernel chose: the others may live on."""
+        """Return True if the kernel killed a process of the slot for its memory. Others may live on."""
         return self.slot.group is not None and self.slot.group.kills() > self.kills_before
 
     def stop(self, reason: Stop) -> None:
+        """Ask the slot to end the call for a reason, unless it has ended or is being stopped already."""
         if self.stopped is None and not self.done.done():
             self.stopped = reason
-            with suppress(OSError):  # it is ending by itself: its socket will tell
+            with suppress(OSError):  # the slot is ending by itself, which its socket will show
                 self.slot.sock.send(b"K")
             self.loop.call_later(ANSWER_S, self._too_late, reason)
 
     def _too_late(self, reason: Stop) -> None:
+        """Kill a slot that has not answered in time."""
         if not self.done.done():
             self.stopped = self.stopped or reason
-            self.slot.kill()  # its socket then ends the call
+            self.slot.kill()  # `_on_reply` then sees its socket closed and ends the call
 
     async def _finish(self) -> None:
+        """Wait for the end of a slot that did not answer, and read the remaining output."""
         if self.reply is None:
             self.slot.kill()
             await readable(self.slot.pidfd)
-        elif self.reply[4] != b"1":
+        elif self.reply[4] != b"1":  # the slot is not clean
             self.slot.usable = False
         for stream in (self.out, self.err):
             while stream.pull():
@@ -201,9 +230,12 @@ class Call:
             os.close(stream.read_fd)
 
     def _describe(self) -> Execution:
-        status, reason, report = (
-            (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
-        )
+        """Return how the call ended. Raises SandboxError if that was not the snippet's doing."""
+        status, reason, report = 0, b"cancel", b"R"
+        if self.reply:
+            status = int(self.reply[1])
+            reason = self.reply[2]
+            report = self.reply[3]
         if self.stopped is None and self._killed_by_kernel():
             self.stopped = "memory"
         ended: Stop | None = self.stopped or ("time_limit" if reason == b"time" else None)
@@ -213,11 +245,13 @@ class Call:
             raise SandboxError(
                 "the session's interpreter was killed between two calls: from outside, or out of memory on the host"
             )
-        # ended before it was up, by us: its slot is as good as before
+        # A call that was cancelled before the snippet was up leaves its slot as good as before.
         if not report.startswith(b"R") and self.stopped != "cancelled":
             self.slot.kill()
-            late = f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
-            raise SandboxError(f"the snippet's process did not come up {late}; its slot is replaced")
+            details = (
+                f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
+            )
+            raise SandboxError(f"the snippet's process did not come up {details}; its slot is replaced")
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

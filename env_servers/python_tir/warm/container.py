@@ -1,8 +1,9 @@
-"""Container: starts bubblewrap with the master in it, and asks the master for slots.
+"""Start bubblewrap with the master in it, and ask the master for slots.
 
-A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that each slot's snippets
-have one of their own (sessions share one). Any other user maps itself only. Where a uid is shared, each counts its
-processes in a user namespace of its own."""
+A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that the snippets of each
+slot have a uid of their own (sessions share one). Any other user maps only itself. Where a uid is shared, each slot
+counts its processes in a user namespace of its own.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +28,24 @@ from ..limits import Limits
 from ..sandbox import SandboxError
 
 START_TIMEOUT_S = 60.0
-"""bubblewrap, imports and warm-up: 1 s on a quiet machine."""
+"""Seconds for bubblewrap, imports and warm-up. They take 1 s on a quiet machine."""
 SLOT_TIMEOUT_S = 10.0
+"""Seconds within which a new slot must answer."""
 _CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
-"""What the master needs to make slots, within the container's user namespace; snippets have none."""
+"""Capabilities that the master needs to make slots, within the container's user namespace. Snippets have none."""
 OOM_SCORE_ADJ = 500
-"""When the host runs out of memory, snippets go first. The kernel lets the unprivileged raise this, not lower it."""
+"""Makes the kernel kill snippets first when the host runs out of memory. An unprivileged process may raise it, not
+lower it."""
 _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
 _CREDENTIALS = struct.Struct("3i")
 _FD = struct.Struct("i")
 _FDS = 4
-"""The most descriptors that come with a first message."""
+"""Largest number of descriptors that come with a first message."""
 
 
 def _programs(seccomp: bytes | None) -> bytes:
+    """Return the programs that run inside, compiled and marshalled."""
     sources = {
         name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")
     }
@@ -54,7 +58,7 @@ def _programs(seccomp: bytes | None) -> bytes:
 
 
 class Container:
-    """One master. `start` it once; when it is not `alive` any more, make another."""
+    """A container with one master. Call `start` once; when it is not `alive` any more, create another."""
 
     def __init__(
         self,
@@ -63,19 +67,29 @@ class Container:
         slots: int,
         seccomp: bytes | None,
         *,
-        inside: Callable[[str], str],
+        sandbox_path: Callable[[str], str],
         echo_last: bool = False,
         light: bool = False,
         imports: Sequence[str] = (),
     ) -> None:
-        """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has
-        besides, where they are installed."""
+        """Describe a container; `start` starts it.
+
+        Args:
+            bwrap: The bubblewrap command with the options of `root_file_system`.
+            limits: Limits, for the slots' file systems and for sessions.
+            slots: Number of slots, without those of sessions.
+            seccomp: A BPF program of `filter_program`.
+            sandbox_path: `Stage.sandbox_path`.
+            echo_last: Whether a session shows the value of a last line that is an expression.
+            light: Whether the master imports only the standard library.
+            imports: Modules that the master imports besides, if they are installed.
+        """
         self._bwrap = bwrap
         self._limits = limits
         self._slots = slots
         self._programs = _programs(seccomp)
         self._echo_last = echo_last
-        self._inside = inside
+        self._sandbox_path = sandbox_path
         self._light = light
         self._imports = list(imports)
         self._control: socket.socket | None = None
@@ -83,9 +97,10 @@ class Container:
         self._master = -1  # pidfd
 
     async def start(self) -> None:
-        """Raises SandboxError with what bubblewrap or the master said."""
+        """Start bubblewrap and wait until the master is ready. Raises SandboxError with the output of bubblewrap or the
+        master."""
         as_root = os.geteuid() == 0
-        self._control, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, master_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         info_r, info_w = os.pipe2(os.O_CLOEXEC)
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
@@ -102,7 +117,7 @@ class Container:
             f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
         )
         python = [
-            self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()),
+            self._sandbox_path(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(master_socket.fileno()),
             self._options(as_root),
         ]  # fmt: skip
         try:
@@ -111,7 +126,7 @@ class Container:
                 stdin=programs,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
-                pass_fds=(inside.fileno(), info_w, mapped_r),
+                pass_fds=(master_socket.fileno(), info_w, mapped_r),
                 env={},
                 start_new_session=True,
             )
@@ -119,78 +134,95 @@ class Container:
             info_w = -1
             async with asyncio.timeout(START_TIMEOUT_S):
                 await readable(info_r)
-                found = _CHILD_PID.search(os.read(info_r, 4096))  # the rest of the JSON comes in later writes
-                if found is None:
+                match = _CHILD_PID.search(os.read(info_r, 4096))  # the other fields come in later writes
+                if match is None:
                     raise ConnectionError("bubblewrap named no process")
-                child = int(found[1])
+                child = int(match[1])
                 self._master = os.pidfd_open(child)
                 if as_root:
                     self._map_uids(child)
                 os.close(mapped_w)
                 mapped_w = -1
-                inside.close()
+                master_socket.close()
                 await hello(self._control)
-            with suppress(OSError):  # a container may forbid it; then the host's OOM killer chooses by size alone
+            with suppress(OSError):  # a container may forbid it: the host's OOM killer then chooses by size alone
                 Path(f"/proc/{child}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
         except (OSError, TimeoutError) as e:
             self.kill()
             raise SandboxError(
-                f"the warm container did not start: {self.said() or e or f'no answer within {START_TIMEOUT_S:g} s'}"
+                f"the warm container did not start: {self.log_tail() or e or f'no answer within {START_TIMEOUT_S:g} s'}"
             ) from e
         finally:
-            inside.close()
+            master_socket.close()
             for fd in (info_r, info_w, mapped_r, mapped_w, programs):
                 if fd >= 0:
                     os.close(fd)
 
     def _options(self, as_root: bool) -> str:
-        tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.files},mode=1777"
+        """Return the options of the master as JSON."""
         options = {
-            "paths": [*map(self._inside, site_packages())],
+            "paths": [*map(self._sandbox_path, site_packages())],
             "uid_range": as_root,
-            "tmpfs": tmpfs,
+            "tmpfs": f"size={self._limits.file_bytes},nr_inodes={self._limits.files},mode=1777",
             "echo_last": self._echo_last,
             "light": self._light,
+            "imports": self._imports,
+            "session_uid": self._slots + 1 if as_root else 0,
+            "session_limits": self._limits.rlimits(cpu=False),
         }
-        options |= {"imports": self._imports}
-        options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)
 
     def _map_uids(self, child: int) -> None:
+        """Map the range of uids and gids: the master's, one for each slot, and one for all sessions."""
         for kind in ("uid", "gid"):
             Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 2}\n")
 
     async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int, list[int]]:
-        """(socket, pid, pidfd, its tmpfs descriptors) of a new slot; `index` None: a session's. Raises SandboxError."""
+        """Return socket, process id, pidfd and tmpfs descriptors of a new slot.
+
+        Args:
+            index: Number of the slot; None for a session.
+
+        Raises:
+            SandboxError: The master did not make a slot.
+        """
         assert self._control is not None, "start() comes first"
-        ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        server_end, slot_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server_end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
-            with inside:
-                socket.send_fds(self._control, [b"session" if index is None else b"slot %d" % index], [inside.fileno()])
+            with slot_end:
+                socket.send_fds(
+                    self._control, [b"session" if index is None else b"slot %d" % index], [slot_end.fileno()]
+                )
             async with asyncio.timeout(SLOT_TIMEOUT_S):
-                pid, directories = await hello(ours)
-            return ours, pid, os.pidfd_open(pid), directories
+                pid, directories = await hello(server_end)
+            return server_end, pid, os.pidfd_open(pid), directories
         except (OSError, TimeoutError) as e:
-            ours.close()
-            raise SandboxError(f"no new slot: {self.said() or e or f'no answer within {SLOT_TIMEOUT_S:g} s'}") from e
+            server_end.close()
+            raise SandboxError(
+                f"no new slot: {self.log_tail() or e or f'no answer within {SLOT_TIMEOUT_S:g} s'}"
+            ) from e
 
     @property
     def alive(self) -> bool:
-        """A master that is killed closes its socket before its slots die; its own end is told only after theirs."""
+        """True while the master runs.
+
+        Both signs are needed: a master that is killed closes its socket before its slots die, and the kernel reports
+        its own end only after theirs.
+        """
         return (
             self._control is not None
             and self._master >= 0
             and not (has_ended(self._master) or has_ended(self._control.fileno()))
         )
 
-    def said(self) -> str:
-        """The end of what bubblewrap, master and slots wrote to stderr."""
+    def log_tail(self) -> str:
+        """Return the end of what bubblewrap, master and slots wrote to stderr."""
         size = os.fstat(self._log).st_size
         return os.pread(self._log, 2000, max(0, size - 2000)).decode("utf-8", "replace").strip()
 
     def kill(self) -> None:
-        """With its PID 1 the kernel kills every process of the container; returns when they are gone."""
+        """Kill the master, with which the kernel kills every process of the container. Returns when they are gone."""
         if self._process is None or self._control is None:
             return
         if self._master >= 0:
@@ -203,14 +235,15 @@ class Container:
 
 
 async def readable(fd: int) -> None:
+    """Wait until a descriptor can be read."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    def comes() -> None:
+    def on_readable() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(fd, comes)
+    loop.add_reader(fd, on_readable)
     try:
         await ready
     finally:
@@ -218,8 +251,11 @@ async def readable(fd: int) -> None:
 
 
 async def hello(sock: socket.socket) -> tuple[int, list[int]]:
-    """Wait for the first message; (its sender's process id, as the kernel vouches for it, descriptors in it). Raises
-    OSError when the sender is gone."""
+    """Wait for the first message on a socket. Return the process id of its sender, and the descriptors in it.
+
+    Raises:
+        OSError: The sender is gone.
+    """
     await readable(sock.fileno())
     message, ancillary, _, _ = sock.recvmsg(
         64, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FDS * _FD.size), socket.MSG_CMSG_CLOEXEC
@@ -227,9 +263,8 @@ async def hello(sock: socket.socket) -> tuple[int, list[int]]:
     if not message:
         raise ConnectionError("")
     data = {kind: content for _, kind, content in ancillary}
-    return _CREDENTIALS.unpack(data[socket.SCM_CREDENTIALS])[0], [
-        fd for (fd,) in _FD.iter_unpack(data.get(socket.SCM_RIGHTS, b""))
-    ]
+    pid = _CREDENTIALS.unpack(data[socket.SCM_CREDENTIALS])[0]  # filled in by the kernel, so it can be believed
+    return pid, [fd for (fd,) in _FD.iter_unpack(data.get(socket.SCM_RIGHTS, b""))]
 
 
 def has_ended(fd: int) -> bool:

@@ -1,10 +1,8 @@
-"""Freeze: stops every thread of a session between two cells, so that nothing in it can start it again.
+"""Stop every thread of a session between two cells, so that nothing in it can start it again.
 
-A stop signal would not do: a timer, a file's event or a neighbour that was slow to stop sends SIGCONT. A thread that is
-traced and interrupted runs on when its tracer lets it, and for no signal but SIGKILL, which a stopped session has
-nobody to send.
-
-The tracer is the session's PID 1. Cells cannot trace (seccomp), so nobody else does.
+A stop signal would not do: a timer, the event of a file or a thread that was slow to stop sends SIGCONT. A thread that
+is traced and interrupted runs on when its tracer lets it, and for no signal but SIGKILL, which nobody in a stopped
+session can send. The tracer is the session's PID 1. Cells cannot trace (seccomp), so nobody else does.
 """
 
 import contextlib
@@ -13,31 +11,36 @@ import os
 import time
 
 FREEZE_S = 1.0
-"""How long the threads of a session may take to stop. Hundreds take some milliseconds; who makes new ones all the time
-does not end."""
+"""Seconds in which the threads of a session must stop. Hundreds of them take some milliseconds; a program that starts
+new ones all the time never stops."""
 YIELDS = 50
+"""Number of looks at stopping threads between which the core is only yielded. After them the tracer sleeps between
+looks: the kernel has no event for the stop."""
 PAUSE_S = 0.0005
-"""Between two looks at threads that are about to stop the core is left to them, and after so many looks for a while:
-the kernel has no event for it."""
+"""Seconds of that sleep."""
 _WALL = 0x40000000
 _EVENT_STOP = 128
 _GONE = b"ZX"
 _WAITS_FOR_EXEC = b"D"
-"""State letters: ended; in the kernel, as the parent of a vfork is."""
+"""State letters in /proc: _GONE has ended, _WAITS_FOR_EXEC waits in the kernel, as the parent of a vfork does."""
 
 
 class Freezer:
-    """One session's. `freeze` and `thaw` take turns, called by the same thread."""
+    """Freezes and thaws one session. Both are called by the same thread, in turn."""
 
     def __init__(self, kernel):
         self.kernel = kernel
-        self.stopped = {}  # thread -> signal that it was about to get
+        self.stopped = {}
+        """For each stopped thread the signal that it was about to get; 0 if there was none."""
 
     def freeze(self, is_ready):
-        """Whether all is stopped, and `is_ready` is true of it. If not, the session cannot go on: within FREEZE_S it
-        came to no rest."""
+        """Stop everything. Return False if the session did not come to rest within FREEZE_S and cannot go on.
+
+        Args:
+            is_ready: Returns True if the session may be stopped as it is now.
+        """
         for turn in self.pauses():
-            if turn < YIELDS and not is_ready():  # as good as there: stopped now, it would have to go on once more
+            if turn < YIELDS and not is_ready():  # it soon will be: stopped now, it would have to be thawed again
                 continue
             if self._stop_all() and is_ready():
                 return True
@@ -45,7 +48,7 @@ class Freezer:
         return False
 
     def pauses(self):
-        """Counts looks, and ends after FREEZE_S."""
+        """Count the looks at the threads, with a pause after each. Ends after FREEZE_S."""
         deadline = time.monotonic() + FREEZE_S
         turn = 0
         while time.monotonic() < deadline:
@@ -57,17 +60,20 @@ class Freezer:
             turn += 1
 
     def thaw(self):
+        """Let all stopped threads run, with the signals that they were about to get."""
         while self.stopped:
             thread, signal_number = self.stopped.popitem()
             try:
                 self.kernel.ptrace(self.kernel.PTRACE_DETACH, thread, signal_number)
-            except OSError:  # killed meanwhile, from outside: its parent learns of it once its tracer has
+            except OSError:  # killed from outside: its parent learns of it once the tracer has waited for it
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(thread, os.WNOHANG | _WALL)
 
     def _stop_all(self):
-        """Until a look at all threads finds none that is not stopped. False: start again, a thread waits in the kernel
-        for one that is stopped."""
+        """Stop all threads and look until none is found that runs.
+
+        Return False if the caller must start again, because a thread waits in the kernel for one that is stopped.
+        """
         pending: set[int] = set()
         for _ in self.pauses():
             threads = {thread: state for thread, state in _threads() if state not in _GONE}
@@ -81,28 +87,32 @@ class Freezer:
         return self._let_go(pending)
 
     def _seize(self, thread):
+        """Trace and interrupt a thread. Return False if it has ended."""
         try:
             self.kernel.ptrace(self.kernel.PTRACE_SEIZE, thread)
             self.kernel.ptrace(self.kernel.PTRACE_INTERRUPT, thread)
         except OSError as e:
-            if e.errno not in (errno.ESRCH, errno.EPERM):  # ended, or ending: the next look will tell
+            if e.errno not in (errno.ESRCH, errno.EPERM):  # ended, or ending, which the next look will show
                 raise
             return False
         return True
 
     def _has_stopped(self, thread):
+        """Return True if a seized thread has stopped or ended."""
         try:
-            how = os.waitid(os.P_PID, thread, os.WSTOPPED | os.WNOHANG | _WALL)
+            event = os.waitid(os.P_PID, thread, os.WSTOPPED | os.WNOHANG | _WALL)
         except ChildProcessError:
             return True  # ended
-        if how is None or how.si_pid == 0:
+        if event is None or event.si_pid == 0:
             return False
-        self.stopped[thread] = 0 if how.si_status >> 8 == _EVENT_STOP else how.si_status & 0x7F
+        self.stopped[thread] = 0 if event.si_status >> 8 == _EVENT_STOP else event.si_status & 0x7F
         return True
 
     def _let_go(self, pending):
-        """These were seized but have not stopped, and only a stopped thread can be let go: the others go on first, and
-        then these stop."""
+        """Let go of threads that were seized but have not stopped.
+
+        Only a stopped thread can be let go: the others are thawed first, and then these stop.
+        """
         self.thaw()
         for _ in self.pauses():
             alive = dict(_threads())
@@ -118,12 +128,12 @@ class Freezer:
 
 
 def _threads():
-    """(thread, state letter) of everything in this PID namespace but its PID 1."""
+    """Yield thread id and state letter of everything in this PID namespace except its PID 1."""
     for pid in os.listdir("/proc"):
         if pid.isdigit() and pid != "1":
             try:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with open(f"/proc/{pid}/task/{thread}/stat", "rb") as f:  # a thread's name may be any bytes
                         yield int(thread), f.read().rpartition(b")")[2].split()[0]
-            except OSError:  # ended meanwhile
+            except OSError:  # the process has ended
                 continue

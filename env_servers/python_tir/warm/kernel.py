@@ -1,4 +1,5 @@
-"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Failures raise OSError with its name."""
+"""System calls that the master and its slots need and Python 3.11 lacks. A failure raises OSError with the call's
+name."""
 
 import ctypes
 import fcntl
@@ -57,7 +58,8 @@ def mount(kind, target, flags, options=""):
 
 
 def loopback_up():
-    """The network namespace's own loopback, 127.0.0.1 and ::1: its only interface, and no way out of it."""
+    """Start the network namespace's own loopback (127.0.0.1 and ::1), its only interface, from which no way leads
+    out."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
@@ -67,25 +69,28 @@ def ptrace(request, thread, data=0):
 
 
 def undumpable():
-    """No process of another uid, and none of this one without ptrace rights, reads our memory through /proc."""
+    """Keep other processes from reading this one's memory through /proc: those of another uid, and those without ptrace
+    rights."""
     _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def no_new_privileges():
+    """Keep this process and its children from gaining rights by exec."""
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def empty_bounding_set():
-    """See to it that nothing executed from here on can gain a capability."""
+    """Keep programs that are executed from now on from gaining a capability."""
     for capability in range(_LAST_CAP + 1):
         try:
             _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
-        except OSError:  # beyond what this kernel knows
+        except OSError:  # this kernel has no more capabilities
             break
 
 
-def keep_capabilities(*kept):
-    mask = sum(1 << capability for capability in kept)
+def keep_capabilities(*capabilities):
+    """Give up all capabilities except these."""
+    mask = sum(1 << capability for capability in capabilities)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     # low words: effective, permitted, inheritable; then the high words
     sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)
@@ -93,7 +98,7 @@ def keep_capabilities(*kept):
 
 
 def seccomp(program):
-    """`program` is an array of struct sock_filter, 8 bytes each."""
+    """Install a filter: an array of struct sock_filter, 8 bytes each."""
 
     class Filter(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]

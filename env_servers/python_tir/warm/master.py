@@ -1,10 +1,11 @@
-"""Master: the first process of the container. Imports, warms up, then forks a slot whenever the server asks for one.
+"""The first process of the container: it imports and warms up, then forks a slot whenever the server asks for one.
 
     control socket: "ready" goes out once; b"slot <index>" or b"session" with the slot's socket comes in, any number of
     times; EOF ends everything
 
-It never sees a request. Frames matter: a request's child returns from `serve_slots` and calls the runner from `main`,
-so that a snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth."""
+It never sees a request. The child of a request returns from `serve_slots` and calls the runner from `main`, so that a
+snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth.
+"""
 
 import builtins
 import gc
@@ -16,6 +17,7 @@ import sys
 
 
 def main(programs: dict) -> None:
+    """Warm up and serve slots. In the child of a request, run the request."""
     control_fd = int(sys.argv[1])
     options = json.loads(sys.argv[2])
     sys.path += options["paths"]
@@ -37,18 +39,21 @@ def main(programs: dict) -> None:
 
 
 def _load(programs: dict, name: str):
+    """Run a program as a module with its own copy of the builtins: a snippet may change those of its `__main__` as it
+    likes."""
     module = type(sys)(name)
-    module.__dict__["__builtins__"] = dict(vars(builtins))  # its own: a snippet may do to its what it likes
+    module.__dict__["__builtins__"] = dict(vars(builtins))
     exec(programs[name], module.__dict__)
     return module
 
 
 def serve_slots(control: socket.socket, modules: dict, options: dict, filter_program: bytes):
-    """Returns in a snippet's process only, with its Job, or its Notebook whose source is None."""
+    """Serve requests for slots. Return only in the process of a snippet, with its Job, or its Notebook, whose source is
+    None."""
     kernel = modules["kernel"]
     slot = modules["slot"]
     session = modules["session"]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end need no waiting for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end leave no zombies
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(b"ready")
     while True:
@@ -62,12 +67,13 @@ def serve_slots(control: socket.socket, modules: dict, options: dict, filter_pro
             os.close(control.detach())
             kind, _, index = message.partition(b" ")
             if kind == b"slot":
-                uid, apart = (1 + int(index), False) if options["uid_range"] else (0, True)
-                return slot.Slot(descriptors[0], uid, apart, kernel, options, filter_program).serve()
-            own = slot.Slot(
+                shares_uid = not options["uid_range"]
+                uid = 0 if shares_uid else 1 + int(index)
+                return slot.Slot(descriptors[0], uid, shares_uid, kernel, options, filter_program).serve()
+            session_slot = slot.Slot(
                 descriptors[0], options["session_uid"], True, kernel, options, filter_program, kernel.SYS_PTRACE
             )
-            return session.serve(own, modules, options)
+            return session.serve(session_slot, modules, options)
         os.close(descriptors[0])
 
 

@@ -1,12 +1,13 @@
-"""Notebook: the interpreter of a session. One cell after another in one namespace, `__main__`, until somebody ends it.
+"""The interpreter of a session. It runs one cell after another in one namespace, `__main__`, until it is ended.
 
     from its slot   "<id>" with descriptors: the cell's source, stdout, stderr
     to its slot     "up" once; then "<id> <exit code> <report>" for each cell; report: R it ran, RS it does not compile
 
-A cell reads as a script does: its own traceback, sys.exit ends the cell (not the session), stdin is at its end. With
-`echo` a last line that is an expression is shown as a prompt would show it. Source lines of all cells stay known to
-tracebacks and `inspect`. Not as in a script: atexit functions never run, there is no `__file__`, and output of a thread
-belongs to the cell that runs."""
+A cell behaves as a script: it has its own traceback, sys.exit ends the cell (not the session), stdin is at its end.
+With `echo_last` a last line that is an expression is shown as a prompt would show it. Tracebacks and `inspect` find the
+source lines of all cells. Unlike in a script, atexit functions never run, there is no `__file__`, and the output of a
+thread belongs to the cell that runs.
+"""
 
 import ast
 import builtins
@@ -26,12 +27,15 @@ _ORDER = sys.byteorder
 _compile_ast = ast.PyCF_ONLY_AST
 _print_exception = traceback.print_exception
 _lines = linecache.cache
-"""What runs after a cell: taken before the first one, which may replace any attribute of any module."""
+"""Names that are needed after a cell. They are taken before the first cell, which may replace any attribute of any
+module."""
 FRAMES = 7
-"""Ours below a cell's: recursion ends where it does in a script."""
+"""Frames of this file below a cell. With them added to the limit, recursion ends where it does in a script."""
 
 
 class Notebook:
+    """The interpreter of one session."""
+
     def __init__(self, slot, channel, slot_module, options):
         self.slot = slot
         self.channel = channel
@@ -40,18 +44,19 @@ class Notebook:
         self.count = 0
 
     def prepare(self, runner):
-        """Give up everything but the channel. Returns None: there is no source yet."""
+        """Give up everything except the channel to the slot. Returns None: there is no source yet."""
         slot = self.slot
         module = self.slot_module
         os.setsid()
         slot.socket.detach()
-        nowhere = os.open("/dev/null", os.O_WRONLY)
-        module.keep_descriptors({0: module.new_stdin(), 1: nowhere, 2: nowhere, SOCKET_FD: self.channel.detach()})
+        null = os.open("/dev/null", os.O_WRONLY)
+        module.keep_descriptors({0: module.new_stdin(), 1: null, 2: null, SOCKET_FD: self.channel.detach()})
         self.channel = socket.socket(fileno=SOCKET_FD)
         module.give_up_rights(slot)
         os.chdir("/tmp")
         runner.limit(self.options["session_limits"], {"AS": slot.own_size})
-        sys.argv[:], sys.path[:0] = [""], ["/tmp"]
+        sys.argv[:] = [""]
+        sys.path[:0] = ["/tmp"]
         main = sys.modules["__main__"] = type(sys)("__main__")
         runner.script_names(builtins)
         self.namespace = main.__dict__
@@ -62,8 +67,8 @@ class Notebook:
         return None
 
     def converse(self):
-        """Does not return. Whatever goes wrong out here is the end of the session, which the slot sees."""
-        me = _getpid()
+        """Run cells until the slot closes the channel. Does not return: an error in this method ends the session."""
+        own_pid = _getpid()
         receive = self.channel.recvmsg
         send = self.channel.send
         room = socket.CMSG_SPACE(3 * _FD_BYTES)
@@ -79,13 +84,14 @@ class Notebook:
                 )
                 code, report = self._run(source)
                 self._flush()
-                if _getpid() != me:
-                    _exit(code)  # a fork that ran on to the end of the cell is no second notebook
+                if _getpid() != own_pid:
+                    _exit(code)  # a fork of the cell that has reached its end must not serve as a second notebook
                 send(b"%s %d %s" % (request, code, report))
         finally:
             _exit(1)
 
     def _take(self, descriptors):
+        """Return the source of a cell, and make its output streams stdout and stderr."""
         source, out, err = descriptors
         code = self.slot_module.read_all(source)
         _dup2(out, 1)
@@ -96,10 +102,10 @@ class Notebook:
         return code
 
     def _run(self, source):
-        """(exit code, report) of one cell."""
+        """Run a cell and return its exit code and report."""
         self.count += 1
         name = f"<cell {self.count}>"
-        # without a last newline the markers under it would be one column off
+        # without a last newline the markers under the last line would be one column off
         text = source.decode("utf-8", "replace") + "\n"
         _lines[name] = len(text), None, text.splitlines(True), name
         try:
@@ -118,12 +124,12 @@ class Notebook:
         return 0, b"R"
 
     def _flush(self):
-        """Streams that the snippet has closed are opened again for the next cell."""
+        """Flush stdout and stderr. Streams that the cell has closed are opened again for the next one."""
         self.streams = tuple(_flushed(stream, fd) for stream, fd in zip(self.streams, (1, 2), strict=True))
 
 
 def _compile(source, name, echo_last):
-    """Code objects of the cell; a last expression apart, in the mode that shows its value."""
+    """Return the code objects of a cell. A last expression is one of its own, in the mode that shows its value."""
     if not echo_last:
         return [compile(source, name, "exec", dont_inherit=True)]
     tree = compile(source, name, "exec", _compile_ast, dont_inherit=True)
@@ -140,5 +146,5 @@ def _flushed(stream, fd):
         return stream
     except ValueError:  # closed
         return open(fd, "w", encoding="utf-8", closefd=False)
-    except OSError:  # nobody reads any more
+    except OSError:  # nobody reads the pipe any more
         return stream

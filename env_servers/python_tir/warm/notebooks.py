@@ -1,11 +1,11 @@
-"""Notebooks: interpreters that keep their state from call to call, one per session, within a cap and a memory budget.
+"""Interpreters that keep their state from call to call, one per session, within a cap and a memory budget.
 
-    Notebook.run(code) -> Cell(execution, restarted); the interpreter starts with the first call; between two calls
-                          nothing runs
+    Notebook.run(code) -> Cell(execution, restarted, alive); the interpreter starts with the first call, and between two
+                          calls nothing runs
     Notebook.close()   -> every process of it is dead, its files are gone
 
-Covered as by `WarmSandbox`: a session has its own namespaces, /tmp, process count and limits, and sees nothing of
-another one. A call that exceeds a limit or is cancelled, and code that ends or breaks its interpreter, lose the
+A session is isolated as in `WarmSandbox`: it has its own namespaces, /tmp, process count and limits, and sees nothing
+of another one. A call that exceeds a limit or is cancelled, and code that ends or breaks its interpreter, lose the
 session's state: the next call finds a new interpreter, and `restarted` says so once. An interpreter that dies between
 two calls is a SandboxError, never the model's fault: it is stopped then (`freeze`), and nothing that it has set up can
 end it.
@@ -26,95 +26,126 @@ from .call import Call, Slot, until_ended
 from .sandbox import WarmSandbox
 
 NEW_BYTES = 16 << 20
-"""What an interpreter is counted as before its first call has ended: itself, its slot, and pages that it will copy."""
+"""Bytes for which an interpreter counts before its first call has ended: itself, its slot, and pages that it will
+copy."""
 RETRY_AFTER_S = 1
+"""Seconds after which a refused caller may try again."""
 
 
 class Cell(NamedTuple):
+    """Result of one call.
+
+    Attributes:
+        execution: How the call ended.
+        restarted: True if state of earlier calls is gone, by this call or before it, and no earlier cell has said so.
+        alive: True if the next call will find the state that this one left.
+    """
+
     execution: Execution
     restarted: bool
-    """State of earlier calls is gone that nobody was told of yet: by this call, or before it."""
     alive: bool
-    """The next call will find the state that this one left."""
 
 
 class Notebooks:
+    """The interpreters of one server."""
+
     def __init__(self, sandbox: WarmSandbox, *, cap: int, memory_bytes: int) -> None:
-        """At most `cap` interpreters at once, and no new one while those there hold `memory_bytes` together (measured
-        after each call)."""
+        """Create an empty collection.
+
+        Args:
+            sandbox: Opens the sessions.
+            cap: Number of interpreters at once.
+            memory_bytes: Bytes of all interpreters, measured after each call, beyond which no new one starts.
+        """
         self.sandbox = sandbox
         self.cap = cap
         self.memory_bytes = memory_bytes
-        self._held: dict[Notebook, int] = {}
+        self._bytes_of: dict[Notebook, int] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._bytes_of)
 
     @property
     def held_bytes(self) -> int:
-        return sum(self._held.values())
+        """Bytes that all interpreters hold together, by the last measurement of each."""
+        return sum(self._bytes_of.values())
 
     def admit(self, notebook: Notebook) -> None:
-        """Raises CapacityFull: others must end first."""
-        if len(self._held) >= self.cap:
-            raise CapacityFull(f"{len(self._held)} sessions keep an interpreter", RETRY_AFTER_S)
+        """Count a new interpreter. Raises CapacityFull if others must end first."""
+        if len(self._bytes_of) >= self.cap:
+            raise CapacityFull(f"{len(self._bytes_of)} sessions keep an interpreter", RETRY_AFTER_S)
         if self.held_bytes + NEW_BYTES > self.memory_bytes:
             raise CapacityFull(f"sessions hold {self.held_bytes >> 20} MiB of {self.memory_bytes >> 20}", RETRY_AFTER_S)
-        self._held[notebook] = NEW_BYTES
+        self._bytes_of[notebook] = NEW_BYTES
 
-    def measured(self, notebook: Notebook, used: int) -> None:
-        self._held[notebook] = NEW_BYTES + used
+    def set_used_bytes(self, notebook: Notebook, used_bytes: int) -> None:
+        """Record the bytes that an interpreter holds after a call."""
+        self._bytes_of[notebook] = NEW_BYTES + used_bytes
 
-    def ended(self, notebook: Notebook) -> None:
-        self._held.pop(notebook, None)
+    def release(self, notebook: Notebook) -> None:
+        """Stop counting an interpreter that has ended."""
+        self._bytes_of.pop(notebook, None)
 
 
 class Interpreters(Protocol):
+    """The part of a sandbox that starts interpreters."""
+
     @property
     def limits(self) -> Limits: ...
     @property
     def open_session(self) -> Callable[[], Awaitable[Slot]]: ...
 
 
-class Places(Protocol):
-    """What a notebook needs: interpreters, and leave to hold one. `Notebooks`, or a request's own view of it."""
+class Host(Protocol):
+    """What a notebook needs: a source of interpreters, and the permission to hold one.
+
+    It is a `Notebooks`, or the view of it that one /run_jupyter request has.
+    """
 
     @property
     def sandbox(self) -> Interpreters: ...
     def admit(self, notebook: Notebook, /) -> None: ...
-    def measured(self, notebook: Notebook, used: int, /) -> None: ...
-    def ended(self, notebook: Notebook, /) -> None: ...
+    def set_used_bytes(self, notebook: Notebook, used_bytes: int, /) -> None: ...
+    def release(self, notebook: Notebook, /) -> None: ...
 
 
 class Notebook:
-    """One session's interpreter. Calls come one at a time; a cancelled one may still be ending when the next comes."""
+    """The interpreter of one session. Calls come one at a time; a cancelled one may still be ending when the next
+    comes."""
 
-    def __init__(self, notebooks: Places) -> None:
+    def __init__(self, notebooks: Host) -> None:
         self._notebooks = notebooks
         self._slot: Slot | None = None
         self._lost = False
-        """State is gone that nobody was told of."""
-        self._serial = asyncio.Lock()
-        self._turns: set[asyncio.Task[Execution]] = set()
+        """True if state is gone and no cell has said so yet."""
+        self._call_lock = asyncio.Lock()
+        self._calls: set[asyncio.Task[Execution]] = set()
 
     async def run(self, code: str) -> Cell:
-        """Raises SandboxError, CapacityFull. Cancellation ends the interpreter."""
-        given_up = asyncio.get_running_loop().create_future()
-        turn = asyncio.create_task(self._turn(code, given_up), name="cell")
-        self._turns.add(turn)
-        turn.add_done_callback(self._ended)
-        execution = await until_ended(turn, given_up)
+        """Run a cell. A cancelled call ends the interpreter.
+
+        Raises:
+            SandboxError: The sandbox failed, or the interpreter died between two calls.
+            CapacityFull: No further interpreter may start.
+        """
+        abort = asyncio.get_running_loop().create_future()
+        call = asyncio.create_task(self._run(code, abort), name="cell")
+        self._calls.add(call)
+        call.add_done_callback(self._call_ended)
+        execution = await until_ended(call, abort)
         restarted = self._lost
         self._lost = False
         return Cell(execution, restarted, self._slot is not None)
 
-    async def _turn(self, code: str, given_up: asyncio.Future[None]) -> Execution:
-        async with self._serial:
+    async def _run(self, code: str, abort: asyncio.Future[None]) -> Execution:
+        """Run a cell to its end, whatever happens to the caller."""
+        async with self._call_lock:
             slot = await self._start() if self._slot is None else self._slot
-            call = Call(slot, replace(self._notebooks.sandbox.limits, start_timeout_s=0.0))  # it is up
+            # the interpreter is up already, so it gets no time to start
+            call = Call(slot, replace(self._notebooks.sandbox.limits, start_timeout_s=0.0))
             try:
-                execution = await call.run(code.encode("utf-8", "surrogatepass"), given_up)
-                self._notebooks.measured(self, slot.kept_bytes())
+                execution = await call.run(code.encode("utf-8", "surrogatepass"), abort)
+                self._notebooks.set_used_bytes(self, slot.kept_bytes())
                 return execution
             finally:
                 if not slot.usable:
@@ -128,22 +159,23 @@ class Notebook:
             return self._slot
         finally:
             if self._slot is None:
-                self._notebooks.ended(self)
+                self._notebooks.release(self)
 
     async def _end(self) -> None:
         slot = self._slot
         self._slot = None
         if slot is not None:
             await slot.end()
-            self._notebooks.ended(self)
+            self._notebooks.release(self)
 
-    def _ended(self, turn: asyncio.Task[Execution]) -> None:
-        self._turns.discard(turn)
-        if not turn.cancelled():
-            turn.exception()  # seen, also when its caller went away
+    def _call_ended(self, call: asyncio.Task[Execution]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # retrieved, so that asyncio does not log it if the caller went away
 
     async def close(self) -> None:
+        """End the interpreter and wait for its last call."""
         if self._slot is not None:
             self._slot.kill()
-        await asyncio.gather(*self._turns, return_exceptions=True)
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await self._end()

@@ -1,15 +1,14 @@
-"""Slot: PID 1 of a namespace of its own. One request at a time: fork, supervise, kill what is left, prove it, wipe,
-answer.
+"""PID 1 of a namespace of its own, which runs one request at a time: fork, supervise, kill what is left, wipe, answer.
 
     request   "<id> <seconds> <seconds to come up>" with descriptors: the job (a read-only memory file), stdout, stderr,
-              and where fetched files go, if any
+              and the file for fetched files, if any
     "K"       end the running request now
-    reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said,
-              "R" and "S" of `runner`
+    reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: the child's own, "R"
+              and "S" of `runner`
 
-Before the first request goes "ready" with descriptors of the slot's tmpfs mounts, by which the server reads what they
-hold. `clean` says that the slot is as it was then: no block and no inode of theirs is in use, with a name or without,
-and no socket is left in its network.
+Before the first request goes "ready" with descriptors of the slot's tmpfs mounts, by which the server reads their size.
+`clean` says that the slot is as it was then: no block and no inode of the mounts is in use, with a name or without, and
+no socket is left in its network.
 
 Code, input and files never pass through this process: it hands their descriptors to the child. The reply's socket is
 closed in the child before any line of the snippet runs. The child's own report ends when the snippet starts.
@@ -35,14 +34,26 @@ TCP_BUFFER = "4096 65536 262144"
 
 
 class Slot:
-    def __init__(self, socket_fd, uid, apart, kernel, options, filter_program, *more_capabilities):
-        """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in
-        a user namespace of its own."""
+    """The slot's own side. Its constructor turns the process into the PID 1 of new namespaces."""
+
+    def __init__(self, socket_fd, uid, shares_uid, kernel, options, filter_program, *more_capabilities):
+        """Set up the namespaces, mounts and rights.
+
+        Args:
+            socket_fd: Descriptor of the connection to the server.
+            uid: The snippet's uid; 0 if no other is mapped.
+            shares_uid: Whether several slots have this uid: each snippet's processes are then counted in a user
+                namespace of its own.
+            kernel: The module `kernel`.
+            options: The options of the master.
+            filter_program: The seccomp filter; None: no filter.
+            *more_capabilities: Capabilities that the slot keeps besides those that every slot needs.
+        """
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.socket = socket.socket(fileno=socket_fd)
         self.kernel = kernel
         self.uid = uid
-        self.apart = apart
+        self.shares_uid = shares_uid
         kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
         kernel.loopback_up()
         no_programs = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -50,35 +61,37 @@ class Slot:
         for name in ("tcp_rmem", "tcp_wmem"):
             with open(f"/proc/sys/net/ipv4/{name}", "w") as f:
                 f.write(TCP_BUFFER)
-        # no oom_score_adj from here on
+        # read-only from now on: no process may change its oom_score_adj
         kernel.mount("proc", "/proc", no_programs | kernel.MS_RDONLY | kernel.MS_REMOUNT | kernel.MS_BIND)
         for directory in SHARED:
             kernel.mount("tmpfs", directory, kernel.MS_NOSUID | kernel.MS_NODEV, options["tmpfs"])
         self.directories = [os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for directory in SHARED]
         self.sockstat = os.open("/proc/self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
-        self.empty = self._in_use()
+        self.usage_when_empty = self._in_use()
         with open("/proc/self/statm") as f:
             self.own_size = int(f.read().split()[0]) * resource.getpagesize()
         os.umask(0o022)
         kernel.undumpable()
         kernel.no_new_privileges()
         kernel.empty_bounding_set()
-        if filter_program and not apart:
+        # With a shared uid the child still needs unshare, so it installs the filter itself.
+        if filter_program and not shares_uid:
             kernel.seccomp(filter_program)
-        self.filter_program = filter_program if apart else None
+        self.filter_program = filter_program if shares_uid else None
         kernel.keep_capabilities(kernel.KILL, kernel.SETUID, kernel.SETGID, kernel.DAC_OVERRIDE, *more_capabilities)
 
     def up(self):
+        """Tell the server that the slot is ready."""
         socket.send_fds(self.socket, [b"ready"], self.directories)
 
     def serve(self):
-        """Returns in a request's child only, with its Job."""
+        """Serve requests. Return only in the child of a request, with its Job."""
         self.up()
         while True:
             message, descriptors, _, _ = socket.recv_fds(self.socket, 64, 4)
             if not message:
                 os._exit(0)
-            if message == b"K":  # came after the end of the request that it was for
+            if message == b"K":  # it came after the end of its request
                 continue
             request, seconds, start_seconds = message.split()
             report_fd, status_fd = os.pipe2(os.O_CLOEXEC)
@@ -96,8 +109,11 @@ class Slot:
             )
 
     def _watch(self, pid, report_fd, seconds, start_seconds):
-        """(reason, the child's report so far). The snippet's clock runs from when it is up, which the report says:
-        before, the host is late, not it."""
+        """Wait for the end of the child. Return the reason and the child's report so far.
+
+        The snippet's clock runs from when it is up, which the report says: before that, the host is late and not the
+        snippet.
+        """
         pidfd = os.pidfd_open(pid)
         try:
             poll = select.poll()
@@ -106,7 +122,7 @@ class Slot:
             ready = dict(poll.poll(start_seconds * 1000))
             report = b""
             if report_fd in ready:
-                report = os.read(report_fd, 16)  # nothing: the child has ended, and is seen to have
+                report = os.read(report_fd, 16)  # empty if the child has ended, which the next poll shows
                 poll.unregister(report_fd)
                 ready = dict(poll.poll(seconds * 1000))
         finally:
@@ -116,11 +132,11 @@ class Slot:
         if pidfd in ready:
             return b"end", report
         if not self.socket.recv(64):
-            os._exit(0)  # the server is gone; with PID 1 its namespace dies
+            os._exit(0)  # the server is gone; with this PID 1 its namespace dies
         return b"cancel", report
 
     def _wipe(self):
-        """Whether nothing is left of the request. If not, the server replaces this slot."""
+        """Remove all files. Return False if something of the request is left: the server then replaces this slot."""
         try:
             for directory in SHARED:
                 for name in os.listdir(directory):
@@ -131,41 +147,42 @@ class Slot:
                         os.unlink(path)
             if any(os.listxattr(d) or os.stat(d).st_mode & 0o7777 != 0o1777 for d in SHARED):
                 return False
-            return self._in_use() == self.empty
+            return self._in_use() == self.usage_when_empty
         except (OSError, RecursionError):
             return False
 
     def _in_use(self):
-        """What is in use of the tmpfs mounts (blocks and inodes) and of the network (sockets, and connections that only
-        wait to be forgotten).
+        """Return what is in use of the tmpfs mounts and of the network.
 
-        Names do not tell: a file that was deleted lives on in a descriptor, and a descriptor in a message that nobody
-        has read."""
-        held: list[int] = []
+        These are blocks and inodes, sockets, and closed connections that the kernel still keeps. Names would not tell:
+        a deleted file lives on in a descriptor, and a descriptor in a message that nobody has read.
+        """
+        counts: list[int] = []
         for directory in self.directories:
             fs = os.fstatvfs(directory)
-            held += fs.f_blocks - fs.f_bfree, fs.f_files - fs.f_ffree
-        words = os.pread(self.sockstat, 512, 0).split()
-        return *held, words[words.index(b"used") + 1], words[words.index(b"tw") + 1]
+            counts += fs.f_blocks - fs.f_bfree, fs.f_files - fs.f_ffree
+        fields = os.pread(self.sockstat, 512, 0).split()
+        return *counts, fields[fields.index(b"used") + 1], fields[fields.index(b"tw") + 1]
 
 
 def end_all(pid):
-    """Kill every other process of this namespace and wait until there is none. Returns the wait status of `pid`."""
+    """Kill every other process of this namespace, wait until none is left, and return the wait status of `pid`."""
     status = 0
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         try:
             while True:
-                ended, how = os.waitpid(-1, 0)
+                ended, wait_status = os.waitpid(-1, 0)
                 if ended == pid:
-                    status = how
-        except ChildProcessError:  # none: a namespace's orphans are all children of its PID 1
+                    status = wait_status
+        except ChildProcessError:  # none is left: the orphans of a namespace are all children of its PID 1
             return status
 
 
 class Job:
-    """What a request's child is and does before the snippet runs. A failure is the sandbox's: no report is written."""
+    """The child of a request, and what it does before the snippet runs. If it fails it writes no report: the sandbox's
+    fault."""
 
     def __init__(self, slot, descriptors, status_fd):
         self.slot = slot
@@ -173,18 +190,20 @@ class Job:
         self.status_fd = status_fd
 
     def prepare(self, runner):
-        """Take the job, give up everything else. Returns the source of Python; becomes any other program."""
+        """Read the job and give up everything else. Return Python source; another program is executed and never
+        returns."""
         slot = self.slot
         os.setsid()
         limits, source, stdin, files, fetch, program = marshal.loads(read_all(self.descriptors[0]))
         slot.socket.detach()
-        kept = {0: new_stdin(), 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
+        descriptors = {0: new_stdin(), 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
         if len(self.descriptors) > 3:
-            kept[FETCH_FD] = self.descriptors[3]
-        keep_descriptors(kept)
+            descriptors[FETCH_FD] = self.descriptors[3]
+        keep_descriptors(descriptors)
         give_up_rights(slot)
-        own = {"AS": slot.own_size, "DATA": slot.own_size}  # what is mapped already is not the snippet's
-        runner.arrange(os.path.dirname(PATH), source, stdin, files, limits, program, own)
+        # the warm interpreter's own address space does not count as the snippet's
+        already_mapped = {"AS": slot.own_size, "DATA": slot.own_size}
+        runner.arrange(os.path.dirname(PATH), source, stdin, files, limits, program, already_mapped)
         if fetch:
             runner.stay_behind(fetch, FETCH_FD, STATUS_FD)
         if program:
@@ -195,41 +214,47 @@ class Job:
 
 
 def new_stdin():
-    """Opened for each request: flags, locks and the owner belong to one open(), and would reach the next request."""
+    """Return a new descriptor of /dev/null.
+
+    It is opened for each request: flags, locks and the owner belong to one open(), and would reach the next request.
+    """
     return os.open("/dev/null", os.O_RDONLY)
 
 
-def keep_descriptors(kept):
-    """`kept` is {number from now on: open descriptor}; 0 to 2 pass through exec. All others are closed, the slot's
-    socket among them."""
-    aside = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in kept.items()}
+def keep_descriptors(descriptors):
+    """Renumber descriptors and close all others, including the slot's socket.
+
+    Args:
+        descriptors: The open descriptor for each new number. Only 0 to 2 stay open through exec.
+    """
+    moved = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in descriptors.items()}
     os.closerange(0, 64)
-    for target, fd in aside.items():
+    for target, fd in moved.items():
         os.dup2(fd, target, inheritable=target <= 2)
     os.closerange(64, 1 << 16)
 
 
 def give_up_rights(slot):
-    """From the slot's rights to the snippet's: its uid, no capability, the filter; and random numbers of its own."""
+    """Go from the slot's rights to the snippet's: its uid, no capability, the filter, and fresh random seeds."""
     kernel = slot.kernel
     if slot.uid:
         os.setresgid(slot.uid, slot.uid, slot.uid)
         os.setresuid(slot.uid, slot.uid, slot.uid)
-    if slot.apart:
+    if slot.shares_uid:
         kernel.unshare(kernel.NEWUSER)
         kernel.empty_bounding_set()
     kernel.keep_capabilities()
     if slot.filter_program:
         kernel.seccomp(slot.filter_program)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "numpy" in sys.modules:  # `random` does so by itself in a fork
+    if "numpy" in sys.modules:  # the module `random` seeds itself in a fork
         sys.modules["numpy"].random.seed()
     if "sympy" in sys.modules:
         sys.modules["sympy"].core.random.rng.seed()
 
 
 def read_all(fd, read=os.read):
-    """`read` is kept from before any cell, which may replace it."""
+    """Return everything that a descriptor holds. `read` is bound before any cell runs, which may replace os.read."""
     parts = []
     while part := read(fd, 1 << 20):
         parts.append(part)

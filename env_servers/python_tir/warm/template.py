@@ -1,10 +1,10 @@
-"""Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each
-place.
+"""One warm interpreter in its own container, and the slots that fork from it: at most one for each place.
 
-    full    numpy and sympy are there: calls that mention a library of LIBRARIES, and sessions
-    light   the standard library only: a trivial call costs under half the CPU time, 3 ms where full takes 7
+    full    numpy and sympy are imported: for calls that mention a library of LIBRARIES, and for sessions
+    light   the standard library only: a trivial call costs less than half the CPU time, 3 ms where full takes 7
 
-What died is replaced before the next call on it; one template's end does not touch the other's slots.
+A dead container or slot is replaced before the next call on it. The end of one template does not touch the other's
+slots.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from .container import Container, has_ended
 log = logging.getLogger(__name__)
 
 LIBRARIES = (b"numpy", b"sympy", b"mpmath", b"scipy", b"pandas", b"matplotlib")
-"""What the full template has imported, and what imports numpy first of all."""
+"""Libraries that the full template has imported, and libraries that import numpy first of all."""
 
 
 def needs_full(texts: Iterable[bytes]) -> bool:
-    """Whether the code or one of its files names a library. Guessed wrong, the light template imports it from disk."""
+    """Return True if the code or one of its files names a library. If the guess is wrong, the light template imports it
+    from disk."""
     return any(library in text for text in texts for library in LIBRARIES)
 
 
 class Template:
+    """A warm interpreter and its slots."""
+
     def __init__(
         self,
         name: str,
@@ -39,7 +42,15 @@ class Template:
         groups: ControlGroups | None = None,
         memory_bytes: int = 0,
     ) -> None:
-        """`groups`: each slot gets one that bounds its memory."""
+        """Create the template. The first slot starts its container.
+
+        Args:
+            name: "light" or "full", for messages.
+            new_container: Returns a container that is not started.
+            places: Number of slots.
+            groups: Control groups; each slot gets one that bounds its memory.
+            memory_bytes: The limit of these groups.
+        """
         self.name = name
         self._new_container = new_container
         self._groups = groups
@@ -49,7 +60,7 @@ class Template:
         self.slots: list[Slot | None] = [None] * places
 
     async def slot(self, place: int) -> Slot:
-        """The place's slot, a new one where there is none that works. Raises SandboxError."""
+        """Return the slot of a place, a new one if there is none that works. Raises SandboxError."""
         slot = self.slots[place]
         if slot is not None:
             if slot.usable and self.container and self.container.alive and not has_ended(slot.pidfd):
@@ -60,7 +71,7 @@ class Template:
         return slot
 
     async def open(self, index: int | None) -> Slot:
-        """A slot that the caller ends; `index` None: a session's. Raises SandboxError."""
+        """Return a new slot, which the caller ends. `index` is None for a session. Raises SandboxError."""
         slot = Slot(*await (await self._running()).open_slot(index))
         if self._groups is not None:
             try:
@@ -72,13 +83,14 @@ class Template:
         return slot
 
     async def _running(self) -> Container:
+        """Return the container, started. A dead one is replaced."""
         async with self._starting:
             if self.container is None or not self.container.alive:
                 if self.container is not None:
                     log.error(
-                        "the %s warm container ended; starting another. It said: %s",
+                        "the %s warm container ended; starting another. Its stderr ends with: %s",
                         self.name,
-                        self.container.said() or "nothing",
+                        self.container.log_tail() or "nothing",
                     )
                     self.container.kill()
                 self.container = self._new_container()
@@ -86,11 +98,12 @@ class Template:
         return self.container
 
     def kill_slots(self) -> None:
+        """Kill all slots."""
         for slot in filter(None, self.slots):
             slot.kill()
 
     async def close(self) -> None:
-        """When no call is left on it."""
+        """End all slots and the container. No call may be running."""
         for place, slot in enumerate(self.slots):
             if slot is not None:
                 await slot.end()

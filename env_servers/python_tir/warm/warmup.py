@@ -1,12 +1,13 @@
-"""Warm-up: typical calls of the libraries that snippets use, made once before any request.
+"""Typical calls of the libraries that snippets use, made once before any request.
 
-An import alone leaves lazy imports and caches to every child, which then pays for them each time. These are everyday
-calls of school and contest maths; nothing here may print, warn, start a thread, or change a global setting.
+An import alone leaves lazy imports and caches to every child, which would pay for them each time. These are everyday
+calls of school and contest maths. Nothing here may print, warn, start a thread, or change a global setting.
 """
 
 
 def warm_up(light, imports=()):
-    """Python's own modules always; numpy and sympy unless `light`, and modules by name, where they are installed."""
+    """Warm up the standard library; numpy and sympy unless `light`; and import modules by name, if they are
+    installed."""
     _standard_library()
     for library in () if light else (_numpy, _sympy):
         try:
@@ -16,7 +17,7 @@ def warm_up(light, imports=()):
     for name in imports:
         try:
             __import__(name)
-        except ImportError:  # the call that needs it says so
+        except ImportError:  # a call that needs it will get the error
             continue
 
 

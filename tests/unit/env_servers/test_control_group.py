@@ -111,7 +111,7 @@ def test_a_call_with_less_memory_bounds_its_slot_and_the_next_one_has_all_of_it_
     slot = ControlGroups.delegated(proc).new(100 << 20)
     limit = max(group.glob("tir-slot-*")) / "memory.limit_in_bytes"
     for mib in (50, 100):
-        slot.bound(mib << 20)
+        slot.set_limit(mib << 20)
         assert limit.read_text() == str((mib << 20) + SLACK_BYTES)
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from env_servers.python_tir.isolation.bare import BareSandbox
-from env_servers.python_tir.languages import found
+from env_servers.python_tir.languages import find_languages
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def places(tmp_path):
 
 
 async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places, capfd):
-    assert (await found(BareSandbox(), places)).names == ["bash"]
+    assert (await find_languages(BareSandbox(), places)).names == ["bash"]
     assert (
         "node is installed, but does not work in the sandbox, so nodejs is not served: broken node"
         in capfd.readouterr().err
@@ -30,5 +30,5 @@ async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places,
 async def test_go_without_its_compiled_library_is_said_with_the_command_that_makes_it(tmp_path, capfd):
     (tmp_path / "go").write_text("#!/bin/sh\necho go version of nobody\n")
     (tmp_path / "go").chmod(0o755)
-    assert (await found(BareSandbox(), str(tmp_path))).names == []
+    assert (await find_languages(BareSandbox(), str(tmp_path))).names == []
     assert "python -m env_servers.python_tir.go_cache" in capfd.readouterr().err

@@ -44,8 +44,8 @@ def test_what_lies_elsewhere_keeps_its_name(tmp_path):
     stage = Stage([str(tmp_path)], uid=65400)
     try:
         ((_, target),) = stage.mounts
-        assert stage.inside(str(tmp_path / "a")) == f"{target}/a" and not target.startswith("/tmp/")
-        assert stage.inside(f"{tmp_path}2/a") == os.path.realpath(f"{tmp_path}2/a")
-        assert stage.inside("/usr/bin/env") == os.path.realpath("/usr/bin/env")
+        assert stage.sandbox_path(str(tmp_path / "a")) == f"{target}/a" and not target.startswith("/tmp/")
+        assert stage.sandbox_path(f"{tmp_path}2/a") == os.path.realpath(f"{tmp_path}2/a")
+        assert stage.sandbox_path("/usr/bin/env") == os.path.realpath("/usr/bin/env")
     finally:
         stage.close()

@@ -17,7 +17,7 @@ from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import Execution, SandboxError
-from env_servers.python_tir.stateful import RESTARTED, StatefulEnv, told
+from env_servers.python_tir.stateful import RESTARTED, StatefulEnv, step_of_cell
 from env_servers.python_tir.warm.notebooks import Cell, Notebook, Notebooks
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
@@ -354,6 +354,6 @@ async def test_more_interpreters_than_the_cap_or_the_memory_are_refused_and_room
 
 def test_the_loss_is_told_after_the_answer_that_it_came_with_and_before_a_later_one():
     e = Execution(b"out", b"", 0, 0.1)
-    assert told(Cell(e, restarted=False, alive=True)).observation == "out"
-    assert told(Cell(e, restarted=True, alive=True)).observation == RESTARTED + "out"
-    assert told(Cell(e, restarted=True, alive=False)).observation == "out\n" + RESTARTED
+    assert step_of_cell(Cell(e, restarted=False, alive=True)).observation == "out"
+    assert step_of_cell(Cell(e, restarted=True, alive=True)).observation == RESTARTED + "out"
+    assert step_of_cell(Cell(e, restarted=True, alive=False)).observation == "out\n" + RESTARTED

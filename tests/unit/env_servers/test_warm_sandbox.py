@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from env_servers.python_tir.isolation.seccomp import filter_program
-from env_servers.python_tir.isolation.selftest import proved
+from env_servers.python_tir.isolation.selftest import prove_isolation
 from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError, Snippet
@@ -32,7 +32,7 @@ def warm():
 
 
 async def test_it_passes_the_self_test_and_serves_other_event_loops(warm):
-    await proved(warm)
+    await prove_isolation(warm)
     loops = [await asyncio.to_thread(lambda: asyncio.run(warm.run("print(1)"))) for _ in range(2)]
     assert [e.stdout for e in loops] == [b"1\n", b"1\n"]
 
