@@ -1,1 +1,1 @@
-"""Returns the action. The template of an environment, and the cheapest server for tests."""
+"""An environment that returns the action: the template of an environment, and the cheapest server for tests."""

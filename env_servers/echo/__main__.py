@@ -12,7 +12,8 @@ from env_servers.serving import create_env_app
 
 
 class EchoEnv(Env):
-    """`task["greeting"]` is the first observation, `task["delay_s"]` makes steps slow, the action "fail" breaks it."""
+    """Returns the action. `task["greeting"]` is the first observation, `task["delay_s"]` makes steps slow, the action
+    "fail" raises."""
 
     async def reset(self, task: dict, seed: int) -> str:
         self._delay_s = float(task.get("delay_s", 0.0))

@@ -1,4 +1,4 @@
-"""python -m env_servers.functions: function calling with state. Rows: python -m env_servers.functions.make_tasks."""
+"""python -m env_servers.functions: serve function calling with state. env_servers.functions.make_tasks writes rows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     run_copies(args)
 

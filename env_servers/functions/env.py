@@ -1,17 +1,17 @@
-"""FunctionsEnv: action = a JSON list of calls, or {"message": text} to the user; observation = their results, or the
-user's answer.
+"""An environment whose action is a JSON list of calls, or {"message": text} to the user.
 
-A call that is wrong is told to the model and trained (outcome model_error, signals.error_type): `unknown_function`,
-`bad_call`, `refused` (the function says why). signals on every step, of the whole episode so far: state_match,
-state_total, functions_matched, functions_total (what `reward.name = "artist"` with `functions = true` reads), turn,
-turns_passed, errors. The last step has a reward: 1.0 iff every turn passed.
+The observation is the results of the calls, or the user's answer. A wrong call is an observation too, and is trained
+(outcome model_error, signals.error_type): `unknown_function`, `bad_call`, `refused` (the function says why).
+
+Signals of every step, over the whole episode so far: state_match, state_total, functions_matched, functions_total (read
+by `reward.name = "artist"` with `functions = true`), turn, turns_passed, errors. The last step has a reward: 1.0 if
+every turn passed, else 0.0.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from env_servers.actions import BadAction, cut_to_reply, read_json
@@ -23,16 +23,25 @@ from .tools import World
 from .users import User, user_of
 
 ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} to the user'
+"""What an action is, for /schema and for messages to the model."""
 MAX_CALLS = 64
-"""Calls of one action that are carried out."""
+"""Largest number of calls in one action."""
 
 
 class FunctionsEnv(Env):
+    """An episode of function calling with a user."""
+
     def __init__(self, make_user: Callable[[FunctionTask], User] = lambda task: user_of(task, None, "", 60.0)) -> None:
+        """Create the environment.
+
+        Args:
+            make_user: Returns the user of a task; the default is a scripted one.
+        """
         self._make_user = make_user
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError (pydantic's) for a task that is malformed or whose gold cannot be carried out."""
+        """Start a task. Raises ValueError (pydantic's) for a malformed task, or one whose gold calls cannot be carried
+        out."""
         self._task = FunctionTask.model_validate(task)
         self._world = self._task.world()
         self._gold = self._task.world()
@@ -41,91 +50,91 @@ class FunctionsEnv(Env):
         self._turn = 0
         self._passed = 0
         self._ended = False
-        self._made = Tally()
+        self._calls = Tally()
         self._expected = Tally()
         self._messages: list[str] = []
         self._begin_turn()
         return ""
 
     def _begin_turn(self) -> None:
-        """The gold calls of the turn that begins are carried out on the gold world."""
+        """Begin a turn: carry out its gold calls on the gold world."""
         everything = World(self._gold.domains)
-        gold = [run(everything, c.name, c.arguments) for c in self._task.gold[self._turn]]
+        gold = [run(everything, call.name, call.arguments) for call in self._task.gold[self._turn]]
         self._expected.add(gold)
-        self._of_turn = Tally()
-        self._expected_of_turn = Tally(gold)
+        self._turn_calls = Tally()
+        self._turn_expected = Tally(gold)
         self._gold_state = state_texts(self._gold)
 
     async def step(self, action: str, deadline_s: float) -> Step:
+        """Carry out calls, or send a message to the user."""
         if self._ended:
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals(None))
         try:
-            said = read_json(action)
+            request = read_json(action)
         except BadAction as e:
             return self._bad(f"{e} Send {ACTION}.")
-        if isinstance(said, dict) and isinstance(said.get("message"), str):
-            return await self._message(said["message"])
-        calls = said if isinstance(said, list) else [said]
-        if (
-            not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls)
-            or not 0 < len(calls) <= MAX_CALLS
-        ):
+        if isinstance(request, dict) and isinstance(request.get("message"), str):
+            return await self._message(request["message"])
+        calls = request if isinstance(request, list) else [request]
+        well_formed = all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls)
+        if not well_formed or not 0 < len(calls) <= MAX_CALLS:
             return self._bad(f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
-        made = [run(self._world, c["name"], c.get("arguments", {})) for c in calls]
-        self._made.add(made)
-        self._of_turn.add(made)
+        results = [run(self._world, call["name"], call.get("arguments", {})) for call in calls]
+        self._calls.add(results)
+        self._turn_calls.add(results)
         lines = [
-            json.dumps({"error": m.error} if m.error else {"result": json.loads(m.result)}, ensure_ascii=False)
-            for m in made
+            {"error": result.error} if result.error else {"result": json.loads(result.result)} for result in results
         ]
-        wrong = next((m for m in made if m.error), None)
-        kind = (
-            None
-            if wrong is None
-            else "unknown_function"
-            if wrong.name not in self._world.owner or wrong.name in self._world.hidden
-            else "refused"
-        )
-        return Step(
-            cut_to_reply("\n".join(lines)), outcome="model_error" if wrong else "ok", signals=self._signals(kind)
-        )
+        observation = cut_to_reply("\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+        failed = next((result for result in results if result.error), None)
+        if failed is None:
+            return Step(observation, signals=self._signals(None))
+        unknown = failed.name not in self._world.owner or failed.name in self._world.hidden
+        error_type = "unknown_function" if unknown else "refused"
+        return Step(observation, outcome="model_error", signals=self._signals(error_type))
 
     async def _message(self, text: str) -> Step:
-        """The model's turn is over: it is graded, and the user answers."""
+        """End the model's turn: grade it and return the user's answer."""
         self._messages.append(text)
         line = await self._user.answer(text)
         turns = len(self._task.gold)
         if self._task.check == "turns":
-            self._passed += self._grade(self._of_turn, self._expected_of_turn).passed
+            self._passed += self._grade(self._turn_calls, self._turn_expected).passed
             if line is None or self._turn + 1 >= turns:
                 return self._end("" if line is None else line.text, self._passed == turns)
             self._turn += 1
             self._begin_turn()
         elif line is None:
-            return self._end("", self._grade(self._made, self._expected).passed)
+            return self._end("", self._grade(self._calls, self._expected).passed)
         self._world.hidden -= frozenset(line.reveal)
-        shown = [json.dumps(s, ensure_ascii=False) for s in self._world.offered() if s["name"] in line.reveal]
-        return Step("\n".join([line.text, *shown]), signals=self._signals(None))
+        revealed = [schema for schema in self._world.offered() if schema["name"] in line.reveal]
+        schemas = [json.dumps(schema, ensure_ascii=False) for schema in revealed]
+        return Step("\n".join([line.text, *schemas]), signals=self._signals(None))
 
     def _end(self, text: str, passed: bool) -> Step:
         self._ended = True
         return Step(text, reward=float(passed), done=True, signals=self._signals(None))
 
-    def _grade(self, made: Tally, expected: Tally) -> Grade:
-        """Results are compared by BFCL only, what was said by tau-bench only."""
+    def _grade(self, calls: Tally, expected: Tally) -> Grade:
+        """Grade calls. Results count only for `check` "turns" (BFCL), the model's messages only for "end"
+        (tau-bench)."""
         at_end = self._task.check == "end"
-        g = grade(self._world, self._gold_state, made, expected, self._messages, self._task.outputs if at_end else ())
-        g.responses_found |= at_end
-        return g
+        outputs = self._task.outputs if at_end else ()
+        result = grade(self._world, self._gold_state, calls, expected, self._messages, outputs)
+        if at_end:
+            result.responses_found = True
+        return result
 
     def _signals(self, error: str | None) -> dict[str, Any]:
-        g = asdict(self._grade(self._made, self._expected))
-        kept = {k: g[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")}
+        result = self._grade(self._calls, self._expected)
         return {
-            **kept,
+            "state_match": result.state_match,
+            "state_total": result.state_total,
+            "functions_matched": result.functions_matched,
+            "functions_total": result.functions_total,
             "turn": self._turn,
             "turns_passed": self._passed,
-            "errors": self._made.errors,
+            "errors": self._calls.errors,
             "error_type": error,
         }
 

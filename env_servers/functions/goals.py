@@ -1,6 +1,7 @@
-"""Goals: what a user may want of a domain, and the calls that do it. `GOALS[domain]` are functions (state, rng) ->
-Goal, or None where the state allows none. A goal reads the state as it is, so that goals can follow each other;
-`missing` is the same wish with a part left out, and what the user says when asked for it.
+"""Goals: what a user may want of a domain, and the calls that do it.
+
+`GOALS[domain]` are functions (state, rng) -> Goal, or None if the state allows none. A goal reads the state as it is,
+so that goals can follow each other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
+    """A wish of the user.
+
+    Attributes:
+        text: The wish in words.
+        calls: The calls that fulfil it: name and arguments.
+        missing: The wish with a part left out, and what the user says when the model asks for it; None if nothing can
+            be left out.
+    """
+
     text: str
     calls: list[tuple[str, dict[str, Any]]]
     missing: tuple[str, str] | None = None
@@ -31,6 +41,8 @@ GOALS: dict[str, list[Maker]] = {}
 
 
 def goal(domain: str) -> Callable[[Maker], Maker]:
+    """Register a maker of goals for a domain."""
+
     def register(maker: Maker) -> Maker:
         GOALS.setdefault(domain, []).append(maker)
         return maker
@@ -39,18 +51,18 @@ def goal(domain: str) -> Callable[[Maker], Maker]:
 
 
 def _files(state: State) -> list[tuple[str, str, str]]:
-    """(absolute path of the directory, name, text) of every file."""
-    found: list[tuple[str, str, str]] = []
+    """Return directory (absolute path), name and text of every file."""
+    files: list[tuple[str, str, str]] = []
 
     def walk(node: State, path: str) -> None:
         for name, content in node.items():
             if isinstance(content, dict):
                 walk(content, f"{path}/{name}")
             else:
-                found.append((path, name, content))
+                files.append((path, name, content))
 
     walk(state["tree"], "")
-    return found
+    return files
 
 
 @goal("files")
@@ -111,12 +123,12 @@ def _fly(state: State, rng: random.Random) -> Goal | None:
     if not cheap:
         return None
     key, _ = rng.choice(cheap)
-    who = rng.choice(PEOPLE)
-    calls = [("book_flight", {"flight_id": key, "passenger": who, "card": card})]
+    passenger = rng.choice(PEOPLE)
+    calls = [("book_flight", {"flight_id": key, "passenger": passenger, "card": card})]
     return Goal(
-        f"Book flight {key} for {who} with card {card}.",
+        f"Book flight {key} for {passenger} with card {card}.",
         calls,
-        (f"Book flight {key} with card {card}.", f"It is for {who}."),
+        (f"Book flight {key} with card {card}.", f"It is for {passenger}."),
     )
 
 
@@ -127,10 +139,10 @@ def _sleep(state: State, rng: random.Random) -> Goal | None:
     nights = rng.randint(1, 3)
     if state["budget"] is not None or hotel["price"] * nights > balance:
         return None
-    who = rng.choice(PEOPLE)
-    calls = [("book_hotel", {"hotel_id": key, "guest": who, "nights": nights, "card": card})]
-    whole = f"Book hotel {key} for {who}, {nights} nights, with card {card}."
-    return Goal(whole, calls, (f"Book hotel {key} for {who} with card {card}.", f"For {nights} nights."))
+    guest = rng.choice(PEOPLE)
+    calls = [("book_hotel", {"hotel_id": key, "guest": guest, "nights": nights, "card": card})]
+    text = f"Book hotel {key} for {guest}, {nights} nights, with card {card}."
+    return Goal(text, calls, (f"Book hotel {key} for {guest} with card {card}.", f"For {nights} nights."))
 
 
 @goal("travel")
@@ -159,10 +171,10 @@ def _fares(state: State, rng: random.Random) -> Goal:
 def _send(state: State, rng: random.Random) -> Goal | None:
     if not state["contacts"]:
         return None
-    who = rng.choice(state["contacts"])
+    recipient = rng.choice(state["contacts"])
     text = rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."])
-    calls = [("send_message", {"to": who, "text": text})]
-    return Goal(f'Send {who} the message "{text}".', calls, (f'Send the message "{text}".', f"To {who}."))
+    calls = [("send_message", {"to": recipient, "text": text})]
+    return Goal(f'Send {recipient} the message "{text}".', calls, (f'Send the message "{text}".', f"To {recipient}."))
 
 
 @goal("messages")
@@ -170,17 +182,17 @@ def _introduce(state: State, rng: random.Random) -> Goal | None:
     new = [p for p in PEOPLE if p not in state["contacts"]]
     if not new:
         return None
-    who = rng.choice(new)
-    calls = [("add_contact", {"name": who}), ("send_message", {"to": who, "text": "Hello!"})]
-    return Goal(f'Add {who} to my contacts and send them the message "Hello!".', calls)
+    person = rng.choice(new)
+    calls = [("add_contact", {"name": person}), ("send_message", {"to": person, "text": "Hello!"})]
+    return Goal(f'Add {person} to my contacts and send them the message "Hello!".', calls)
 
 
 @goal("messages")
 def _answer(state: State, rng: random.Random) -> Goal | None:
-    known = [k for k, m in state["inbox"].items() if m["sender"] in state["contacts"]]
-    if not known:
+    answerable = [k for k, m in state["inbox"].items() if m["sender"] in state["contacts"]]
+    if not answerable:
         return None
-    key = rng.choice(known)
+    key = rng.choice(answerable)
     calls = [("reply_to_message", {"message_id": key, "text": "Yes."})]
     return Goal(f'Answer message {key} with "Yes."', calls, (f"Answer message {key}.", 'Answer "Yes."'))
 
@@ -320,21 +332,21 @@ def _meet(state: State, rng: random.Random) -> Goal:
     ]
     start = clock(rng.choice(free))
     calls = [("create_event", {"title": "Call", "day": day, "start": start, "minutes": minutes})]
-    whole = f'Put an event "Call" on {day} at {start} for {minutes} minutes.'
-    return Goal(whole, calls, (f'Put an event "Call" on {day} for {minutes} minutes.', f"At {start}."))
+    text = f'Put an event "Call" on {day} at {start} for {minutes} minutes.'
+    return Goal(text, calls, (f'Put an event "Call" on {day} for {minutes} minutes.', f"At {start}."))
 
 
 @goal("calendar")
 def _guest(state: State, rng: random.Random) -> Goal | None:
-    who = rng.choice(PEOPLE)
-    open_to = [k for k, e in state["events"].items() if who not in e["guests"]]
+    person = rng.choice(PEOPLE)
+    open_to = [k for k, e in state["events"].items() if person not in e["guests"]]
     if not open_to:
         return None
     key = rng.choice(open_to)
     return Goal(
-        f"Invite {who} to event {key}.",
-        [("invite", {"event_id": key, "person": who})],
-        (f"Invite somebody to event {key}.", f"{who}."),
+        f"Invite {person} to event {key}.",
+        [("invite", {"event_id": key, "person": person})],
+        (f"Invite somebody to event {key}.", f"{person}."),
     )
 
 

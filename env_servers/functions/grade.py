@@ -1,4 +1,4 @@
-"""Grading: what a model called and left behind, against the gold calls. Pure functions over JSON.
+"""Compare what a model called and left behind with the gold calls. Pure functions over JSON.
 
     state        variables (World.state) that are as after the gold calls         ARTIST's state reward; BFCL v3: all
     calls        gold calls that were made, name and arguments                    ARTIST's function reward
@@ -21,8 +21,15 @@ from .tools import ToolError, World
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """One call: `arguments` with defaults filled in if right; `result` is JSON text, an error's its message."""
+class CallResult:
+    """One call that was made.
+
+    Attributes:
+        name: Name of the function.
+        arguments: The arguments, with defaults filled in if the call succeeded.
+        result: The result as JSON text; for a call that failed, its error.
+        error: Why the call failed; None if it succeeded.
+    """
 
     name: str
     arguments: Any
@@ -31,31 +38,45 @@ class Made:
 
     @property
     def key(self) -> str:
+        """Name and arguments as text: equal calls have equal keys."""
         return f"{self.name} {as_text(self.arguments)}"
 
 
 class Tally:
-    """Calls that were made, counted: by name and arguments those that went well, by result all of them."""
+    """Counts of the calls that were made.
 
-    def __init__(self, made: Iterable[Made] = ()) -> None:
+    Attributes:
+        calls: How often each call succeeded, by `CallResult.key`.
+        results: How often each result was obtained, failed calls included.
+        count: Number of calls.
+        errors: Number of calls that failed.
+    """
+
+    def __init__(self, results: Iterable[CallResult] = ()) -> None:
         self.calls: Counter[str] = Counter()
         self.results: Counter[str] = Counter()
         self.count = 0
         self.errors = 0
-        self.add(made)
+        self.add(results)
 
-    def add(self, made: Iterable[Made]) -> None:
-        for m in made:
+    def add(self, results: Iterable[CallResult]) -> None:
+        """Count further calls."""
+        for call in results:
             self.count += 1
-            self.errors += m.error is not None
-            self.results[m.result] += 1
-            if m.error is None:
-                self.calls[m.key] += 1
+            self.errors += call.error is not None
+            self.results[call.result] += 1
+            if call.error is None:
+                self.calls[call.key] += 1
 
 
 @dataclass(slots=True)
 class Grade:
-    """`matched` of `total`, for state variables and for expected calls."""
+    """How far calls agree with the gold: matched and total state variables and calls.
+
+    Attributes:
+        responses_found: True if every result of the gold calls was obtained.
+        missing: Required texts that no message holds.
+    """
 
     state_match: int = 0
     state_total: int = 0
@@ -63,61 +84,78 @@ class Grade:
     functions_total: int = 0
     responses_found: bool = True
     missing: list[str] = field(default_factory=list)
-    """Required texts that no message holds."""
 
     @property
     def passed(self) -> bool:
-        """As BFCL and tau-bench judge: the whole state, every response, every output."""
+        """True by the rule of BFCL and tau-bench: the whole state, every response, every output."""
         return self.state_match == self.state_total and self.responses_found and not self.missing
 
 
 def as_text(value: Any) -> str:
-    """JSON with sorted names, so that equal values are equal texts."""
+    """Return a value as JSON with sorted names, so that equal values are equal texts."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def run(world: World, name: str, arguments: Any) -> Made:
-    """Carry out one call. What cannot be carried out is a Made with an error."""
+def run(world: World, name: str, arguments: Any) -> CallResult:
+    """Carry out one call. If it cannot be carried out, the result has an error."""
     try:
         result = as_text(world.call(name, arguments))
     except ToolError as e:
-        return Made(name, arguments, as_text(str(e)), error=str(e))
-    return Made(name, world.owner[name].tools()[name].checked(arguments), result)
+        return CallResult(name, arguments, as_text(str(e)), error=str(e))
+    return CallResult(name, world.owner[name].tools()[name].checked(arguments), result)
 
 
 def states(world: World, gold: Mapping[str, str]) -> tuple[int, int]:
-    """(variables that are equal, variables); `gold` holds them as text."""
-    have = world.state()
-    return sum(as_text(have[k]) == v for k, v in gold.items()), len(gold)
+    """Return the number of variables that are as in `gold`, and of all variables. `gold` has their values as text."""
+    state = world.state()
+    return sum(as_text(state[name]) == value for name, value in gold.items()), len(gold)
 
 
 def state_texts(world: World) -> dict[str, str]:
-    return {k: as_text(v) for k, v in world.state().items()}
+    """Return the value of each variable as text."""
+    return {name: as_text(value) for name, value in world.state().items()}
 
 
-def calls_matched(made: Tally, gold: Tally) -> int:
-    """How many gold calls were made; a call that was made once counts once."""
-    return sum(min(n, made.calls[key]) for key, n in gold.calls.items())
+def calls_matched(calls: Tally, gold: Tally) -> int:
+    """Return how many gold calls were made. A call that was made once counts once."""
+    return sum(min(count, calls.calls[key]) for key, count in gold.calls.items())
 
 
-def responses_found(made: Tally, gold: Tally) -> bool:
-    return all(made.results[result] >= n for result, n in gold.results.items())
+def responses_found(calls: Tally, gold: Tally) -> bool:
+    """Return True if every result of the gold calls was obtained, as often."""
+    return all(calls.results[result] >= count for result, count in gold.results.items())
 
 
 def outputs_missing(messages: Sequence[str], outputs: Iterable[str]) -> list[str]:
-    said = [m.lower().replace(",", "") for m in messages]
-    return [o for o in outputs if not any(o.lower().replace(",", "") in m for m in said)]
+    """Return the required texts that occur in no message, regardless of case and commas."""
+    spoken = [message.lower().replace(",", "") for message in messages]
+    return [output for output in outputs if not any(output.lower().replace(",", "") in message for message in spoken)]
 
 
 def grade(
     world: World,
     gold: Mapping[str, str],
-    made: Tally,
+    calls: Tally,
     expected: Tally,
     messages: Sequence[str] = (),
     outputs: Iterable[str] = (),
 ) -> Grade:
-    """The grade of all that was made so far."""
+    """Grade everything up to now.
+
+    Args:
+        world: The world as the model has left it.
+        gold: The state after the gold calls, as text.
+        calls: The model's calls.
+        expected: The gold calls.
+        messages: The model's messages.
+        outputs: Texts that the messages must hold.
+    """
     match, total = states(world, gold)
-    missing = outputs_missing(messages, outputs)
-    return Grade(match, total, calls_matched(made, expected), expected.count, responses_found(made, expected), missing)
+    return Grade(
+        state_match=match,
+        state_total=total,
+        functions_matched=calls_matched(calls, expected),
+        functions_total=expected.count,
+        responses_found=responses_found(calls, expected),
+        missing=outputs_missing(messages, outputs),
+    )

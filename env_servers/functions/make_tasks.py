@@ -1,11 +1,12 @@
-"""python -m env_servers.functions.make_tasks: write rows of function-calling tasks, seeded, each verified by carrying
-out its gold calls.
+"""python -m env_servers.functions.make_tasks: write rows of function-calling tasks, each verified by its gold calls.
 
     plain              everything is said and offered
     missing_function   a function that the task needs is offered only after the model has said that it cannot (BFCL v3)
-    missing_parameter  a value is told only when the model asks for it (BFCL v3)
+    missing_parameter  a value is given only when the model asks for it (BFCL v3)
 
-Difficulty: --calls (goals that follow each other), --domains (how many at once) and --distractors (more functions)."""
+Difficulty: --calls (goals that follow each other), --domains (how many at once) and --distractors (more functions). The
+same --seed gives the same rows.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from .tools import Domain, World
 
 VARIANTS = ("plain", "missing_function", "missing_parameter")
 NOW_OFFERED = "This function is offered from now on:"
+"""What the user says when a missing function is offered."""
 INSTRUCTIONS = {
     "tool": (
         'Think inside <reasoning></reasoning>, then call functions inside <tool></tool> as a JSON list: <tool>[{"name":'
@@ -39,12 +41,12 @@ INSTRUCTIONS = {
     "": "",
     "messages": "",
 }
-"""How the prompt says calls are written, by turn protocol; "" for a chat template that says it. For messages that
-template is told the row's functions too (meta.chat_tools), and what is a policy is the system message."""
+"""How the prompt explains calls, by turn protocol; "" if the chat template explains them. With "messages" the template
+also gets the row's functions (meta.chat_tools), and a policy is the system message."""
 
 
 def chain(domains: list[Domain], count: int, rng: random.Random) -> list[Goal]:
-    """`count` goals, each possible after the ones before it, carried out on `domains`."""
+    """Return `count` goals, each possible after the ones before it. They are carried out on `domains`."""
     goals: list[Goal] = []
     while len(goals) < count:
         domain = rng.choice(domains)
@@ -60,41 +62,52 @@ def chain(domains: list[Domain], count: int, rng: random.Random) -> list[Goal]:
 def make_task(
     seed: int, *, domains: int, calls: tuple[int, int], distractors: int, variant: str
 ) -> tuple[str, FunctionTask]:
-    """(the user's first words, the task). The same arguments give the same task. Raises ValueError if its gold cannot
-    be carried out."""
+    """Return the user's first words and the task. The same arguments give the same task.
+
+    Args:
+        seed: Seed of everything random.
+        domains: Number of domains.
+        calls: Smallest and largest number of goals.
+        distractors: Number of functions that are offered and not needed.
+        variant: One of VARIANTS.
+
+    Raises:
+        ValueError: The gold calls cannot be carried out.
+    """
     rng = random.Random(f"functions {seed} {domains} {calls} {distractors} {variant}")
     names = rng.sample(sorted(GOALS), domains)
-    states = {n: DOMAINS[n].initial(rng) for n in names}
+    states = {name: DOMAINS[name].initial(rng) for name in names}
     while True:
-        goals = chain([DOMAINS[n](states[n]) for n in names], rng.randint(*calls), rng)
+        goals = chain([DOMAINS[name](states[name]) for name in names], rng.randint(*calls), rng)
         if variant != "missing_parameter" or goals[-1].missing:
             break
-    steps = [n for g in goals for n in g.calls]
+    steps = [call for goal in goals for call in goal.calls]
     last = goals[-1].calls
+    earlier = steps[: len(steps) - len(last)]
     needed = {name for name, _ in steps}
-    others = [f for n in names for f in DOMAINS[n].tools() if f not in needed]
+    others = [function for name in names for function in DOMAINS[name].tools() if function not in needed]
     hidden = set(others) - set(rng.sample(others, min(distractors, len(others))))
-    text = " ".join(g.text for g in goals)
+    text = " ".join(goal.text for goal in goals)
     gold = [steps]
     user: list[dict[str, Any]] = []
     if variant == "missing_parameter" and goals[-1].missing:
-        asked, told = goals[-1].missing
-        text = " ".join([*(g.text for g in goals[:-1]), asked])
-        user = [{"text": told}]
-        gold = [steps[: len(steps) - len(last)], last]
+        incomplete_wish, answer = goals[-1].missing
+        text = " ".join([*(goal.text for goal in goals[:-1]), incomplete_wish])
+        user = [{"text": answer}]
+        gold = [earlier, last]
     elif variant == "missing_function":
-        late = rng.choice(
-            sorted({name for name, _ in last} - {name for name, _ in steps[: len(steps) - len(last)]}) or [last[-1][0]]
-        )
-        before = next(i for i, (name, _) in enumerate(steps) if name == late)
+        # preferably a function that only the last goal needs
+        candidates = sorted({name for name, _ in last} - {name for name, _ in earlier})
+        late = rng.choice(candidates or [last[-1][0]])
+        first_use = next(i for i, (name, _) in enumerate(steps) if name == late)
         hidden.add(late)
         user = [{"text": NOW_OFFERED, "reveal": [late]}]
-        gold = [steps[:before], steps[before:]]
+        gold = [steps[:first_use], steps[first_use:]]
     task = FunctionTask.model_validate(
         {
             "domains": names,
             "state": states,
-            "gold": [[{"name": n, "arguments": a} for n, a in turn] for turn in gold],
+            "gold": [[{"name": name, "arguments": arguments} for name, arguments in turn] for turn in gold],
             "hidden": sorted(hidden),
             "user": user,
         }
@@ -104,26 +117,43 @@ def make_task(
 
 
 def row(text: str, task: FunctionTask, protocol: str, policy: str = "", kind: str = "") -> dict[str, Any]:
-    """prompt (functions and the user's words), label (the gold calls), meta (what the environment is told), env."""
+    """Return the row of a task.
+
+    Args:
+        text: The user's first words.
+        task: The task.
+        protocol: A turn protocol of INSTRUCTIONS.
+        policy: A policy that comes before everything else.
+        kind: If given, the `kind` in the row's meta.
+
+    Returns:
+        `prompt` (functions and the user's words), `label` (the gold calls), `meta` (what the environment gets) and
+        `env`.
+    """
     schemas = list(task.world().offered())
-    meta = task.model_dump(exclude_defaults=True) | ({"kind": kind} if kind else {})
-    label = json.dumps([c.model_dump() for turn in task.gold for c in turn], ensure_ascii=False)
+    meta = task.model_dump(exclude_defaults=True)
+    if kind:
+        meta["kind"] = kind
+    label = json.dumps([call.model_dump() for turn in task.gold for call in turn], ensure_ascii=False)
     if protocol == "messages":
-        messages = [*([{"role": "system", "content": policy}] if policy else []), {"role": "user", "content": text}]
-        meta["chat_tools"] = [{"type": "function", "function": s} for s in schemas]
+        messages = [{"role": "user", "content": text}]
+        if policy:
+            messages.insert(0, {"role": "system", "content": policy})
+        meta["chat_tools"] = [{"type": "function", "function": schema} for schema in schemas]
         return {"prompt": messages, "label": label, "env": "functions", "meta": meta}
     parts = [
         policy,
         "# Functions",
-        *(json.dumps(s, ensure_ascii=False) for s in schemas),
+        *(json.dumps(schema, ensure_ascii=False) for schema in schemas),
         INSTRUCTIONS[protocol],
         "# User",
         text,
     ]
-    return {"prompt": "\n".join(p for p in parts if p), "label": label, "env": "functions", "meta": meta}
+    return {"prompt": "\n".join(part for part in parts if part), "label": label, "env": "functions", "meta": meta}
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the rows that the flags describe."""
     if args.policy:
         for text, task, policy, scenario in policy_rows(args.seed, args.count):
             yield row(text, task, args.protocol, policy, scenario)
@@ -137,14 +167,21 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    """Write the rows to a file."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.functions.make_tasks", description=__doc__, formatter_class=raw
     )
     p.add_argument("--count", type=whole(1), default=100, help="rows (default: %(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="of the first row; row i has seed + i (default: %(default)s)")
     p.add_argument(
-        "--domains", type=int, default=1, choices=range(1, len(GOALS) + 1), help="at once (default: %(default)s)"
+        "--seed", type=int, default=0, help="seed of the first row; row i has seed + i (default: %(default)s)"
+    )
+    p.add_argument(
+        "--domains",
+        type=int,
+        default=1,
+        choices=range(1, len(GOALS) + 1),
+        help="domains of one task (default: %(default)s)",
     )
     p.add_argument(
         "--calls", type=whole(1), nargs=2, default=(1, 3), metavar=("MIN", "MAX"), help="goals of a task (default: 1 3)"
@@ -156,18 +193,18 @@ def main() -> None:
         help="functions that are offered and not needed (default: %(default)s)",
     )
     p.add_argument(
-        "--variants", nargs="+", choices=VARIANTS, default=["plain"], help="they take turns (default: plain)"
+        "--variants", nargs="+", choices=VARIANTS, default=["plain"], help="variants, in turn (default: plain)"
     )
     p.add_argument(
         "--policy",
         action="store_true",
-        help="the help desk's tasks instead (see env_servers/functions/policy.py); --count of them",
+        help="write --count tasks of the help desk instead (see env_servers/functions/policy.py)",
     )
     p.add_argument(
         "--protocol",
         choices=sorted(INSTRUCTIONS),
         default="tool",
-        help="how the prompt says calls are written (default: %(default)s)",
+        help="turn protocol in which the prompt explains calls (default: %(default)s)",
     )
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     args = p.parse_args()

@@ -1,8 +1,9 @@
 """Help-desk tasks after tau-bench: a policy, a user with a wish, and what the database must look like afterwards.
 
-Each scenario makes a user, the lines it says, the gold calls that the policy allows (none where it forbids the wish but
-a hand-over), and what must be said. `Solver` plays an agent that knows the gold: a task that it does not solve in the
-environment is none."""
+A scenario makes a user, the lines that it says, the gold calls that the policy allows, and what the model must say. If
+the policy forbids the wish, the only gold call is a transfer to a person. `Solver` plays an agent that knows the gold:
+a task that it does not solve in the environment is broken.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +23,27 @@ You speak for a shop. Find the customer by full name before anything else, and d
 with the reason.
 - Tell the amount in EUR of whatever becomes credit, or costs credit."""
 FAREWELL = "Thank you, that is all."
+"""Last line of the user."""
 Scenario = Callable[[dict[str, Any], random.Random], dict[str, Any] | None]
+"""Returns the fields of a task for a state of the shop; None if the state does not allow it."""
 
 
 def _customer_order(state: dict[str, Any], rng: random.Random, status: str) -> tuple[str, str, dict[str, Any]]:
-    """(full name, order id, order) of a random order of that status."""
-    key = rng.choice([k for k, o in state["orders"].items() if o["status"] == status])
+    """Return the customer's full name, the order id and the order, for a random order with a status."""
+    key = rng.choice([order_id for order_id, order in state["orders"].items() if order["status"] == status])
     order = state["orders"][key]
     return state["customers"][order["customer"]]["name"], key, order
 
 
 def _task(name: str, wish: str, calls: list[tuple[str, dict[str, Any]]], outputs: list[str]) -> dict[str, Any]:
+    """Return the fields of a task of the customer `name`.
+
+    Args:
+        name: Full name of the customer.
+        wish: What the customer wants.
+        calls: The gold calls after the customer was found.
+        outputs: Texts that the model must say.
+    """
     lines = [{"text": f"My name is {name}.", "when": ["name", "who"]}, {"text": FAREWELL}]
     gold = [{"name": n, "arguments": a} for n, a in [("find_customer", {"name": name}), *calls]]
     instruction = f"You are {name}. {wish} Say your name when you are asked. You know nothing else."
@@ -40,12 +51,14 @@ def _task(name: str, wish: str, calls: list[tuple[str, dict[str, Any]]], outputs
 
 
 def cancel_pending(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The customer cancels a pending order, which is allowed."""
     name, key, order = _customer_order(state, rng, "pending")
     price = sum(ITEMS[i] for i in order["items"])
     return _task(name, f"I want to cancel order {key}.", [("cancel_purchase", {"order_id": key})], [str(price)])
 
 
 def cancel_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The customer wants to cancel a delivered order, which is forbidden."""
     name, key, _ = _customer_order(state, rng, "delivered")
     return _task(
         name,
@@ -56,6 +69,7 @@ def cancel_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any
 
 
 def new_address(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The customer has a pending order sent to another address, which is allowed."""
     name, key, _ = _customer_order(state, rng, "pending")
     address = f"{rng.randint(1, 99)} Elm Road"
     return _task(
@@ -64,6 +78,7 @@ def new_address(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 def return_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The customer returns an item of a delivered order, which is allowed."""
     name, key, order = _customer_order(state, rng, "delivered")
     item = rng.choice(order["items"])
     return _task(
@@ -75,6 +90,7 @@ def return_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any
 
 
 def return_pending(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The customer wants to return an item of a pending order, which is forbidden."""
     name, key, order = _customer_order(state, rng, "pending")
     item = rng.choice(order["items"])
     wish = f"I want to give back the {item} of order {key}."
@@ -82,15 +98,18 @@ def return_pending(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 def exchange_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any] | None:
+    """The customer exchanges an item of a delivered order for one in stock, which is allowed."""
     name, key, order = _customer_order(state, rng, "delivered")
     item = rng.choice(order["items"])
     credit = state["customers"][order["customer"]]["credit"]
-    fitting = [
-        n for n, p in ITEMS.items() if n not in order["items"] and state["stock"][n] and p - ITEMS[item] <= credit
+    affordable = [
+        name
+        for name, price in ITEMS.items()
+        if name not in order["items"] and state["stock"][name] and price - ITEMS[item] <= credit
     ]
-    if not fitting:
+    if not affordable:
         return None
-    new = rng.choice(fitting)
+    new = rng.choice(affordable)
     wish = f"I want to exchange the {item} of order {key} for a {new}."
     return _task(
         name,
@@ -101,19 +120,23 @@ def exchange_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, A
 
 
 def exchange_out_of_stock(state: dict[str, Any], rng: random.Random) -> dict[str, Any] | None:
+    """The customer wants to exchange an item for one that is out of stock, which is forbidden."""
     name, key, order = _customer_order(state, rng, "delivered")
     item = rng.choice(order["items"])
-    gone = [n for n in ITEMS if not state["stock"][n]]
-    if not gone:
+    out_of_stock = [n for n in ITEMS if not state["stock"][n]]
+    if not out_of_stock:
         return None
-    new = rng.choice(gone)
+    new = rng.choice(out_of_stock)
     wish = f"I want to exchange the {item} of order {key} for a {new}."
     return _task(name, wish, [("transfer_to_person", {"reason": f"{new} is out of stock"})], [])
 
 
 def somebody_elses(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    name, _, own = _customer_order(state, rng, "pending")
-    others = [k for k, o in state["orders"].items() if o["customer"] != own["customer"] and o["status"] == "pending"]
+    """The customer wants to cancel the order of another customer, which is forbidden."""
+    name, _, own_order = _customer_order(state, rng, "pending")
+    others = [
+        k for k, o in state["orders"].items() if o["customer"] != own_order["customer"] and o["status"] == "pending"
+    ]
     key = rng.choice(others)
     return _task(
         name,
@@ -136,32 +159,36 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def policy_task(index: int, seed: int = 0) -> tuple[str, FunctionTask]:
-    """(the user's first words, the task) number `index`; scenarios take turns."""
+    """Return the user's first words and the task with number `index`. The scenarios take turns."""
     scenario = SCENARIOS[index % len(SCENARIOS)]
     rng = random.Random(f"policy {seed} {index}")
     while True:
         state = Shop.initial(rng)
-        made = scenario(state, rng)
-        if made is not None:
+        fields = scenario(state, rng)
+        if fields is not None:
             break
-    wish = made.pop("wish")
-    task = FunctionTask.model_validate({"domains": ["shop"], "state": {"shop": state}, "check": "end", **made})
+    wish = fields.pop("wish")
+    task = FunctionTask.model_validate({"domains": ["shop"], "state": {"shop": state}, "check": "end", **fields})
     task.run_gold(task.world())
     return wish, task
 
 
 def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str, str]]:
-    """(the user's first words, the task, the policy, the scenario)."""
+    """Yield the user's first words, the task, the policy and the name of the scenario."""
     for i in range(count):
         yield (*policy_task(i, seed), POLICY, SCENARIOS[i % len(SCENARIOS)].__name__)
 
 
 class Solver:
-    """The agent that knows: asks the name, makes the gold calls one by one, says what must be. Its actions in order."""
+    """An agent that knows the gold: it asks the name, makes the gold calls one by one, and says what must be said.
+
+    Attributes:
+        actions: Its actions, in order.
+    """
 
     def __init__(self, task: FunctionTask) -> None:
-        calls = [json.dumps([c.model_dump()]) for c in task.gold[0]]
-        closing = " ".join(["That is done.", *(f"{o} EUR." for o in task.outputs)])
+        calls = [json.dumps([call.model_dump()]) for call in task.gold[0]]
+        closing = " ".join(["That is done.", *(f"{output} EUR." for output in task.outputs)])
         self.actions = [
             json.dumps({"message": "What is your name?"}),
             *calls,

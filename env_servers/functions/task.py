@@ -1,8 +1,10 @@
-"""FunctionTask: a row's task, checked. Everything that `reset` is told about an episode, as JSON.
+"""The task of one row, checked: everything that `reset` gets about an episode, as JSON.
 
     {"domains": ["files", "travel"], "seed": 7, "gold": [[{"name": ..., "arguments": {...}}, ...], ...]}
 
-`gold` is a list of calls per turn of the user. The first turn's text is in the prompt; `user` has the later answers."""
+`gold` is a list of calls for each turn of the user. The text of the first turn is in the prompt; `user` has the later
+ones.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,26 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .domains import DOMAINS
-from .grade import Made, run
+from .grade import CallResult, run
 from .tools import World
 
 
 class GoldCall(BaseModel):
+    """A call of the correct solution."""
+
     model_config = ConfigDict(extra="forbid")
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class UserLine(BaseModel):
-    """What a scripted user says. `when`: only in answer to a message that holds one of these words (in any case)."""
+    """A line of a scripted user.
+
+    Attributes:
+        text: What the user says.
+        when: If not empty, the line only answers a message that holds one of these words (in any case).
+        reveal: Functions that are offered from now on.
+    """
 
     model_config = ConfigDict(extra="forbid")
     text: str
@@ -32,13 +42,14 @@ class UserLine(BaseModel):
 
 
 class FunctionTask(BaseModel):
-    """See above. `check`: "turns" grades after each turn of the user (BFCL v3), "end" once (tau-bench)."""
+    """A function-calling task. `check` is "turns" to grade after each turn of the user (BFCL v3), "end" to grade once
+    (tau-bench)."""
 
     model_config = ConfigDict(extra="ignore")
     domains: list[str] = Field(min_length=1)
     seed: int = 0
     state: dict[str, dict[str, Any]] | None = Field(
-        None, description="domain -> its state; default: made from the seed"
+        None, description="state by domain; default: generated from the seed"
     )
     gold: list[list[GoldCall]] = Field(min_length=1)
     hidden: list[str] = Field(
@@ -56,49 +67,64 @@ class FunctionTask(BaseModel):
         return self
 
     def world(self) -> World:
-        """A fresh one. Raises ValueError for a domain or a function that is not there, a state not its domain's."""
-        if strange := sorted(set(self.domains) - set(DOMAINS)):
-            raise ValueError(f"domains: {', '.join(strange)}: there are {', '.join(DOMAINS)}.")
-        if strange := sorted(set(self.state or {}) - set(self.domains)):
-            raise ValueError(f"state: {', '.join(strange)}: the task's domains are {', '.join(self.domains)}.")
-        made = [DOMAINS[d](self._state_of(d)) for d in self.domains]
-        world = World(made, frozenset(self.hidden))
-        named = {
+        """Return a new world in the initial state of the task.
+
+        Raises:
+            ValueError: There is no such domain or function, or a state is not of the form of its domain.
+        """
+        if unknown := sorted(set(self.domains) - set(DOMAINS)):
+            raise ValueError(f"domains: {', '.join(unknown)}: there are {', '.join(DOMAINS)}.")
+        if unknown := sorted(set(self.state or {}) - set(self.domains)):
+            raise ValueError(f"state: {', '.join(unknown)}: the task's domains are {', '.join(self.domains)}.")
+        domains = [DOMAINS[name](self._state_of(name)) for name in self.domains]
+        world = World(domains, frozenset(self.hidden))
+        used_functions = {
             *self.hidden,
-            *(c.name for turn in self.gold for c in turn),
-            *(n for line in self.user for n in line.reveal),
+            *(call.name for turn in self.gold for call in turn),
+            *(name for line in self.user for name in line.reveal),
         }
-        if strange := sorted(named - set(world.owner)):
-            raise ValueError(f"{', '.join(strange)}: no function of the domains {', '.join(self.domains)}.")
+        if unknown := sorted(used_functions - set(world.owner)):
+            raise ValueError(f"{', '.join(unknown)}: no function of the domains {', '.join(self.domains)}.")
         return world
 
     def _state_of(self, domain: str) -> dict[str, Any]:
-        """Raises ValueError for a state without the variables that the domain has, and of their types."""
+        """Return the initial state of a domain.
+
+        Raises:
+            ValueError: The state of the task has other variables than the domain, or values of another type.
+        """
         initial = DOMAINS[domain].initial(random.Random(f"{self.seed} {domain}"))
-        given = (self.state or {}).get(domain) or initial
-        if given.keys() != initial.keys():
+        state = (self.state or {}).get(domain) or initial
+        if state.keys() != initial.keys():
             raise ValueError(
-                f"state.{domain} has {', '.join(given) or 'nothing'}; a state of {domain} has {', '.join(initial)}."
+                f"state.{domain} has {', '.join(state) or 'nothing'}; a state of {domain} has {', '.join(initial)}."
             )
         for name, value in initial.items():
-            if value is not None and _kind(given[name]) != _kind(value):
+            if value is not None and _kind(state[name]) != _kind(value):
                 raise ValueError(
-                    f"state.{domain}.{name} is {_kind(given[name])}; it is {_kind(value)} in a state of {domain}."
+                    f"state.{domain}.{name} is {_kind(state[name])}; it is {_kind(value)} in a state of {domain}."
                 )
-        return given
+        return state
 
-    def run_gold(self, world: World, turns: int | None = None) -> list[list[Made]]:
-        """Carry out the gold calls of the first turns on `world` (hidden ones too). Raises ValueError where one cannot
-        be carried out."""
+    def run_gold(self, world: World, turns: int | None = None) -> list[list[CallResult]]:
+        """Run the gold calls of the first turns on a world, hidden functions included.
+
+        Args:
+            world: The world that the calls change.
+            turns: Number of turns; None: all.
+
+        Raises:
+            ValueError: A call cannot be carried out.
+        """
         everything = World(world.domains)
-        results = [[run(everything, c.name, c.arguments) for c in turn] for turn in self.gold[:turns]]
-        for made in (m for turn in results for m in turn):
-            if made.error:
-                raise ValueError(f"gold: {made.key} cannot be carried out: {made.error}")
-        return results
+        turn_results = [[run(everything, call.name, call.arguments) for call in turn] for turn in self.gold[:turns]]
+        for result in (result for turn in turn_results for result in turn):
+            if result.error:
+                raise ValueError(f"gold: {result.key} cannot be carried out: {result.error}")
+        return turn_results
 
 
 def _kind(value: Any) -> str:
-    """A value's type in JSON, in words."""
+    """Return the JSON type of a value, as a noun."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return kinds.get(type(value), "null")

@@ -1,4 +1,4 @@
-"""Tools: typed methods -> JSON schemas -> checked calls. A domain is a plain class; pydantic reads its signatures.
+"""Turn typed methods into JSON schemas and checked calls. A domain is a plain class; pydantic reads its signatures.
 
     class Files(Domain):
         @tool
@@ -6,8 +6,9 @@
             \"\"\"Delete a file or an empty directory.\"\"\"
 
 `Files.tools()["remove"].schema` is what a model is offered, and `Files(state).call("remove", {"path": "a"})` runs it.
-What a model gets wrong (a name that is not offered, an argument of another type, a path that is not there) is a
-ToolError, told to it as an observation."""
+A mistake of the model (an unknown name, an argument of another type, a path that does not exist) is a ToolError, which
+the model reads as an observation.
+"""
 
 from __future__ import annotations
 
@@ -32,77 +33,104 @@ MAX_STATE_CHARS = 4 << 20
 
 
 class ToolError(Exception):
-    """A call that cannot be carried out; its text is for the model."""
+    """Raised when a call cannot be carried out. Its text is shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks a call's."""
+    """One function of a domain.
+
+    Attributes:
+        name: Its name.
+        schema: What the model is offered, in OpenAI's form: {"name", "description", "parameters"}.
+        arguments: Checks the arguments of a call.
+    """
 
     name: str
     schema: dict[str, Any]
     arguments: type[BaseModel]
 
-    def checked(self, given: Any) -> dict[str, Any]:
-        """Arguments with defaults. Types are strict, but a whole number may be a fraction. Raises ToolError."""
-        if not isinstance(given, dict):
-            raise ToolError(f"{self.name}: arguments are {type(given).__name__}, not an object of names and values.")
-        try:
-            checked = dict(self.arguments.model_validate(given, strict=True))
-        except ValidationError as e:
+    def checked(self, arguments: Any) -> dict[str, Any]:
+        """Return the arguments of a call with defaults filled in.
+
+        Types are checked strictly, except that a whole number is accepted for a float.
+
+        Raises:
+            ToolError: The arguments are wrong.
+        """
+        if not isinstance(arguments, dict):
             raise ToolError(
-                f"{self.name}: " + "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors()) + "."
-            ) from None
-        # what is worked out of a longer one may have more digits than Python writes
-        if long := [k for k, v in checked.items() if type(v) is int and v.bit_length() > WHOLE_BITS]:
-            raise ToolError(f"{self.name}: {', '.join(long)}: Input should be a whole number of at most 64 bits.")
+                f"{self.name}: arguments are {type(arguments).__name__}, not an object of names and values."
+            )
+        try:
+            checked = dict(self.arguments.model_validate(arguments, strict=True))
+        except ValidationError as e:
+            errors = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in e.errors()]
+            raise ToolError(f"{self.name}: {'; '.join(errors)}.") from None
+        # a result computed from a longer number may have more digits than Python can write
+        too_long = [name for name, value in checked.items() if type(value) is int and value.bit_length() > WHOLE_BITS]
+        if too_long:
+            raise ToolError(f"{self.name}: {', '.join(too_long)}: Input should be a whole number of at most 64 bits.")
         return checked
 
 
 def tool(method: F) -> F:
-    """Offer `method` to the model. Its first docstring paragraph is the description; every parameter needs a type."""
+    """Offer a method to the model. The first paragraph of its docstring is the description; every parameter needs a
+    type."""
     method.__tool__ = True  # type: ignore[attr-defined]
     return method
 
 
 def _tool_of(name: str, method: Callable[..., Any]) -> Tool:
+    """Return the tool of a method, from its signature and docstring."""
     hints = get_type_hints(method)
-    given = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
-    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in given}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.name != "self":
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (hints[parameter.name], default)
     model = create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
-    parameters = _plain(model.model_json_schema())
+    parameters = _without_titles(model.model_json_schema())
     parameters.setdefault("required", [])
     description = " ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split())
     return Tool(name, {"name": name, "description": description, "parameters": parameters}, model)
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without the titles that pydantic adds, which only cost tokens."""
-    kept = {k: v for k, v in schema.items() if k != "title" and not (k == "additionalProperties" and v is False)}
-    if "properties" in kept:
-        kept["properties"] = {name: _plain(p) for name, p in kept["properties"].items()}
-    return kept
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the titles that pydantic adds, which only cost tokens."""
+    plain = {
+        key: value
+        for key, value in schema.items()
+        if key != "title" and not (key == "additionalProperties" and value is False)
+    }
+    if "properties" in plain:
+        plain["properties"] = {name: _without_titles(part) for name, part in plain["properties"].items()}
+    return plain
 
 
 class Domain:
-    """A small world: `state` is JSON, and its top-level names are the variables that are compared with the gold's."""
+    """A small world with functions. `state` is JSON; its top-level names are the variables that are compared with the
+    gold's."""
 
     name: ClassVar[str]
     _tools: ClassVar[dict[str, Tool]]
 
     def __init_subclass__(cls) -> None:
-        cls._tools = {n: _tool_of(n, m) for n, m in vars(cls).items() if getattr(m, "__tool__", False)}
+        cls._tools = {
+            name: _tool_of(name, method) for name, method in vars(cls).items() if getattr(method, "__tool__", False)
+        }
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = copy.deepcopy(state)
 
     @classmethod
     def initial(cls, rng: random.Random) -> dict[str, Any]:
-        """The state that an episode starts with."""
+        """Return a random initial state of an episode."""
         raise NotImplementedError
 
     @classmethod
     def tools(cls) -> dict[str, Tool]:
+        """Return the functions by name."""
         return cls._tools
 
     def call(self, name: str, arguments: Any) -> Any:
@@ -129,7 +157,7 @@ class Domain:
 
 
 def _check_size(name: str, value: Any) -> None:
-    """Raises ToolError for a value that is nested deeper than MAX_DEPTH, larger than MAX_STATE_CHARS, or no JSON."""
+    """Raise ToolError for a value that is nested deeper than MAX_DEPTH, larger than MAX_STATE_CHARS, or not JSON."""
     level: list[Any] = [value]
     depth = 0
     while level := [part for node in level for part in _parts(node)]:
@@ -145,28 +173,38 @@ def _check_size(name: str, value: Any) -> None:
 
 
 def _parts(node: Any) -> Iterable[Any]:
-    """Return the values inside of a list or an object."""
-    return node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
+    """Return the values in a list or an object."""
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list | tuple) else ()
 
 
 class World:
-    """Several domains side by side; a function belongs to one of them."""
+    """Several domains side by side. A function belongs to one of them.
+
+    Attributes:
+        hidden: Functions that are not offered.
+        owner: The domain of each function.
+    """
 
     def __init__(self, domains: list[Domain], hidden: frozenset[str] = frozenset()) -> None:
         self.domains = domains
         self.hidden = hidden
-        self.owner = {name: d for d in domains for name in d.tools()}
+        self.owner = {name: domain for domain in domains for name in domain.tools()}
 
     def offered(self) -> Iterator[dict[str, Any]]:
-        """The schemas of what may be called."""
-        return (d.tools()[n].schema for d in self.domains for n in d.tools() if n not in self.hidden)
+        """Yield the schemas of the functions that may be called."""
+        for domain in self.domains:
+            for name, offered_tool in domain.tools().items():
+                if name not in self.hidden:
+                    yield offered_tool.schema
 
     def call(self, name: str, arguments: Any) -> Any:
-        """Raises ToolError."""
+        """Call a function and return its result. Raises ToolError."""
         if name not in self.owner or name in self.hidden:
             raise ToolError(f"There is no function {name!r}.")
         return self.owner[name].call(name, arguments)
 
     def state(self) -> dict[str, Any]:
-        """Variable -> value, over all domains."""
-        return {f"{d.name}.{k}": v for d in self.domains for k, v in d.state.items()}
+        """Return the values of all variables, by "domain.variable"."""
+        return {f"{domain.name}.{name}": value for domain in self.domains for name, value in domain.state.items()}

@@ -1,1 +1,1 @@
-"""A checker of answers to mathematics. It compares strings, does exact arithmetic and algebra, and has a deadline."""
+"""Check answers to mathematics: it compares strings, does exact arithmetic and algebra, and has a deadline."""

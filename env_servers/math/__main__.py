@@ -1,7 +1,7 @@
 """python -m env_servers.math: serve answer checking, as an environment and by POST /verify.
 
-Equal strings and numbers are told at once. Everything else goes to math-verify in worker processes, each check with so
-much CPU: an expression that hangs costs that CPU and nothing else.
+Equal strings and numbers are decided at once. Everything else goes to math-verify in worker processes, with a CPU
+budget for each check: an expression that hangs costs that budget and nothing else.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ example:
   curl -s localhost:8300/verify -H 'content-type: application/json' -d '{"answer": "\\frac{2}{4}", "gold": "0.5"}'
   -> {"equal": true, "how": "exact", "seconds": 0.00001}
 
---workers processes check at once; a request that needs none of them is not kept waiting by expressions that hang.
+--workers processes check at once; a request that needs none of them never waits for expressions that hang.
 how: exact (strings and arithmetic), symbolic (math-verify), timeout (the check used up its CPU, so: not equal).
 """
 
 
-IN_HAND = 16
-"""Steps taken in per worker process: most are told at once, and those that hang must not keep them out."""
+STEPS_PER_WORKER = 16
+"""Steps that may run per worker process. Most need no process, and must not wait for those that hang."""
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.math", description=__doc__, epilog=EXAMPLE, formatter_class=raw
@@ -46,19 +47,21 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=5.0,
         metavar="S",
-        help="CPU seconds of one check; used up: not equal (default: %(default)s)",
+        help="CPU seconds of one check; a check that uses them up is not equal (default: %(default)s)",
     )
     p.add_argument(
         "--verify-deadline",
         type=float,
         default=60.0,
         metavar="S",
-        help="not over by then, with less CPU than that: a fault (default: %(default)s)",
+        help="wall-clock seconds of one check; one that exceeds them with CPU left is a fault, not an answer"
+        " (default: %(default)s)",
     )
     return p
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if args.verify_timeout <= 0:
         sys.exit(
@@ -79,7 +82,9 @@ def main() -> None:
         workers.close()
 
     action = "the final answer in LaTeX or plain text, without \\boxed{}"
-    config = dataclasses.replace(serving_config(args, env="math", action=action), workers=args.workers * IN_HAND)
+    config = dataclasses.replace(
+        serving_config(args, env="math", action=action), workers=args.workers * STEPS_PER_WORKER
+    )
     app = create_env_app(lambda: MathEnv(verifier), config, on_stop=stop)
     add_verify(app, verifier)
     serve(app, args)

@@ -1,12 +1,14 @@
 """The checker for callers without a session: POST /verify {answer, gold} -> {equal, how, seconds}, or lists of both.
 
-A request that needs computer algebra holds one of the server's places, like a step, and a full server answers it 429.
-What strings and arithmetic can tell is told at once, however many expressions hang at that time. A client that hangs up
-takes its checks along."""
+A request that needs computer algebra holds one of the server's execution slots, like a step, and a full server answers
+it with 429. A request that strings and arithmetic can decide is answered at once, however many expressions hang at that
+time. When a client hangs up, its checks are cancelled.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel
@@ -16,23 +18,28 @@ from openrlhf_tir.http_guard.leaving import unless_client_leaves
 from .verifier import Verdict, Verifier
 
 MAX_ITEMS = 4096
+"""Largest number of answers in one request."""
 
 
 class Question(BaseModel):
+    """An answer and the gold answer."""
+
     answer: str
     gold: str
 
 
 class Reply(BaseModel):
+    """Result of one comparison, as in `verifier.Verdict`."""
+
     equal: bool
     how: str
     seconds: float
 
 
 def add_verify(app: FastAPI, verifier: Verifier) -> None:
-    """`app` is an environment's app: its guard and admission hold here too."""
+    """Serve /verify next to the environment, with its guard and admission."""
 
-    async def in_turn(questions: list[Question]) -> list[Verdict]:
+    async def admitted_checks(questions: list[Question]) -> list[Verdict]:
         async with app.state.service.admission.slot():
             return await asyncio.gather(*[verifier.check(q.answer, q.gold) for q in questions])
 
@@ -43,10 +50,12 @@ def add_verify(app: FastAPI, verifier: Verifier) -> None:
             raise HTTPException(
                 413, f"{len(questions)} answers exceed the limit of {MAX_ITEMS}. Send several requests."
             )
-        known = [verifier.at_once(q.answer, q.gold) for q in questions]
-        open_ones = [q for q, verdict in zip(questions, known, strict=True) if verdict is None]
-        checked = iter(await unless_client_leaves(request.receive, in_turn(open_ones)) if open_ones else [])
-        replies = [_reply(next(checked) if verdict is None else verdict) for verdict in known]
+        quick = [verifier.at_once(question.answer, question.gold) for question in questions]
+        undecided = [question for question, verdict in zip(questions, quick, strict=True) if verdict is None]
+        checked: Iterator[Verdict] = iter(())
+        if undecided:
+            checked = iter(await unless_client_leaves(request.receive, admitted_checks(undecided)))
+        replies = [_reply(next(checked) if verdict is None else verdict) for verdict in quick]
         return replies if isinstance(body, list) else replies[0]
 
 

@@ -1,6 +1,8 @@
 """python -m env_servers.search: serve a retriever over a JSONL corpus, as an environment and by Search-R1's API.
 
-The BM25 index is built at the first start (with a progress bar) and kept beside the corpus; later starts map it."""
+The BM25 index is built at the first start (with a progress bar) and kept beside the corpus; later starts map it into
+memory.
+"""
 
 from __future__ import annotations
 
@@ -34,28 +36,44 @@ corpus: one JSON object a line, {"id": "0", "contents": "\\"Title\\"\\nText"}.
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.search", description=__doc__, epilog=EXAMPLE, formatter_class=raw
     )
     add_serving_flags(p, workers=2)
-    p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="the passages")
+    p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="file with the passages")
     p.add_argument(
-        "--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)"
+        "--index", type=Path, metavar="DIR", help="directory of the index (default: FILE.jsonl.bm25, or .dense)"
     )
     p.add_argument(
         "--topk",
         type=int,
         default=3,
         metavar="K",
-        help="passages per query where the caller does not say (default: %(default)s)",
+        help="passages per query if the caller does not say (default: %(default)s)",
     )
-    short = "characters of a passage that a search shows; 0: all of it (default: %(default)s)"
-    p.add_argument("--snippet-chars", type=int, default=0, metavar="N", help=short)
-    pages = "characters of one page of an opened document (default: %(default)s, some 500 tokens)"
-    p.add_argument("--page-chars", type=int, default=PAGE_CHARS, metavar="N", help=pages)
-    late = "deadline of one /retrieve, waiting included (default: %(default)s)"
-    p.add_argument("--retrieve-timeout", type=float, default=60.0, metavar="S", help=late)
+    p.add_argument(
+        "--snippet-chars",
+        type=int,
+        default=0,
+        metavar="N",
+        help="characters of a passage that a search shows; 0: all of it (default: %(default)s)",
+    )
+    p.add_argument(
+        "--page-chars",
+        type=int,
+        default=PAGE_CHARS,
+        metavar="N",
+        help="characters of one page of an opened document (default: %(default)s, about 500 tokens)",
+    )
+    p.add_argument(
+        "--retrieve-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="deadline of one /retrieve, waiting included (default: %(default)s)",
+    )
     p.add_argument(
         "--dense",
         metavar="MODEL",
@@ -65,7 +83,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retriever:
-    """Raises ConfigError, DataError."""
+    """Return the retriever of a corpus; its index is built if necessary.
+
+    Args:
+        corpus: The JSONL file.
+        index: Directory of the index; None: beside the corpus.
+        dense: A sentence-transformers model; None: BM25.
+
+    Raises:
+        ConfigError: The model cannot be used, or the index cannot be written.
+        DataError: The corpus is malformed.
+    """
     directory = index or corpus.with_name(f"{corpus.name}.{'dense' if dense else 'bm25'}")
     if dense:
         from .dense import Dense
@@ -76,6 +104,7 @@ def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retri
 
 
 def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
+    """Return the app of the environment, with /retrieve."""
     config = serving_config(args, env="search", action=ACTION, stateful=True)
     searches = Searches(args.workers)
     view = View(args.snippet_chars, args.page_chars)
@@ -85,6 +114,7 @@ def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
         sys.exit(
@@ -102,7 +132,7 @@ def main() -> None:
             " Use more than 0."
         )
     try:
-        # before the copies: they only map what is built here
+        # before the copies are started: they only map the index that is built here
         retriever = make_retriever(args.corpus, args.index, args.dense)
     except TirError as e:
         sys.exit(f"search does not start: {e}")

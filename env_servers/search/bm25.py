@@ -1,8 +1,7 @@
-"""BM25 over a corpus file by bm25s: (query, k) -> the k best passages. The index is mapped, built once and kept beside
-the corpus.
+"""BM25 over a corpus file, by bm25s. The index is built once, kept beside the corpus, and mapped into memory.
 
-DIR/ready.json   what it was built from; another size or time of the corpus means that it is built again
-DIR/*            what `bm25_build` writes
+DIR/ready.json   version of the index, size and time of its corpus; if they differ it is built again DIR/*
+files that `bm25_build` writes
 """
 
 from __future__ import annotations
@@ -25,65 +24,85 @@ from .searches import Stop, Stopped, never
 from .words import STOP_WORDS, split
 
 VERSION = 1
+"""Version of the index's format."""
 BLOCK = 1024
+"""Scores of one block of `top`."""
 WORDS_AT_ONCE = 32
-"""Scored between two looks at whether anybody still waits: over a million passages some 50 ms."""
+"""Words that are scored between two checks whether the caller still waits: about 50 ms over a million passages."""
 
 
 class Hit(NamedTuple):
+    """A passage that a search found.
+
+    Attributes:
+        document: The passage's row of the corpus.
+        score: Its score; larger is better.
+        number: Its number, for `Retriever.document`.
+    """
+
     document: dict[str, Any]
-    """The passage's row of the corpus."""
     score: float
     number: int = -1
-    """The passage's, by which `Retriever.document` gives it again."""
 
 
 class Retriever(Protocol):
+    """Finds passages for a query."""
+
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so."""
+        """Return at most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` is
+        true."""
 
     def document(self, number: int) -> dict[str, Any]:
-        """The passage's row of the corpus."""
+        """Return a passage's row of the corpus."""
 
     def __len__(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
 
 
 def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None] = lambda share: None) -> bool:
-    """Whether it had to be built. Complete or absent: built aside and renamed. Raises DataError, ConfigError."""
+    """Build the index if it is missing or of another corpus. Return True if it was built.
+
+    It is built in a temporary directory and renamed, so an index is complete or absent.
+
+    Raises:
+        DataError: The corpus is malformed.
+        ConfigError: The directory cannot be written, or holds something else.
+    """
     if _is_current(corpus, directory):
         return False
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f"{directory.name}.", dir=directory.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{directory.name}.", dir=directory.parent))
     except OSError as e:
         raise ConfigError(
             f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index."
         ) from e
     try:
-        built_from = _facts(corpus) if corpus.exists() else None
-        bm25_build.build(corpus, aside, progress)
-        (aside / "ready.json").write_text(json.dumps(built_from))
-        aside.chmod(0o755)
-        if not _is_current(corpus, directory):  # or another server was quicker
+        built_from = _fingerprint(corpus) if corpus.exists() else None
+        bm25_build.build(corpus, temporary, progress)
+        (temporary / "ready.json").write_text(json.dumps(built_from))
+        temporary.chmod(0o755)
+        if not _is_current(corpus, directory):  # false if another server was quicker
             _remove_old(directory)
-            os.rename(aside, directory)
+            os.rename(temporary, directory)
         return True
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _facts(corpus: Path) -> dict[str, int]:
+def _fingerprint(corpus: Path) -> dict[str, int]:
+    """Return what an index must have been built from to be usable."""
     stat = corpus.stat()
     return {"version": VERSION, "corpus_bytes": stat.st_size, "corpus_mtime_ns": stat.st_mtime_ns}
 
 
 def _is_current(corpus: Path, directory: Path) -> bool:
     ready = directory / "ready.json"
-    return corpus.exists() and ready.exists() and json.loads(ready.read_text()) == _facts(corpus)
+    return corpus.exists() and ready.exists() and json.loads(ready.read_text()) == _fingerprint(corpus)
 
 
 def _remove_old(directory: Path) -> None:
+    """Remove an old index. Raises ConfigError if the directory holds something else."""
     if not directory.exists():
         return
     if any(directory.iterdir()) and not (directory / "ready.json").exists():
@@ -92,8 +111,10 @@ def _remove_old(directory: Path) -> None:
 
 
 class Bm25:
+    """A retriever over an index that `ensure_index` has built."""
+
     def __init__(self, corpus: Path, directory: Path) -> None:
-        """`directory` as `ensure_index` left it."""
+        """Map the index into memory."""
         import bm25s
 
         self._index = bm25s.BM25.load(directory, mmap=True, show_progress=False)
@@ -106,8 +127,9 @@ class Bm25:
         return self._corpus[number]
 
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        known = self._index.vocab_dict
-        ids = [known[w] for w in split(query) if w not in STOP_WORDS and w in known]
+        """Return the passages with the best scores above 0. Unknown words and stop words of the query do not count."""
+        vocabulary = self._index.vocab_dict
+        ids = [vocabulary[word] for word in split(query) if word not in STOP_WORDS and word in vocabulary]
         if not ids or k < 1:
             return []
         scores_N = self._index.get_scores_from_ids(ids[:WORDS_AT_ONCE])
@@ -119,13 +141,13 @@ class Bm25:
 
 
 def top(scores_N: np.ndarray, k: int) -> np.ndarray:
-    """[<= k] numbers of the best positive scores, best first, ties in order.
+    """Return the numbers of the `k` best positive scores, best first, ties by number. Shape [<= k].
 
-    A partial sort takes a quarter of a second over a million scores that are nearly all 0. The k-th best of the blocks'
-    maxima is a bound that at least k scores reach and few exceed.
+    A partial sort takes a quarter of a second over a million scores that are nearly all 0. The k-th largest of the
+    blocks' maxima is a bound that at least k scores reach and few exceed.
     """
-    whole = len(scores_N) // BLOCK * BLOCK
-    maxima = scores_N[:whole].reshape(-1, BLOCK).max(axis=1)
+    blocks_end = len(scores_N) // BLOCK * BLOCK
+    maxima = scores_N[:blocks_end].reshape(-1, BLOCK).max(axis=1)
     bound = np.partition(maxima, -k)[-k] if len(maxima) >= k else 0.0
-    reach = np.flatnonzero((scores_N >= bound) & (scores_N > 0))
-    return reach[np.lexsort((reach, -scores_N[reach]))[:k]]
+    candidates = np.flatnonzero((scores_N >= bound) & (scores_N > 0))
+    return candidates[np.lexsort((candidates, -scores_N[candidates]))[:k]]

@@ -1,11 +1,11 @@
-"""Build a BM25 index: corpus file -> the files that `bm25s.BM25.load` maps, in memory that does not grow with the
-postings.
+"""Build a BM25 index: the files that `bm25s.BM25.load` maps, in memory that does not grow with the postings.
 
     read      chunks of passages -> (word, passage, count) sorted by word, one temporary file per chunk
-    place     document frequencies now known: every chunk's scores go to their words' places in the mapped result
+    place     with the document frequencies now known, the scores of every chunk go to their words' places in the
+              mapped result
 
-bm25s itself keeps all tokens and some six arrays over all postings at once, several GiB for a million passages. The
-scores are its "lucene" ones (a test compares both), with Lucene's k1 and b as Search-R1's BM25 has them:
+bm25s itself keeps all tokens and about six arrays over all postings in memory, several GiB for a million passages. The
+scores are its "lucene" ones (a test compares both), with Lucene's k1 and b, as Search-R1's BM25 has them:
 
     score(w, d) = log(1 + (N - df + 0.5) / (df + 0.5)) * tf / (k1 (1 - b + b |d| / avg|d|) + tf)
 """
@@ -30,13 +30,13 @@ from .words import STOP_WORDS, split
 K1 = 0.9
 B = 0.4
 CHUNK_WORDS = 4_000_000
-"""Words per chunk; about 50 bytes of memory each."""
+"""Words per chunk, about 50 bytes of memory each."""
 READ_SHARE = 0.8
 """Share of the time that reading takes, for the progress bar."""
 
 
 class _Vocabulary(dict):
-    """word -> id, given in order of appearance; stop words are -1."""
+    """Id of each word, numbered in order of appearance; stop words have -1."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(STOP_WORDS, -1))
@@ -47,18 +47,25 @@ class _Vocabulary(dict):
 
 
 class _Read(NamedTuple):
+    """What one pass over the corpus has read.
+
+    Attributes:
+        vocabulary: Id of each word, without stop words.
+        offsets: [N] int64, start of each passage's line.
+        lengths_N: [N] int32, words of each passage.
+        df_V: [V] int64, number of passages that hold the word.
+        chunks: Files of the postings.
+    """
+
     vocabulary: dict[str, int]
     offsets: np.ndarray
-    """[N] int64, where each passage's line starts."""
     lengths_N: np.ndarray
-    """[N] int32, words of each passage."""
     df_V: np.ndarray
-    """[V] int64, passages that hold the word."""
     chunks: list[Path]
 
 
 def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lambda share: None) -> None:
-    """Write the index of `corpus` into `directory`, which exists and is empty. Raises DataError."""
+    """Write the index of `corpus` into an empty directory. Raises DataError."""
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         read = _read(corpus, Path(scratch), lambda share: progress(share * READ_SHARE))
         if not read.vocabulary:
@@ -82,6 +89,7 @@ def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lam
 
 
 def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Read:
+    """Read the corpus once and write its postings in chunks."""
     vocabulary = _Vocabulary()
     ids = array("i")
     chunks: list[Path] = []
@@ -115,16 +123,24 @@ def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Re
     if lengths:
         flush(size)
     lengths_N = np.concatenate(lengths_parts) if lengths_parts else np.zeros(0, np.int32)
-    known = {word: i for word, i in vocabulary.items() if i >= 0}
-    return _Read(known, np.array(offsets, np.int64), lengths_N, df_V, chunks)
+    word_ids = {word: i for word, i in vocabulary.items() if i >= 0}
+    return _Read(word_ids, np.array(offsets, np.int64), lengths_N, df_V, chunks)
 
 
 def _count(ids: np.ndarray, lengths_C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(words, passages, counts), sorted by word, then passage; [C] lengths without stop words."""
+    """Count the words of a chunk.
+
+    Args:
+        ids: Word ids of all passages, one after another; -1 for stop words.
+        lengths_C: [C] words of each passage, stop words included.
+
+    Returns:
+        Words, passages and counts of the postings, sorted by word, then passage; and [C] lengths without stop words.
+    """
     docs = np.repeat(np.arange(len(lengths_C), dtype=np.int64), lengths_C)
     docs = docs[ids >= 0]
-    kept = ids[ids >= 0]
-    pairs = (kept.astype(np.int64) << 32) | docs
+    content_ids = ids[ids >= 0]
+    pairs = (content_ids.astype(np.int64) << 32) | docs
     pairs.sort()
     starts = np.flatnonzero(np.diff(pairs, prepend=-1))
     counts = np.diff(starts, append=len(pairs)).astype(np.int32)
@@ -138,6 +154,7 @@ def _count(ids: np.ndarray, lengths_C: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _place(read: _Read, directory: Path, progress: Callable[[float], None]) -> None:
+    """Write the scores of all chunks to their places in the index."""
     n = len(read.offsets)
     df_V = read.df_V
     indptr = np.concatenate([[0], np.cumsum(df_V)])

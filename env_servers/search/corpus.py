@@ -1,7 +1,7 @@
-"""Corpus: a JSONL file, one passage a line, read by its number without holding the file in memory.
+r"""A corpus: a JSONL file, one passage a line, read by number without holding the file in memory.
 
-A line is {"contents": "title\\ntext", ...}, Search-R1's format; further fields come back with the passage. What cannot
-be used is refused with file and line. Blank lines do not count.
+A line is {"contents": "title\\ntext", ...}, Search-R1's format; further fields are returned with the passage. A
+malformed line is refused with file and line number. Blank lines do not count.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 from openrlhf_tir.errors import DataError
 
 FORMAT = 'Each line is a JSON object with the passage in "contents": {"id": "0", "contents": "\\"Title\\"\\nText"}.'
+"""Last sentence of an error about a line."""
 
 
 def passages(path: Path) -> Iterator[tuple[int, int, str]]:
-    """(offset of the line, offset behind it, contents) of every passage, in order. Raises DataError."""
+    """Yield offset of the line, offset behind it, and contents of every passage, in order. Raises DataError."""
     try:
         with path.open("rb") as file:
             end = 0
@@ -37,7 +38,7 @@ def _contents(line: bytes, path: Path, number: int) -> str:
     try:
         row = json.loads(line)
         if b"\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair could not be sent
+            json.dumps(row, ensure_ascii=False).encode()  # raises for half of a surrogate pair, which cannot be sent
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}:{number}: no JSON ({e}). {FORMAT}") from None
     if not isinstance(row, dict):
@@ -50,7 +51,7 @@ def _contents(line: bytes, path: Path, number: int) -> str:
 
 
 class Corpus:
-    """Passages by number. `offsets` [N] int64 are where their lines start, as `passages` told."""
+    """Passages by number. `offsets` ([N] int64) are the starts of their lines, from `passages`."""
 
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
         self._offsets = offsets

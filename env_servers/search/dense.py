@@ -1,8 +1,7 @@
-"""Dense retrieval by a sentence-transformers model, such as E5: (query, k) -> passages by inner product of normalised
-embeddings.
+"""Dense retrieval by a sentence-transformers model such as E5: passages by inner product of normalised embeddings.
 
-Embeddings are computed once and kept beside the corpus, mapped; the
-search is exact, one matrix-vector product. For some million passages on a CPU use BM25.
+Embeddings are computed once, kept beside the corpus and mapped into memory. The search is exact, one matrix-vector
+product. For several million passages on a CPU use BM25.
 """
 
 from __future__ import annotations
@@ -26,16 +25,24 @@ if TYPE_CHECKING:
     from .encoder import Encoder
 
 BATCH = 256
+"""Passages that are embedded together."""
 QUERY = "query: "
 PASSAGE = "passage: "
-"""What E5 models were trained to see in front. Other models say so in their prompts, or see nothing."""
+"""Prefixes with which E5 models were trained. Other models name theirs in their prompts, or have none."""
 
 
 class Dense:
+    """A retriever by embeddings."""
+
     def __init__(
         self, corpus: Path, directory: Path, model: str, progress: Callable[[float], None] = lambda share: None
     ) -> None:
-        """Raises ConfigError for a model that cannot be used, DataError for a bad corpus."""
+        """Load the model, and embed the corpus if that has not been done.
+
+        Raises:
+            ConfigError: The model cannot be used.
+            DataError: The corpus is malformed.
+        """
         self._model = _load(model)
         prompts = self._model.prompts
         e5 = (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
@@ -43,11 +50,11 @@ class Dense:
         directory.mkdir(parents=True, exist_ok=True)
         ready = directory / "dense.json"
         stat = corpus.stat()
-        facts = {"model": model, "corpus_bytes": stat.st_size, "corpus_mtime_ns": stat.st_mtime_ns}
-        if not ready.exists() or json.loads(ready.read_text()) != facts:
+        fingerprint = {"model": model, "corpus_bytes": stat.st_size, "corpus_mtime_ns": stat.st_mtime_ns}
+        if not ready.exists() or json.loads(ready.read_text()) != fingerprint:
             ready.unlink(missing_ok=True)
             self._embed(corpus, directory, progress)
-            ready.write_text(json.dumps(facts))
+            ready.write_text(json.dumps(fingerprint))
         self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
         self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
 
@@ -58,7 +65,7 @@ class Dense:
         return self._corpus[number]
 
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        """One query is one forward and one product: there is no place to stop in between."""
+        """Return the best passages. A query is one forward pass and one product, so `stop` is never checked."""
         vector_D = self._encode([self._prefixes[0] + query])[0]
         scores_N = self._vectors_ND @ vector_D
         k = min(k, len(scores_N))
@@ -69,6 +76,7 @@ class Dense:
         return self._model.encode(texts)
 
     def _embed(self, corpus: Path, directory: Path, progress: Callable[[float], None]) -> None:
+        """Embed all passages in batches and write the embeddings beside the corpus."""
         offsets = np.array([start for start, _, _ in passages(corpus)], np.int64)
         vectors_ND = None
         done = 0

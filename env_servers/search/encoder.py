@@ -1,12 +1,12 @@
-"""Encoder: texts -> embeddings by a model in sentence-transformers' layout, by transformers and torch alone.
+"""Embed texts by a model in sentence-transformers' layout, with transformers and torch alone.
 
     modules.json                        Transformer -> Pooling -> Normalize; without it: the model with mean pooling, as
-                                        there
+                                        in sentence-transformers
     1_Pooling/config.json               mean, cls, max or lasttoken
     sentence_bert_config.json           max_seq_length, do_lower_case
-    config_sentence_transformers.json   prompts: what stands before a query, and before a document or passage
+    config_sentence_transformers.json   prompts: the prefix of a query, and of a document or passage
 
-Embeddings are of length 1. A model with another module, such as Dense, is refused: its embeddings would be others.
+Embeddings have length 1. A model with another module, such as Dense, is refused: its embeddings would differ.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from openrlhf_tir.errors import ConfigError
 
 BATCH = 32
+"""Texts of one forward pass."""
 MODULES = "Transformer", "Pooling", "Normalize"
 POOLINGS = "mean", "cls", "max", "lasttoken"
 _OLD_NAMES = {
@@ -30,11 +31,21 @@ _OLD_NAMES = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "lasttoken",
 }
+"""Poolings by their names in older configuration files."""
 
 
 class Encoder:
+    """A model that embeds texts."""
+
     def __init__(self, model: str) -> None:
-        """`model`: a directory, or a name on the hub. Raises ConfigError."""
+        """Load a model.
+
+        Args:
+            model: A directory, or a name on the hub.
+
+        Raises:
+            ConfigError: The model cannot be loaded or used.
+        """
         try:
             import torch
             from transformers import AutoModel, AutoTokenizer
@@ -49,18 +60,18 @@ class Encoder:
         modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in self._read("modules.json") or []}
         if other := [kind for kind in modules if kind not in MODULES]:
             raise ConfigError(
-                f"--dense {model} has a module {other[0]!r}; known are {', '.join(MODULES)}."
-                " Choose a model that is made of these."
+                f"--dense {model} has a module {other[0]!r}; supported are {', '.join(MODULES)}."
+                " Choose a model that has only these."
             )
-        inside = modules.get("Transformer", "")
-        settings: dict[str, Any] = self._read(_below(inside, "sentence_bert_config.json")) or {}
+        subfolder = modules.get("Transformer", "")
+        settings: dict[str, Any] = self._read(_below(subfolder, "sentence_bert_config.json")) or {}
         self._pooling = self._pooling_of(modules.get("Pooling"))
         self._lower = bool(settings.get("do_lower_case"))
         self.prompts: dict[str, str] = (self._read("config_sentence_transformers.json") or {}).get("prompts") or {}
-        """What is put before a text, by "query", "document" or "passage"; empty where the model has nothing."""
+        """Prefix of a text, by "query", "document" or "passage"; empty if the model has none."""
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder=inside)
-            self._model = AutoModel.from_pretrained(model, subfolder=inside).eval()
+            self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder=subfolder)
+            self._model = AutoModel.from_pretrained(model, subfolder=subfolder).eval()
         except (OSError, ValueError) as e:
             raise ConfigError(
                 f"--dense {model} cannot be loaded: {str(e).splitlines()[0]} Give a directory, or a name on the hub"
@@ -74,10 +85,11 @@ class Encoder:
         self._max_tokens = min(limit for limit in limits if limit is not None)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """[N, D] float32. May be called from several threads."""
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # a batch is as long as its longest text
+        """Return the embeddings of texts, [N, D] float32. May be called from several threads."""
+        # By length, because a batch is padded to its longest text.
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         parts: list[np.ndarray] = []
-        with self._lock, self._torch.inference_mode():  # a tokenizer is one thread's at a time
+        with self._lock, self._torch.inference_mode():  # only one thread at a time may use a tokenizer
             for start in range(0, len(order), BATCH):
                 parts.append(self._forward([texts[i] for i in order[start : start + BATCH]]))
         encoded_ND = np.empty((len(texts), parts[0].shape[1] if parts else 0), np.float32)
@@ -93,6 +105,7 @@ class Encoder:
         return self._torch.nn.functional.normalize(pooled_ND, dim=-1).numpy()
 
     def _pooling_of(self, path: str | None) -> str:
+        """Return the pooling that the model's configuration names. Raises ConfigError."""
         config: dict[str, Any] = (self._read(_below(path, "config.json")) if path else None) or {}
         modes = (
             [config["pooling_mode"]]
@@ -104,13 +117,13 @@ class Encoder:
         ]
         if path and (unknown or len(modes) != 1 or modes[0] not in POOLINGS):
             raise ConfigError(
-                f"--dense {self._name} pools by {unknown or modes}; known is one of {', '.join(POOLINGS)}."
+                f"--dense {self._name} pools by {unknown or modes}; supported is one of {', '.join(POOLINGS)}."
                 " Choose another model."
             )
         return modes[0] if modes else "mean"
 
     def _read(self, name: str) -> Any:
-        """A JSON file of the model; None where it has none."""
+        """Return a JSON file of the model; None if it has none. Raises ConfigError."""
         from transformers.utils import cached_file
 
         try:
@@ -130,7 +143,7 @@ def _below(directory: str, name: str) -> str:
 
 
 def _pooled(torch: Any, pooling: str, hidden_NTD: Any, mask_NT: Any) -> Any:
-    """[N, D]. Padding counts nowhere."""
+    """Return one vector for each text, [N, D], from the hidden states of its tokens. Padding does not count."""
     mask_NT1 = mask_NT.unsqueeze(-1).to(hidden_NTD.dtype)
     if pooling == "mean":
         return (hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1).clamp(min=1e-9)

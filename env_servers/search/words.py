@@ -1,4 +1,4 @@
-"""Words of a text, as the index and its queries count them: lower case, letters and digits, no English stop words."""
+"""Split a text into words, as the index and its queries count them: lower case, letters and digits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _LIST = (
     " to was will with"
 )
 STOP_WORDS = frozenset(_LIST.split())
-"""Lucene's English list, which Search-R1's BM25 uses as well."""
+"""Words that do not count: Lucene's English list, which Search-R1's BM25 uses as well."""
 
 _WORD = re.compile(r"\w+")
 
 
 def split(text: str) -> list[str]:
-    """Every word in order, stop words included."""
+    """Return every word in order, stop words included."""
     return _WORD.findall(text.lower())

@@ -1,5 +1,4 @@
-"""The domains by name. Each file is one: a class of typed functions, the state that it starts with, and goals whose
-solution is known."""
+"""The domains by name. Each file has one: a class of typed functions and the state that it starts with."""
 
 from __future__ import annotations
 
@@ -12,4 +11,6 @@ from .trading import Trading
 from .travel import Travel
 from .vehicle import Vehicle
 
-DOMAINS: dict[str, type[Domain]] = {d.name: d for d in (Files, Travel, Messages, Trading, Vehicle, Calendar, Shop)}
+DOMAINS: dict[str, type[Domain]] = {
+    domain.name: domain for domain in (Files, Travel, Messages, Trading, Vehicle, Calendar, Shop)
+}

@@ -15,10 +15,12 @@ CLOSES = 18 * 60
 
 
 def clock(minutes: int) -> str:
+    """Return minutes of the day as HH:MM."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def minutes_of(time: str) -> int:
+    """Return HH:MM as minutes of the day. Raises ToolError."""
     hours, colon, minutes = time.partition(":")
     digits = len(time) <= 5 and hours.isdecimal() and minutes.isdecimal()
     if not (colon and digits and int(hours) < 24 and int(minutes) < 60):
@@ -27,7 +29,7 @@ def minutes_of(time: str) -> int:
 
 
 class Calendar(Domain):
-    """state: `events` (id -> day, start, end in minutes, title, guests), `reminders` (id -> minutes), `next_id`."""
+    """State: `events` (id -> day, start, end in minutes, title, guests), `reminders` (id -> minutes), `next_id`."""
 
     name = "calendar"
 

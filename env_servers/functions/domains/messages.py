@@ -12,7 +12,7 @@ TOPICS = ("lunch", "the budget", "the meeting", "a parcel", "the holiday", "a bu
 
 
 class Messages(Domain):
-    """state: `contacts`, `inbox` (id -> message), `sent` (list of messages)."""
+    """State: `contacts`, `inbox` (id -> message), `sent` (list of messages)."""
 
     name = "messages"
 
@@ -35,7 +35,7 @@ class Messages(Domain):
             raise ToolError(f"There is no message {message_id}.")
         return self.state["inbox"][message_id]
 
-    def _known(self, person: str) -> None:
+    def _check_contact(self, person: str) -> None:
         if person not in self.state["contacts"]:
             raise ToolError(f"{person} is not among the contacts.")
 
@@ -54,13 +54,13 @@ class Messages(Domain):
     @tool
     def remove_contact(self, name: str) -> None:
         """Remove a contact."""
-        self._known(name)
+        self._check_contact(name)
         self.state["contacts"].remove(name)
 
     @tool
     def send_message(self, to: str, text: str) -> int:
         """Send a message to a contact; tells how many were sent."""
-        self._known(to)
+        self._check_contact(to)
         self.state["sent"].append({"to": to, "text": text})
         return len(self.state["sent"])
 

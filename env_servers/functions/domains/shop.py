@@ -12,7 +12,8 @@ NAMES = ("Ada Moss", "Ben Hale", "Cleo Park", "Dan Frost", "Eva Stone", "Finn Re
 
 
 class Shop(Domain):
-    """`customers` (id -> name, address, credit), `orders` (id -> customer, items, status, card),stock, transferred."""
+    """State: `customers` (id -> name, address, credit), `orders` (id -> customer, items, status, address), `stock`,
+    `transferred`."""
 
     name = "shop"
 

@@ -118,17 +118,17 @@ class Trading(Domain):
         if order["status"] != "open":
             raise ToolError(f"{order_id} is {order['status']}.")
         cost = order["price"] * order["quantity"]
-        held = self.state["holdings"].get(order["symbol"], 0)
+        owned = self.state["holdings"].get(order["symbol"], 0)
         if order["side"] == "buy":
             if cost > self.state["cash"]:
                 raise ToolError(f"{order_id} costs {cost}, the account has {self.state['cash']}.")
             self.state["cash"] -= cost
-            self.state["holdings"][order["symbol"]] = held + order["quantity"]
+            self.state["holdings"][order["symbol"]] = owned + order["quantity"]
         else:
-            if order["quantity"] > held:
-                raise ToolError(f"{held} of {order['symbol']} are held.")
+            if order["quantity"] > owned:
+                raise ToolError(f"{owned} of {order['symbol']} are held.")
             self.state["cash"] += cost
-            self.state["holdings"][order["symbol"]] = held - order["quantity"]
+            self.state["holdings"][order["symbol"]] = owned - order["quantity"]
         order["status"] = "executed"
         return order
 

@@ -12,7 +12,7 @@ RATES = {"EUR": 1.0, "USD": 1.25, "GBP": 0.8, "JPY": 160.0}
 
 
 class Travel(Domain):
-    """state: `flights`, `hotels`, `cards` (number -> balance in EUR), `bookings`, `budget` (EUR, or null)."""
+    """State: `flights`, `hotels`, `cards` (number -> balance in EUR), `bookings`, `budget` (EUR, or null)."""
 
     name = "travel"
 
@@ -62,12 +62,12 @@ class Travel(Domain):
     @tool
     def search_flights(self, origin: str, destination: str) -> list[dict[str, Any]]:
         """List the flights between two cities, the cheapest first."""
-        found = [
+        flights = [
             {"flight_id": k, **f}
             for k, f in self.state["flights"].items()
             if (f["origin"], f["destination"]) == (origin, destination)
         ]
-        return sorted(found, key=lambda f: (f["price"], f["flight_id"]))
+        return sorted(flights, key=lambda f: (f["price"], f["flight_id"]))
 
     @tool
     def flight_details(self, flight_id: str) -> dict[str, Any]:

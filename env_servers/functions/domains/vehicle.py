@@ -15,7 +15,7 @@ KM_PER_LITRE = 10.0
 
 
 class Vehicle(Domain):
-    """state: `doors` (door -> locked), `brake`, `engine`, `fuel` (litres), `climate` (degrees Celsius), `lights`,
+    """State: `doors` (door -> locked), `brake`, `engine`, `fuel` (litres), `climate` (degrees Celsius), `lights`,
     `tyres` (bar), `cruise`, `route`."""
 
     name = "vehicle"

@@ -45,8 +45,8 @@ def test_a_stopped_session_is_what_its_processes_hold_beyond_the_warm_interprete
     own = memory.private_bytes(os.getpid())
     # the host's namespace: other tests open sockets meanwhile
     monkeypatch.setattr(memory, "socket_bytes", lambda pid: 7 if pid == two_processes else 0)
-    assert memory.session_bytes(two_processes, own=1 << 40, directories=()) == 7
-    assert memory.session_bytes(two_processes, own=0, directories=()) > 80 * MIB
+    assert memory.session_bytes(two_processes, initial_bytes=1 << 40, directories=()) == 7
+    assert memory.session_bytes(two_processes, initial_bytes=0, directories=()) > 80 * MIB
     assert own > 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from env_servers.search.pages import MAX_PASSAGES, opened, pages, whole
+from env_servers.search.pages import MAX_PASSAGES, document_of, pages, parse_open
 from env_servers.search.searches import Stopped
 
 
@@ -35,18 +35,18 @@ WIKI = Rows('"Faust"\none', '"Faust"\ntwo', '"Goethe"\nborn', '"Faust"\nan opera
     ],
 )
 def test_a_document_is_the_passages_around_a_hit_that_have_its_title(number, title, text):
-    assert whole(WIKI, number) == (title, text)
+    assert document_of(WIKI, number) == (title, text)
 
 
 def test_a_corpus_of_one_title_is_not_one_document():
-    text = whole(Rows(*(f"T\n{i}" for i in range(3000))), 1500)[1]
+    text = document_of(Rows(*(f"T\n{i}" for i in range(3000))), 1500)[1]
     assert len(text.split("\n")) == MAX_PASSAGES + 1
     assert "1500" in text.split("\n")
 
 
 def test_reading_stops_when_nobody_waits():
     with pytest.raises(Stopped):
-        whole(WIKI, 0, lambda: True)
+        document_of(WIKI, 0, lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_pages_end_between_words_and_together_are_the_text(text, size, expected)
     ],
 )  # fmt: skip
 def test_what_a_model_writes_to_open_is_read_or_refused(text, asked):
-    assert opened(text) == asked
+    assert parse_open(text) == asked
