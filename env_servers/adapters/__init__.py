@@ -1,2 +1,4 @@
-"""Adapters: environments and tools that others wrote, behind our protocol, and ours behind theirs. Each needs its
-package only when it is started."""
+"""Adapters: environments and tools of other projects behind our protocol, and ours behind theirs.
+
+An adapter needs the other project's package only when it is started.
+"""

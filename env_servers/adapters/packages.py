@@ -1,4 +1,4 @@
-"""The packages of others: imported when an adapter is started, and a sentence where one is absent."""
+"""Import the packages of other projects when an adapter starts, and say what to install if one is missing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from types import ModuleType
 
 
 def required(module: str, extra: str, command: str = "") -> ModuleType:
-    """`import module`. Exits with what to install when it, or something that it needs, is not there. `command`: in
-    place of the extra's."""
+    """Import a module. Exits with what to install if it, or something that it imports, is missing.
+
+    Args:
+        module: Name of the module.
+        extra: The extra of this project that installs it.
+        command: Command that installs it, instead of the extra.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
-        lacks = (
-            "is not installed here"
-            if e.name == module.partition(".")[0]
-            else f"cannot be imported here, since {e.name!r} is not installed"
-        )
-        how = command or f"pip install '.[{extra}]', in its checkout"
-        sys.exit(f"The package {module.partition('.')[0]!r} {lacks}. Install it beside this project: {how}.")
+        package = module.partition(".")[0]
+        if e.name == package:
+            fact = "is not installed here"
+        else:
+            fact = f"cannot be imported here, since {e.name!r} is not installed"
+        remedy = command or f"pip install '.[{extra}]', in its checkout"
+        sys.exit(f"The package {package!r} {fact}. Install it beside this project: {remedy}.")

@@ -1,1 +1,1 @@
-"""An environment class of the user's own as a server."""
+"""Serve an environment class of the user."""

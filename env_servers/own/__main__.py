@@ -1,4 +1,4 @@
-"""python -m env_servers.own path/file.py:Class --name guess: one's own class as a server. Runs start it: `env.file`."""
+"""python -m env_servers.own path/file.py:Class --name guess: serve your own class. A run starts it for `env.file`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import NOT_NEEDED
 from openrlhf_tir.user_code.plugins import ENVIRONMENT, load, location, wrong_keywords
 
-OF_THE_CLASS = ("help", "options")
-"""Flags that are no setting of the server: as a key of --options such a name is the class's."""
+CLASS_KEYWORDS = ("help", "options")
+"""Flags that are no setting of the server. As a key of --options such a name is a keyword of the class."""
 
 
 def table(text: str) -> dict[str, Any]:
-    if not isinstance(found := json.loads(text), dict):
+    """An argparse type for a JSON object."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
         raise ValueError(text)
-    return found
+    return value
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.own", description=__doc__, allow_abbrev=False)
     p.add_argument(
         "environment",
@@ -36,30 +39,33 @@ def parser() -> argparse.ArgumentParser:
         help="'path/file.py:Class', 'path/file.py' or 'package.module:Class'; see docs/environments.md",
     )
     p.add_argument("--name", required=True, help="the environment's name, which tasks use")
-    options = (
-        "keywords that the class is made with, as JSON; a key that is called like a flag of these is that flag"
-        " (default: %(default)s)"
+    p.add_argument(
+        "--options",
+        type=table,
+        default="{}",
+        metavar="JSON",
+        help="keyword arguments of the class, as JSON; a key with the name of one of these flags is that flag"
+        " (default: %(default)s)",
     )
-    p.add_argument("--options", type=table, default="{}", metavar="JSON", help=options)
     p.add_argument(
         "--reset-timeout",
         type=seconds,
         default=60.0,
         metavar="S",
-        help="a reset that takes longer is given up (default: %(default)s)",
+        help="seconds after which a reset is cancelled (default: %(default)s)",
     )
     add_serving_flags(p, workers=8)
     return p
 
 
 def read(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """(flags, keywords of the class). Exits as argparse does where a flag has a wrong value."""
+    """Return the flags and the keyword arguments of the class. Exits as argparse does for a wrong value."""
     argv = list(sys.argv[1:] if argv is None else argv)
     p = parser()
     keywords: dict[str, Any] = {}
     for key, value in p.parse_args(argv).options.items():
         flag = key.replace("_", "-")
-        if flag in OF_THE_CLASS or p.parse_known_args([*argv, f"--{flag}={value}"])[1]:
+        if flag in CLASS_KEYWORDS or p.parse_known_args([*argv, f"--{flag}={value}"])[1]:
             keywords[key] = value
         else:
             argv.append(f"--{flag}={value}")
@@ -67,31 +73,32 @@ def read(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[st
 
 
 def check(cls: Any, keywords: dict[str, Any], setting: str) -> None:
-    """Raises ConfigError where the class cannot be made with these keywords, which `setting` has."""
-    if wrong := wrong_keywords(cls, keywords):
+    """Raise ConfigError if the class cannot be created with these keyword arguments, which come from `setting`."""
+    if fault := wrong_keywords(cls, keywords):
         raise ConfigError(
-            f"{setting} = {keywords}: {location(cls)}: {cls.__name__} is not made with them: {wrong}. Give the keywords"
+            f"{setting} = {keywords}: {location(cls)}: {cls.__name__} is not made with them: {fault}. Give the keywords"
             " of its constructor, or flags of its server (`python -m env_servers.own --help` lists them)."
         )
 
 
 def main() -> None:
+    """Start the server."""
     args, keywords = read()
-    faulthandler.enable()  # a crash in a library has a line then, in the server's log
+    faulthandler.enable()  # so that the server's log has the line of a crash in a library
     try:
         cls = load(ENVIRONMENT, args.environment)
         check(cls, keywords, "--options")
     except ConfigError as e:
         sys.exit(f"{type(e).__name__}: {e}")
     run_copies(args)
-    said = {"action": str(getattr(cls, "action", "text")), "isolation": str(getattr(cls, "isolation", NOT_NEEDED))}
     config = serving_config(
         args,
         env=args.name,
+        action=str(getattr(cls, "action", "text")),
+        isolation=str(getattr(cls, "isolation", NOT_NEEDED)),
         stateful=bool(getattr(cls, "stateful", True)),
         tools=list(getattr(cls, "tools", [])),
         reset_timeout_s=args.reset_timeout,
-        **said,
     )
     serve(create_env_app(functools.partial(cls, **keywords), config), args)
 

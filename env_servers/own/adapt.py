@@ -1,11 +1,11 @@
-"""Tools written for verl and TRL -> an environment class, as `env.file` wants one.
+"""Turn tools that were written for verl and TRL into an environment class, as `env.file` needs one.
 
     a function, or a list of them      TRL's `tools`: type hints and a Google docstring
     a class with `reset` and methods   TRL's `environment_factory`: each public method is a tool
     a class with create and execute    verl's BaseTool
     a YAML file                        verl's tool configuration: class_name, config, tool_schema
 
-The action is a JSON list of calls, [{"name": ..., "arguments": {...}}], as that of every tool environment.
+The action is a JSON list of calls, [{"name": ..., "arguments": {...}}], as in every environment with tools.
 """
 
 from __future__ import annotations
@@ -29,52 +29,56 @@ from .verl_stand_in import OpenAIFunctionToolSchema, install
 YAML = (".yaml", ".yml")
 
 
-def environment_of(thing: Any, named: str) -> Any:
-    """Return an environment class made of `thing`, or `thing` itself where it is none of the forms above.
+def environment_of(plugin: Any, setting: str) -> Any:
+    """Return an environment class for a tool, or `plugin` itself if it has none of the forms above.
 
     Args:
-        thing: What `env.file` names; the path of a YAML file as text.
-        named: The setting and its value, for messages.
+        plugin: What `env.file` names; the path of a YAML file as text.
+        setting: The setting and its value, for messages.
 
     Raises:
-        ConfigError: It is one of these forms, and cannot be used.
+        ConfigError: It has one of these forms, but cannot be used.
     """
-    if isinstance(thing, str) and thing.endswith(YAML):
-        return _environment(_tools_of_yaml(Path(thing), named), Path(thing).stem)
-    if inspect.isfunction(thing) or inspect.isbuiltin(thing):
-        return _environment([_function(thing, named)], thing.__name__)
-    if isinstance(thing, list | tuple) and thing:
-        return _environment([_one(part, named) for part in thing], "tools")
-    if inspect.isclass(thing) and _is_verl(thing):
-        return _environment([_verl(thing, {}, None, named)], thing.__name__)
-    if inspect.isclass(thing) and not _is_ours(thing) and _is_trl(thing):
-        return _trl_environment(thing, named)
-    return thing
+    if isinstance(plugin, str) and plugin.endswith(YAML):
+        return _environment(_tools_of_yaml(Path(plugin), setting), Path(plugin).stem)
+    if inspect.isfunction(plugin) or inspect.isbuiltin(plugin):
+        return _environment([_function(plugin, setting)], plugin.__name__)
+    if isinstance(plugin, list | tuple) and plugin:
+        return _environment([_tool(part, setting) for part in plugin], "tools")
+    if inspect.isclass(plugin) and _is_verl(plugin):
+        return _environment([_verl(plugin, {}, None, setting)], plugin.__name__)
+    if inspect.isclass(plugin) and not _is_ours(plugin) and _is_trl(plugin):
+        return _trl_environment(plugin, setting)
+    return plugin
 
 
-def _one(part: Any, named: str) -> Callable[[], Tool]:
+def _tool(part: Any, setting: str) -> Callable[[], Tool]:
+    """Return a maker of the tool of one element of a list. Raises ConfigError."""
     if inspect.isclass(part) and _is_verl(part):
-        return _verl(part, {}, None, named)
+        return _verl(part, {}, None, setting)
     if callable(part) and not inspect.isclass(part):
-        return _function(part, named)
-    raise ConfigError(f"{named}: {part!r} is no tool: a function, or a class of verl's (create, execute, release).")
+        return _function(part, setting)
+    raise ConfigError(f"{setting}: {part!r} is no tool: a function, or a class of verl's (create, execute, release).")
 
 
 def _is_ours(cls: type) -> bool:
+    """Return True if a class is an environment already."""
     return issubclass(cls, Env) or inspect.iscoroutinefunction(getattr(cls, "step", None))
 
 
 def _is_verl(cls: type) -> bool:
+    """Return True if a class has the methods of verl's BaseTool."""
     return all(callable(getattr(cls, name, None)) for name in ("create", "execute", "release"))
 
 
 def _is_trl(cls: type) -> bool:
+    """Return True if a class has the form of TRL's environments."""
     reset = getattr(cls, "reset", None)
     return callable(reset) and not inspect.iscoroutinefunction(reset) and bool(_methods(cls))
 
 
 def _methods(cls: type) -> list[str]:
-    """The names of a class's tools: its public methods besides reset and get_reward."""
+    """Return the names of a class's tools: its public methods except reset, get_reward and close."""
     return [
         name
         for name, member in inspect.getmembers(cls, inspect.isfunction)
@@ -83,18 +87,19 @@ def _methods(cls: type) -> list[str]:
 
 
 def _environment(makers: Sequence[Callable[[], Tool]], name: str) -> type[ToolEnv]:
-    """A class whose sessions have these tools. Makers are shared: a tool of verl's serves all sessions."""
+    """Return an environment class whose sessions have these tools. The makers are shared: a tool of verl serves all
+    sessions."""
     tools = [make() for make in makers]
     names = [tool.name for tool in tools]
-    if twice := next((n for n in names if names.count(n) > 1), None):
-        raise ConfigError(f"Two tools are called {twice!r}. Give each a name of its own.")
+    if duplicate := next((tool_name for tool_name in names if names.count(tool_name) > 1), None):
+        raise ConfigError(f"Two tools are called {duplicate!r}. Give each a name of its own.")
     schemas = [tool.schema for tool in tools]
-    files = tuple(dict.fromkeys(filter(None, (source_file(tool.written) for tool in tools))))
+    files = tuple(dict.fromkeys(filter(None, (source_file(tool.source) for tool in tools))))
     return type(f"ToolsOf_{name}", (ToolEnv,), {"callables": tools, "tools": schemas, "user_files": files})
 
 
-def _schema(function: Callable[..., Any], named: str) -> dict[str, Any]:
-    """What transformers makes of type hints and docstring, as TRL does it."""
+def _schema(function: Callable[..., Any], setting: str) -> dict[str, Any]:
+    """Return the schema that transformers makes of type hints and docstring, as TRL does. Raises ConfigError."""
     from transformers.utils import get_json_schema
 
     try:
@@ -103,25 +108,27 @@ def _schema(function: Callable[..., Any], named: str) -> dict[str, Any]:
         # DocstringParsingException and TypeHintParsingException, which only a deep import has, and what they wrap
         at = f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
         raise ConfigError(
-            f"{named}: {at}: {function.__name__} cannot be described to a model: {e} A tool has a type hint for every"
+            f"{setting}: {at}: {function.__name__} cannot be described to a model: {e} A tool has a type hint for every"
             " argument and a docstring in Google's style with a line for each under `Args:`."
         ) from None
 
 
-def _function(function: Callable[..., Any], named: str) -> Callable[[], Tool]:
-    schema = _schema(function, named)
+def _function(function: Callable[..., Any], setting: str) -> Callable[[], Tool]:
+    """Return a maker of the tool of a function. Raises ConfigError."""
+    schema = _schema(function, setting)
     return lambda: Tool(schema["function"]["name"], schema, function)
 
 
-def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
+def _trl_environment(cls: type, setting: str) -> type[TrlEnv]:
+    """Return the environment class of a class in TRL's form. Raises ConfigError."""
     try:
         probe = cls()
     except Exception as e:
         raise ConfigError(
-            f"{named}: {inspect.getsourcefile(cls)}: {cls.__name__}() raised {described(e)}. TRL makes an"
+            f"{setting}: {inspect.getsourcefile(cls)}: {cls.__name__}() raised {described(e)}. TRL makes an"
             " environment without arguments, and so does a run."
         ) from None
-    schemas = [_schema(getattr(probe, name), named) for name in _methods(cls)]
+    schemas = [_schema(getattr(probe, name), setting) for name in _methods(cls)]
     members = {
         "environment": cls,
         "methods": _methods(cls),
@@ -131,7 +138,8 @@ def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
     return type(f"EnvironmentOf_{cls.__name__}", (TrlEnv,), members)
 
 
-def _verl(cls: type, config: Mapping[str, Any], schema: Any, named: str) -> Callable[[], Tool]:
+def _verl(cls: type, config: Mapping[str, Any], schema: Any, setting: str) -> Callable[[], Tool]:
+    """Return a maker of the tool of a verl class. Raises ConfigError."""
     where = f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}: {cls.__name__}"
     try:
         tool = cls(config=dict(config), tool_schema=schema)
@@ -140,25 +148,26 @@ def _verl(cls: type, config: Mapping[str, Any], schema: Any, named: str) -> Call
         name = str(table["function"]["name"])
     except Exception as e:
         raise ConfigError(
-            f"{named}: {where} cannot be made without more: {described(e)}. Name verl's YAML file instead,"
+            f"{setting}: {where} cannot be made without more: {described(e)}. Name verl's YAML file instead,"
             " which gives its config and tool_schema, or let get_openai_tool_schema return a schema."
         ) from None
     return lambda: VerlTool(name, {"type": "function", **table}, tool)
 
 
-def _tools_of_yaml(path: Path, named: str) -> list[Callable[[], Tool]]:
+def _tools_of_yaml(path: Path, setting: str) -> list[Callable[[], Tool]]:
+    """Return makers of the tools in a YAML file of verl's. Raises ConfigError."""
     import yaml
 
     try:
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"{named}: {path} cannot be read: {str(e).splitlines()[0]}. Correct the file.") from None
+        raise ConfigError(f"{setting}: {path} cannot be read: {str(e).splitlines()[0]}. Correct the file.") from None
     tools = table.get("tools") if isinstance(table, dict) else None
     if not isinstance(tools, list) or not tools:
-        raise ConfigError(f"{named}: {path} has no list `tools`, each with class_name, config and tool_schema.")
+        raise ConfigError(f"{setting}: {path} has no list `tools`, each with class_name, config and tool_schema.")
     makers = []
     for i, tool in enumerate(tools):
-        where = f"{named}: {path}: tools[{i}]"
+        where = f"{setting}: {path}: tools[{i}]"
         if not isinstance(tool, dict) or not isinstance(tool.get("class_name"), str):
             raise ConfigError(f"{where} has no class_name. Write the class as module.Class.")
         config = tool.get("config") or {}
@@ -175,16 +184,25 @@ def _tools_of_yaml(path: Path, named: str) -> list[Callable[[], Tool]]:
 
 
 def _schema_model(cls: type) -> Any:
-    """verl's own schema class where verl is installed, else the stand-in."""
+    """Return verl's own schema class if verl is loaded, else the stand-in."""
     installed = sys.modules.get("verl.tools.schemas")
     return getattr(installed, "OpenAIFunctionToolSchema", OpenAIFunctionToolSchema)
 
 
-def _class_of(name: str, beside: Path, where: str) -> type:
-    """The class of a YAML's class_name: module.Class, found beside the file, in the current directory, or installed."""
+def _class_of(name: str, directory: Path, where: str) -> type:
+    """Return the class of a YAML file's class_name.
+
+    Args:
+        name: module.Class, which is looked for beside the file, in the current directory, and among installed modules.
+        directory: Directory of the YAML file.
+        where: Begins the messages.
+
+    Raises:
+        ConfigError: The class cannot be loaded.
+    """
     module, _, attribute = name.rpartition(".")
-    with _found_first(str(beside), str(Path.cwd())):
-        for _ in range(2):
+    with _first_on_path(str(directory), str(Path.cwd())):
+        for _ in range(2):  # the second time with the stand-in for verl
             try:
                 return getattr(importlib.import_module(module), attribute)
             except ModuleNotFoundError as e:
@@ -205,6 +223,7 @@ def _class_of(name: str, beside: Path, where: str) -> type:
 
 
 def _line_of(error: BaseException) -> str:
+    """Return "file:line: " where an error was raised, "" if it has no traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -212,7 +231,8 @@ def _line_of(error: BaseException) -> str:
 
 
 @contextmanager
-def _found_first(*directories: str):
+def _first_on_path(*directories: str):
+    """Put directories first on sys.path for the duration of the block."""
     before = list(sys.path)
     sys.path[:0] = directories
     try:

@@ -1,9 +1,9 @@
-"""ToolEnv: tools of verl and TRL as an environment. What a call returns is the observation, as text.
+"""An environment of the tools of verl and TRL. The observation is the result of a call, as text.
 
-What the model gets wrong is told to it and trained (outcome model_error): `bad_call`, `unknown_function`, and
-`refused`, which is an exception of the tool: verl and TRL show it to the model as well. Two kinds of exception are no
-doing of the model's, and fail the step: a NameError, a missing import and the like (a defect of the tool, with file and
-line), and a service that does not answer (an outage). A tool that reaches hosts which the model names catches their
+A mistake of the model is an observation and is trained (outcome model_error): `bad_call`, `unknown_function`, and
+`refused`, which is an exception of the tool: verl and TRL show it to the model as well. Two kinds of exception are not
+the model's doing and fail the step: a NameError, a missing import and the like (a defect of the tool, with file and
+line), and a service that does not answer (an outage). A tool that reaches hosts which the model names must catch their
 errors itself.
 """
 
@@ -23,7 +23,7 @@ from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 
 DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
-"""Exceptions that no argument causes."""
+"""Exceptions that no argument can cause."""
 
 
 class Tool:
@@ -35,12 +35,12 @@ class Tool:
         self.function = function
 
     @property
-    def written(self) -> Any:
-        """What the user wrote: the function, or the class."""
+    def source(self) -> Any:
+        """The function or class that the user wrote."""
         return self.function
 
     async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
-        """An episode begins. `kwargs`: what the row says of this tool (verl's tools_kwargs)."""
+        """Begin an episode. `kwargs` are the row's arguments for this tool (verl's tools_kwargs)."""
 
     async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
         """Return the result as text, and the reward of the step if there is one."""
@@ -48,15 +48,15 @@ class Tool:
         return text_of(await called(self.function, **arguments)), None
 
     async def score(self, session: str) -> float | None:
-        """What the tool says the episode is worth so far; None where it says nothing."""
+        """Return what the episode is worth so far, by the tool; None if the tool does not say."""
         return None
 
     async def end(self, session: str) -> None:
-        """The episode is over."""
+        """End the episode."""
 
 
 class VerlTool(Tool):
-    """A BaseTool of verl's: one object for all sessions, told apart by instance_id."""
+    """A BaseTool of verl: one object for all sessions, which it distinguishes by instance_id."""
 
     def __init__(self, name: str, schema: dict[str, Any], tool: Any) -> None:
         super().__init__(name, schema)
@@ -65,7 +65,7 @@ class VerlTool(Tool):
         self._instances: dict[str, str] = {}
 
     @property
-    def written(self) -> Any:
+    def source(self) -> Any:
         return type(self.tool)
 
     async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
@@ -99,14 +99,14 @@ class VerlTool(Tool):
 
 
 class ToolEnv(Env):
-    """Sessions of the tools in `callables`. There is no end: the model stops calling."""
+    """A session with the tools in `callables`. The environment never ends an episode: the model stops calling."""
 
     action = ACTION
     callables: Sequence[Tool] = ()
     tools: Sequence[dict[str, Any]] = ()
-    """The schemas of `callables`, as OpenAI's."""
+    """Schemas of `callables`, in OpenAI's form."""
     user_files: Sequence[str] = ()
-    """Where the tools are written (defects.py)."""
+    """Files of the tools (defects.py)."""
 
     def __init__(self) -> None:
         self.session = uuid.uuid4().hex
@@ -127,7 +127,7 @@ class ToolEnv(Env):
             return Step(str(e), outcome="model_error", signals={**self._counts, "error_type": "bad_call"})
         results = []
         rewards = []
-        wrong = None
+        first_error = None
         for name, arguments in calls:
             self._counts["calls"] += 1
             text, reward, error = await self._call(name, arguments)
@@ -136,14 +136,14 @@ class ToolEnv(Env):
                 rewards.append(reward)
             if error:
                 self._counts["errors"] += 1
-                wrong = wrong or error
-        signals = {**self._counts, "error_type": wrong, **await self._scores()}
-        outcome: Outcome = "model_error" if wrong else "ok"
+                first_error = first_error or error
+        signals = {**self._counts, "error_type": first_error, **await self._scores()}
+        outcome: Outcome = "model_error" if first_error else "ok"
         reward = sum(rewards) if rewards else None
         return Step(cut_to_reply("\n".join(results)), reward=reward, outcome=outcome, signals=signals)
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> tuple[str, float | None, str | None]:
-        """(text for the model, reward, what is wrong)."""
+        """Answer one call. Return the text for the model, the reward, and the error type."""
         tool = self._by_name.get(name)
         if tool is None:
             return f"There is no tool {name!r}. There are: {', '.join(self._by_name)}.", None, "unknown_function"
@@ -171,8 +171,9 @@ class TrlEnv(ToolEnv):
     """An environment of TRL's `environment_factory`: one object for each session."""
 
     environment: type = object
-    """The class of TRL's form."""
+    """The user's class."""
     methods: Sequence[str] = ()
+    """Names of the methods that are tools."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,14 +194,14 @@ class TrlEnv(ToolEnv):
         if judge is None:
             return step
         value = float(await called(judge))
-        # the steps' rewards add up to the last value
+        # get_reward is the value of the whole episode; the rewards of the steps must add up to its last value
         gained = value - self._earned
         self._earned = value
         return Step(step.observation, reward=gained, outcome=step.outcome, signals=step.signals)
 
 
 def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a row of verl's says of each tool: extra_info.tools_kwargs, or a column of that name."""
+    """Return the arguments for each tool in a row of verl's: extra_info.tools_kwargs, or a column of that name."""
     extra = task.get("extra") or {}
     info = extra.get("extra_info") or {}
     if isinstance(info, str):
@@ -213,7 +214,7 @@ def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, in a thread if it may block; wait for a coroutine."""
+    """Call a function, in a thread if it may block, and await the result if it is awaitable."""
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     result = await asyncio.to_thread(function, *args, **kwargs)

@@ -4,8 +4,8 @@
     from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
     from verl.utils.rollout_trace import rollout_trace_op
 
-The names and what can be done with them are verl's; the code is not. Installed only where such an import has failed and
-there is no verl. Whatever else a file takes from verl needs verl itself.
+Names and behaviour are verl's; the code is not. It is installed only after such an import has failed and if verl is not
+installed. Whatever else a file imports from verl needs verl itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ STANDS_FOR = (
     "verl.utils",
     "verl.utils.rollout_trace",
 )
+"""Modules that the stand-in replaces."""
 
 
 class ToolResponse(BaseModel):
@@ -75,7 +76,7 @@ class OpenAIFunctionSchema(_Schema):
 
 
 class OpenAIFunctionToolSchema(_Schema):
-    """A tool, as OpenAI's API is told of it."""
+    """A tool in the form of OpenAI's API."""
 
     type: str = "function"
     function: OpenAIFunctionSchema
@@ -114,9 +115,10 @@ def rollout_trace_op(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def install(missing: str | None) -> bool:
-    """Put the stand-in where `import verl` finds it. Return True if `missing`, a module's name, is there now."""
-    if missing not in STANDS_FOR or missing in sys.modules or importlib.util.find_spec("verl") is not None:
+def install(module_name: str | None) -> bool:
+    """Put the stand-in where `import verl` finds it. Return True if `module_name` is one of its modules and was
+    missing."""
+    if module_name not in STANDS_FOR or module_name in sys.modules or importlib.util.find_spec("verl") is not None:
         return False
     for name in STANDS_FOR:
         module = ModuleType(name, __doc__)
@@ -134,7 +136,7 @@ def install(missing: str | None) -> bool:
         "verl.tools.base_tool": (BaseTool, ToolResponse, OpenAIFunctionToolSchema),
         "verl.utils.rollout_trace": (rollout_trace_op,),
     }
-    for name, things in contents.items():
-        for thing in things:
-            setattr(sys.modules[name], thing.__name__, thing)
+    for name, members in contents.items():
+        for member in members:
+            setattr(sys.modules[name], member.__name__, member)
     return True

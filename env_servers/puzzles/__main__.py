@@ -1,8 +1,8 @@
-"""python -m env_servers.puzzles: reasoning-gym's data sets and text games, scored by themselves (`reward.name =
+"""python -m env_servers.puzzles: serve reasoning-gym's data sets and text games, with their own scores (`reward.name =
 "env"`).
 
-Puzzles are made and answers are scored in sandboxed processes, as python_tir runs code: the data sets' scorers evaluate
-what a model wrote. Without reasoning-gym there are the games only.
+Puzzles are generated and answers are scored in sandboxed processes, as python_tir runs code, because the data sets'
+scorers evaluate what a model wrote. Without reasoning-gym only the games are served.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.puzzles", description=__doc__, epilog=EXAMPLE, formatter_class=raw
     )
     add_serving_flags(p, workers=2)
-    p.add_argument("--list", action="store_true", help="name all games and puzzles, and end")
+    p.add_argument("--list", action="store_true", help="print the names of all games and puzzles, and exit")
     add_room_flags(p)
     return p
 
 
 def main() -> None:
+    """Start the server, or list the puzzles."""
     args = parser().parse_args()
     if args.list:
         print("\n".join([*GAMES, *(names() if installed() else [])]))
@@ -56,7 +58,7 @@ def main() -> None:
         room = start_room(args, args.workers)
     else:
         room = None
-        print(f"WARNING: {MISSING}. There are {' and '.join(GAMES)} only.", file=sys.stderr)
+        print(f"WARNING: {MISSING}. Only {' and '.join(GAMES)} are served.", file=sys.stderr)
     isolation = room.sandbox.isolation if room else NOT_NEEDED
     config = serving_config(
         args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation

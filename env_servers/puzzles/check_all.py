@@ -1,8 +1,9 @@
-"""python -m env_servers.puzzles.check_all: every data set is made, and its own solution scores 1. The last line is
-JSON; exit code 1 if one fails.
+"""python -m env_servers.puzzles.check_all: generate a puzzle of every data set and check that its own solution scores
+1.
 
-As the server does it: in its sandbox, behind its guard. With --levels each is made at the lowest level of its
-curriculum, too."""
+This is done as the server does it: in its sandbox, behind its guard. With --levels each data set is also tried at the
+lowest level of its curriculum. The last line is JSON; the exit code is 1 if one fails.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +19,33 @@ from .room import Room
 from .start import add_room_flags, check_room_flags, start_room
 
 AT_ONCE = 2
+"""Puzzles that are checked at once."""
 
 
-async def complaint(room: Room, task: Task) -> str | None:
-    """What is wrong with a puzzle; None: its solution scores 1."""
+async def fault_of(room: Room, task: Task) -> str | None:
+    """Return what is wrong with a puzzle; None if its solution scores 1."""
     try:
-        made = await room.make(task, solve=True)
-        if not made.solution:
+        puzzle = await room.make(task, solve=True)
+        if not puzzle.solution:
             return "no solution is known"
-        verdict = await room.score(task, made.entry, made.solution)
+        verdict = await room.score(task, puzzle.entry, puzzle.solution)
     except (ValueError, VerifierError) as e:
         return None if "has no curriculum" in str(e) else str(e)
-    return (
-        None
-        if verdict.score == 1.0
-        else f"its own solution {made.solution[:60]!r} scores {verdict.score} ({verdict.error})"
-    )
+    if verdict.score == 1.0:
+        return None
+    return f"its own solution {puzzle.solution[:60]!r} scores {verdict.score} ({verdict.error})"
 
 
 async def check(room: Room, seeds: range, *, levels: bool) -> dict[str, str]:
-    """Data set -> what is wrong, of all of them."""
-    bad: dict[str, str] = {}
-    turns = asyncio.Semaphore(AT_ONCE)
+    """Check all data sets and return what is wrong, by data set."""
+    faults: dict[str, str] = {}
+    limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(task: Task) -> None:
-        async with turns:
-            if (why := await complaint(room, task)) is not None:
-                bad[task.name] = f"seed {task.seed}, level {task.level}: {why}"
+    async def check_one(task: Task) -> None:
+        async with limit:
+            fault = await fault_of(room, task)
+        if fault is not None:
+            faults[task.name] = f"seed {task.seed}, level {task.level}: {fault}"
 
     try:
         tasks = [
@@ -53,28 +54,30 @@ async def check(room: Room, seeds: range, *, levels: bool) -> dict[str, str]:
             for seed in seeds
             for level in ((None, 0) if levels else (None,))
         ]
-        await asyncio.gather(*map(one, tasks))
+        await asyncio.gather(*map(check_one, tasks))
     finally:
         await room.sandbox.close()
-    return bad
+    return faults
 
 
 def main() -> None:
+    """Check all data sets and exit with the verdict."""
     parser = argparse.ArgumentParser(prog="python -m env_servers.puzzles.check_all", description=__doc__)
-    parser.add_argument("--levels", action="store_true", help="each at level 0 of its curriculum, too")
-    parser.add_argument("--seed", type=int, default=0, help="the first (default: %(default)s)")
+    parser.add_argument("--levels", action="store_true", help="check level 0 of each curriculum too")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=1, metavar="N", help="so many puzzles of each (default: %(default)s)"
+        "--seeds", type=int, default=1, metavar="N", help="number of puzzles of each data set (default: %(default)s)"
     )
     add_room_flags(parser)
     args = parser.parse_args()
     check_room_flags(args)
-    bad = asyncio.run(check(start_room(args, AT_ONCE), range(args.seed, args.seed + args.seeds), levels=args.levels))
-    for name, why in sorted(bad.items()):
-        print(f"{name}: {why}")
-    every = len(names())
-    print(json.dumps({"puzzle_sets": every, "puzzle_sets_ok": every - len(bad)}))
-    sys.exit(bool(bad))
+    seeds = range(args.seed, args.seed + args.seeds)
+    faults = asyncio.run(check(start_room(args, AT_ONCE), seeds, levels=args.levels))
+    for name, fault in sorted(faults.items()):
+        print(f"{name}: {fault}")
+    total = len(names())
+    print(json.dumps({"puzzle_sets": total, "puzzle_sets_ok": total - len(faults)}))
+    sys.exit(bool(faults))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""PuzzlesEnv: action = an answer or a move; the reward comes with the last reply. Task: {"puzzle": name, "seed": 3,
-"level": 0, "config": {}}.
+"""An environment whose action is an answer to a puzzle or a move of a game. The reward comes with the last reply.
 
-`tries` (1): how many answers a puzzle takes; a wrong one before the last is told so. `asked` true: the question is in
-the row's prompt, so that `reset` does not say it again; `digest`, of the question that is in the prompt, then proves
-that it is this puzzle's. signals: score, tries, solved, error_type (why a text could not be scored: room.Verdict).
+Task: {"puzzle": name, "seed": 3, "level": 0, "config": {}}, and
+
+    tries    how many answers a puzzle takes (1); a wrong one before the last is answered with "Wrong."
+    asked    true if the question is in the row's prompt, so that `reset` does not repeat it
+    digest   of the question in the prompt; it proves that the question belongs to this puzzle
+
+Signals: score, tries, solved, error_type (why a text could not be scored: room.Verdict).
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from env_servers.env import Env, Step
 
 from .games import GAMES, Game
 from .gym import MISSING, Task
-from .room import Made, Room, Verdict
+from .room import MadePuzzle, Room, Verdict
 
 MAX_ILLEGAL = 20
-"""Moves that a game cannot read before it ends: a policy that says nothing else must come to an end."""
+"""Number of unreadable moves after which a game ends: a policy that sends nothing else must come to an end."""
 MAX_GAME_LEVEL = 20
+"""Highest level of a game."""
 
 
 def whole_number(task: dict[str, Any], name: str, default: int | None) -> int | None:
-    """Raises ValueError for what is none: reset answers 422."""
+    """Return a whole number of the task, or the default. Raises ValueError, which is HTTP 422."""
     value = task.get(name, default)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ValueError(f"task[{name!r}] is {value!r}. Send a whole number.")
@@ -31,25 +35,28 @@ def whole_number(task: dict[str, Any], name: str, default: int | None) -> int | 
 
 
 def digest_of(question: str) -> str:
+    """Return a short digest of a question."""
     return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
 
 
 class PuzzlesEnv(Env):
+    """An episode of one puzzle or game."""
+
     def __init__(self, room: Room | None) -> None:
-        """`room` None: there are only games."""
+        """Create the environment. Without a room it has only games."""
         self._room = room
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError, KeyError for a task that names no puzzle."""
+        """Start a puzzle or a game. Raises ValueError or KeyError for a task that names none."""
         name = str(task["puzzle"])
         number = whole_number(task, "seed", seed) or 0
         level = whole_number(task, "level", None)
         self._tries = whole_number(task, "tries", 1) or 1
-        self._used = 0
+        self._tries_used = 0
         self._illegal = 0
         self._over = False
         self._game: Game | None = None
-        self._made: Made | None = None
+        self._puzzle: MadePuzzle | None = None
         if name in GAMES:
             if not 0 <= (level or 0) <= MAX_GAME_LEVEL:
                 raise ValueError(f"level of a game is {level}. Send 0 to {MAX_GAME_LEVEL}.")
@@ -60,7 +67,7 @@ class PuzzlesEnv(Env):
         if task.get("asked") and task.get("digest", digest_of(question)) != digest_of(question):
             raise ValueError(
                 f"the question in the prompt is not that of {name} with seed {number}."
-                " Make the rows again with this version of reasoning-gym."
+                " Generate the rows again with this version of reasoning-gym."
             )
         return "" if task.get("asked") else question
 
@@ -70,20 +77,21 @@ class PuzzlesEnv(Env):
         if not isinstance(task.config, dict):
             raise ValueError(f'task["config"] is {task.config!r}. Send an object with settings of the data set.')
         self._task = task
-        self._made = await self._room.make(task)
-        return self._made.question
+        self._puzzle = await self._room.make(task)
+        return self._puzzle.question
 
     async def step(self, action: str, deadline_s: float) -> Step:
+        """Score an answer, or make a move."""
         if self._over:
             return Step("This is over.", done=True, outcome="model_error", signals=self._signals(Verdict(0.0, "over")))
         if self._game is not None:
-            self._used += 1
+            self._tries_used += 1
             return self._move(self._game, action)
-        assert self._room is not None and self._made is not None, "reset comes first"
-        verdict = await self._room.score(self._task, self._made.entry, action.strip())
-        self._used += 1
+        assert self._room is not None and self._puzzle is not None, "reset comes first"
+        verdict = await self._room.score(self._task, self._puzzle.entry, action.strip())
+        self._tries_used += 1
         solved = verdict.score == 1.0
-        if not solved and self._used < self._tries:
+        if not solved and self._tries_used < self._tries:
             return Step("Wrong.", outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
         return self._end("Correct." if solved else "Wrong.", verdict)
 
@@ -112,7 +120,7 @@ class PuzzlesEnv(Env):
     def _signals(self, verdict: Verdict) -> dict[str, Any]:
         return {
             "score": verdict.score,
-            "tries": self._used,
+            "tries": self._tries_used,
             "solved": verdict.score == 1.0,
             "error_type": verdict.error,
         }

@@ -1,11 +1,13 @@
-"""Guard: what a scorer evaluates of a model's text is a literal or a formula, never code. Installed before scoring,
-where the texts are evaluated.
+"""Let scorers evaluate literals and formulas of a model's text, never code.
+
+It is installed before scoring, in the process where the texts are evaluated.
 
     eval(answer) in a data set's module    numbers, texts, lists, tuples, sets, dictionaries, arithmetic on them
     sympy's parser                         arithmetic, symbols, and calls of FUNCTIONS
 
-The sandbox keeps code from everything outside; this keeps it from the score itself, told by the same process. A name,
-an attribute or a call that is not listed is a ValueError, which a scorer takes as the malformed answer that it is."""
+The sandbox keeps code from everything outside. This keeps it from the score itself, which the same process reports. A
+name, an attribute or a call that is not listed is a ValueError, which a scorer takes as a malformed answer.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import sys
 from typing import Any
 
 MODULES = "reasoning_gym."
-"""Below this package no module has Python's own `eval`."""
+"""Prefix of the modules in which `eval` is replaced."""
 ARITHMETIC = (ast.Expression, ast.Constant, ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator, ast.Load)
 LITERAL = (*ARITHMETIC, ast.List, ast.Tuple, ast.Set, ast.Dict)
 FORMULA = (*ARITHMETIC, ast.Name, ast.Call, ast.Tuple)
-MADE_BY_PARSER = {"Integer", "Float", "Rational", "Symbol", "factorial", "factorial2"}
+PARSER_FUNCTIONS = {"Integer", "Float", "Rational", "Symbol", "factorial", "factorial2"}
 ELEMENTARY = {
     *(
         "sqrt", "cbrt", "root", "exp", "log", "ln", "Abs", "sign", "floor", "ceiling", "Pow", "Mul", "Add", "Mod",
@@ -28,25 +30,41 @@ ELEMENTARY = {
     *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "atan2"),
     *("sinh", "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh", "acoth"),
 }  # fmt: skip
-FUNCTIONS = MADE_BY_PARSER | ELEMENTARY
+FUNCTIONS = PARSER_FUNCTIONS | ELEMENTARY
 CONSTANTS = {"pi", "E", "I", "oo"}
 
 
 def literal(text: str, *_: Any) -> Any:
-    """In place of `eval`: the value of a literal. Raises ValueError, SyntaxError. Namespaces are not looked at: nothing
-    here has a name."""
+    """Return the value of a literal; it stands in for `eval`.
+
+    Namespaces are ignored: a literal has no names.
+
+    Raises:
+        ValueError: The text is not a literal.
+        SyntaxError: The text cannot be parsed.
+    """
     _allow(ast.parse(text.strip() if isinstance(text, str) else "", mode="eval"), LITERAL, set())
     return builtins.eval(text.strip(), {"__builtins__": {}})
 
 
-def formula(code: object, own: dict[str, Any]) -> None:
-    """Raises ValueError, SyntaxError for what sympy's parser must not evaluate. `own`: the scorer's names, symbols'."""
+def formula(code: object, symbols: dict[str, Any]) -> None:
+    """Check that sympy's parser may evaluate a text.
+
+    Args:
+        code: The text.
+        symbols: The scorer's own names, for symbols.
+
+    Raises:
+        ValueError: The text is not a formula.
+        SyntaxError: The text cannot be parsed.
+    """
     if not isinstance(code, str):
         raise ValueError(f"only text is evaluated here, not {type(code).__name__}")
-    _allow(ast.parse(code.strip(), mode="eval"), FORMULA, FUNCTIONS | CONSTANTS | set(own))
+    _allow(ast.parse(code.strip(), mode="eval"), FORMULA, FUNCTIONS | CONSTANTS | set(symbols))
 
 
 def _allow(tree: ast.AST, nodes: tuple[type[ast.AST], ...], names: set[str]) -> None:
+    """Raise ValueError if a tree holds other nodes, names or calls than those allowed."""
     for node in ast.walk(tree):
         if not isinstance(node, nodes):
             raise ValueError(f"{type(node).__name__} is no part of an answer")
@@ -59,7 +77,7 @@ def _allow(tree: ast.AST, nodes: tuple[type[ast.AST], ...], names: set[str]) -> 
 
 
 def install() -> None:
-    """For this process, for good. reasoning-gym is imported before."""
+    """Replace `eval` in this process, permanently. reasoning-gym must be imported before."""
     import sympy.parsing.sympy_parser as parser
 
     evaluate = parser.eval_expr

@@ -1,12 +1,11 @@
-"""reasoning-gym: a puzzle's name, seed and level -> question, and answer -> score in [0, 1]. The same three give the
-same puzzle.
+"""reasoning-gym: make a puzzle from its name, seed and level, and score an answer in [0, 1].
 
-The same puzzle in every process whose PYTHONHASHSEED is 0: some data sets draw from sets of text (`make_tasks`, the
-sandbox have it so). The package is no dependency of the trainer (it brings a dozen others): extra `puzzles`, in a venv
-of the server's own if that is preferred.
+The same name, seed and level give the same puzzle in every process whose PYTHONHASHSEED is 0, because some data sets
+draw from sets of text (`make_tasks` and the sandbox set it). The package is no dependency of the trainer, since it
+brings a dozen others: install the extra `puzzles`, in a venv of the server's own if you prefer.
 
 Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score`
-in a sandbox only (`inside`), behind `guard`.
+only in a sandbox (`inside`), behind `guard`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from .mends import MENDS, NOTHING
+from .score_bounds import MIN_SCORE, SCORE_BOUNDS
 from .solvers import SOLVERS
 
 MISSING = (
-    "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install reasoning_gym==0.1.25"
+    "reasoning-gym is not installed, which has every puzzle except the games. Run: pip install reasoning_gym==0.1.25"
 )
 
 
 def installed() -> bool:
+    """Return True if reasoning-gym is installed."""
     return importlib.util.find_spec("reasoning_gym") is not None
 
 
 def _package() -> Any:
-    """Raises ValueError where it is not installed, or lacks what it needs."""
+    """Return reasoning-gym's factory. Raises ValueError if the package or one of its dependencies is missing."""
     try:
         import reasoning_gym.factory
     except ImportError as e:
@@ -40,20 +40,26 @@ def _package() -> Any:
 
 
 def names() -> list[str]:
-    """All data sets. Raises ValueError without the package."""
+    """Return the names of all data sets. Raises ValueError without the package."""
     return sorted(_package().DATASETS)
 
 
 SOLUTIONS = ("example_answer", "example_correct_answer", "possible_answer")
-"""The keys of an entry's metadata under which data sets with many right answers put one of them."""
+"""Keys of an entry's metadata under which data sets with many right answers keep one of them."""
 MIXED = [{"name": "leg_counting", "weight": 1.0}, {"name": "basic_arithmetic", "weight": 1.0}]
-"""What `composite` mixes if its config does not say."""
+"""Data sets that `composite` mixes if its config does not say."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Which puzzle. `level`: of the data set's curriculum, all of its attributes at once; None: its defaults. `config`:
-    its own settings."""
+    """Which puzzle.
+
+    Attributes:
+        name: Name of the data set.
+        seed: Seed of the puzzle.
+        level: Level of the data set's curriculum, for all of its attributes at once; None: its defaults.
+        config: Settings of the data set.
+    """
 
     name: str
     seed: int
@@ -63,34 +69,38 @@ class Task:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """`entry` is reasoning-gym's record of it, plain data; `dataset` is what scores an answer to it."""
+    """A puzzle: reasoning-gym's record of it (`entry`, plain data) and the data set that scores answers to it."""
 
     entry: dict[str, Any]
     dataset: Any
 
     @property
     def question(self) -> str:
+        """The text of the puzzle."""
         return str(self.entry["question"])
 
     def solution(self) -> str:
-        """A right answer, the package's own or, where it tells none, one of `solvers`; "" where there is neither."""
+        """Return a right answer: the package's own, else one of `solvers`; "" if neither knows one."""
         if self.entry["answer"] is not None:
             return str(self.entry["answer"])
         metadata = self.entry["metadata"]
-        given = next((metadata[key] for key in SOLUTIONS if metadata.get(key) is not None), None)
-        if given is None and (solve := SOLVERS.get(metadata.get("source_dataset", ""))):
-            return solve(metadata)
-        return given if isinstance(given, str) else json.dumps(given) if given is not None else ""
+        answer = next((metadata[key] for key in SOLUTIONS if metadata.get(key) is not None), None)
+        if answer is None:
+            solve = SOLVERS.get(metadata.get("source_dataset", ""))
+            return solve(metadata) if solve else ""
+        return answer if isinstance(answer, str) else json.dumps(answer)
 
     def score(self, answer: str) -> float:
-        """In [0, 1]. Raises whatever the data set's scorer raises."""
+        """Return the score of an answer in [0, 1]. Raises whatever the data set's scorer raises."""
         score = min(1.0, max(0.0, float(self.dataset.score_answer(answer, self.entry))))
-        mend = MENDS.get(self.entry["metadata"].get("source_dataset", ""))
-        return min(score, mend(answer, self.entry)) if mend and score > NOTHING else score
+        bound = SCORE_BOUNDS.get(self.entry["metadata"].get("source_dataset", ""))
+        if bound is None or score <= MIN_SCORE:
+            return score
+        return min(score, bound(answer, self.entry))
 
 
 def dataset_of(task: Task) -> Any:
-    """Raises ValueError for a name, a level or a setting that is not there."""
+    """Return the data set of a task, with a single entry. Raises ValueError for an unknown name, level or setting."""
     factory = _package()
     if task.name not in factory.DATASETS:
         raise ValueError(f"puzzle {task.name!r} is not there. There are {', '.join(sorted(factory.DATASETS))}.")
@@ -104,7 +114,7 @@ def dataset_of(task: Task) -> Any:
         curriculum.set_global_level(task.level)
         settings = vars(curriculum.generate_configuration()).copy()
     settings |= {**task.config, "seed": task.seed, "size": 1}
-    with _the_tasks_fault(task):
+    with _blame_task(task):
         if task.name == "composite":
             from reasoning_gym.composite import DatasetSpec
 
@@ -113,16 +123,19 @@ def dataset_of(task: Task) -> Any:
 
 
 def make_puzzle(task: Task) -> Puzzle:
-    """Raises ValueError as `dataset_of`, and for settings of which no puzzle can be made."""
+    """Return the puzzle of a task. Raises ValueError as `dataset_of`, and for settings from which no puzzle can be
+    made."""
     dataset = dataset_of(task)
-    with _the_tasks_fault(task):
+    with _blame_task(task):
         return Puzzle(dataset[0], dataset)
 
 
 @contextmanager
-def _the_tasks_fault(task: Task) -> Iterator[None]:
-    """What a data set makes of settings that it was not written for, as ValueError. A module or a file that is missing
-    is nobody's but ours."""
+def _blame_task(task: Task) -> Iterator[None]:
+    """Turn the exceptions of a data set into ValueError, since the settings of the task cause them.
+
+    A missing module or file is a fault of the installation and raised unchanged.
+    """
     try:
         yield
     except (ImportError, OSError):

@@ -1,11 +1,11 @@
-"""Inside: the program of a call in the sandbox. request.json in the working directory -> one line of JSON on stdout.
+"""The program of a call in the sandbox: it reads request.json in the working directory and prints one line of JSON.
 
     {"do": "make", "task": Task, "solve", "cpu_s"}
-        -> {"question", "entry", "solution"}, or {"refused": why}: the task's fault
+        -> {"question", "entry", "solution"}, or {"refused": reason}: the task's fault
     {"do": "score", "task": Task, "entry", "answer", "cpu_s"}
-        -> {"score", "error"}, or {"fault": why}: nobody's answer could be scored
+        -> {"score", "error"}, or {"fault": reason}: no answer could be scored
 
-`entry` is reasoning-gym's record, packed; the server hands it back and never reads it. Using up `cpu_s` seconds of CPU
+`entry` is reasoning-gym's record, pickled; the server hands it back and never reads it. Using up `cpu_s` seconds of CPU
 ends the process with SIGPROF. What a data set prints goes to stderr.
 """
 
@@ -23,16 +23,18 @@ from .gym import Puzzle, Task, dataset_of, make_puzzle
 
 
 def main() -> None:
+    """Answer one request."""
     reply_fd = os.dup(1)
     os.dup2(2, 1)
     request = json.loads(Path("request.json").read_text())
-    import reasoning_gym.factory  # noqa: F401  where it is not loaded already its import is nobody's CPU
+    import reasoning_gym.factory  # noqa: F401  before the timer, so that the import is not part of the CPU budget
 
     signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
     task = Task(**request["task"])
-    reply = (
-        _make(task, request["solve"]) if request["do"] == "make" else _score(task, request["entry"], request["answer"])
-    )
+    if request["do"] == "make":
+        reply = _make(task, request["solve"])
+    else:
+        reply = _score(task, request["entry"], request["answer"])
     signal.setitimer(signal.ITIMER_PROF, 0)
     data = json.dumps(reply).encode()
     while data:
@@ -40,6 +42,7 @@ def main() -> None:
 
 
 def _make(task: Task, solve: bool) -> dict[str, Any]:
+    """Return the reply to a "make" request."""
     try:
         puzzle = make_puzzle(task)
     except ValueError as e:
@@ -49,16 +52,17 @@ def _make(task: Task, solve: bool) -> dict[str, Any]:
 
 
 def _score(task: Task, entry: str, answer: str) -> dict[str, Any]:
-    """The data set's own answer, word for word, is right, also where it holds what the guard refuses (an Integral that
-    nobody could solve).
+    """Return the reply to a "score" request.
 
-    What a scorer raises is the answer's fault if it scores the puzzle's own solution all the same, and does not lack a
-    file or a module."""
+    The data set's own answer is right, word for word, even if it holds what the guard refuses (an Integral that nobody
+    could solve). If a scorer raises, that is the answer's fault, unless the scorer also fails on the puzzle's own
+    solution or lacks a file or a module.
+    """
     from . import guard
 
     puzzle = Puzzle(pickle.loads(base64.b64decode(entry)), dataset_of(task))
-    own = puzzle.entry["answer"]
-    if own is not None and answer == str(own).strip():
+    own_answer = puzzle.entry["answer"]
+    if own_answer is not None and answer == str(own_answer).strip():
         return {"score": 1.0, "error": None}
     guard.install()
     try:
@@ -70,10 +74,7 @@ def _score(task: Task, entry: str, answer: str) -> dict[str, Any]:
     except Exception as e:
         try:
             puzzle.score(puzzle.solution())
-        except Exception as again:
-            return {
-                "fault": (
-                    f"the scorer of {task.name} does not take its own solution either: {type(again).__name__}: {again}"
-                )
-            }
+        except Exception as second:
+            reason = f"{type(second).__name__}: {second}"
+            return {"fault": f"the scorer of {task.name} does not take its own solution either: {reason}"}
         return {"score": 0.0, "error": type(e).__name__}

@@ -1,8 +1,9 @@
-"""python -m env_servers.puzzles.make_tasks: rows of puzzles, with the question in the prompt and, of a puzzle, a
-solution as label.
+"""python -m env_servers.puzzles.make_tasks: write rows of puzzles, with the question in the prompt and a solution as
+label.
 
-Puzzles are made as the server makes them, in its sandbox; a row holds a digest of its question, and a server that would
-ask another refuses it."""
+Puzzles are generated as the server does it, in its sandbox. A row holds a digest of its question, and a server that
+would ask another one refuses it.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +23,46 @@ from .room import Room
 from .start import add_room_flags, check_room_flags, start_room
 
 HOW = "Put your answer inside <answer></answer>."
+"""Sentence after the question of a puzzle."""
 HOW_TO_MOVE = "Put each move inside <answer></answer>, and wait for the reply."
+"""Sentence after the question of a game."""
 AT_ONCE = 2
+"""Puzzles that are generated at once."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What all rows share. `how`: the sentence that says how to answer; None: HOW, of games HOW_TO_MOVE."""
+class RowOptions:
+    """What all rows share.
+
+    Attributes:
+        tries: Answers that a puzzle takes.
+        config: Settings of the data sets.
+        instruction: Sentence that says how to answer; None: HOW, and HOW_TO_MOVE for games.
+        env: Name of the environment.
+    """
 
     tries: int = 1
     config: dict[str, Any] = field(default_factory=dict)
-    how: str | None = None
+    instruction: str | None = None
     env: str = "puzzles"
 
 
-async def row(room: Room | None, name: str, seed: int, level: int | None, of: Rows = Rows()) -> dict[str, Any]:
-    """Raises ValueError for a puzzle, a level or a setting that is not there."""
-    meta: dict[str, Any] = {"puzzle": name, "seed": seed, "asked": True, "tries": of.tries}
+async def row(
+    room: Room | None, name: str, seed: int, level: int | None, options: RowOptions = RowOptions()
+) -> dict[str, Any]:
+    """Return the row of one puzzle or game.
+
+    Args:
+        room: Makes the puzzle; None for a game.
+        name: Name of the puzzle or game.
+        seed: Its seed.
+        level: Its level; None: the default.
+        options: What all rows share.
+
+    Raises:
+        ValueError: There is no such puzzle, level or setting.
+    """
+    meta: dict[str, Any] = {"puzzle": name, "seed": seed, "asked": True, "tries": options.tries}
     if level is not None:
         meta["level"] = level
     if name in GAMES:
@@ -46,27 +70,33 @@ async def row(room: Room | None, name: str, seed: int, level: int | None, of: Ro
             raise ValueError(f"level of a game is {level}. Use 0 to {MAX_GAME_LEVEL}.")
         game = GAMES[name](seed, level or 0)
         question = game.opening
-        how = HOW_TO_MOVE
+        instruction = HOW_TO_MOVE
         label = " ".join(game.solution())
     else:
-        assert room is not None, "games alone need none"
-        meta |= {"config": of.config} if of.config else {}
-        made = await room.make(Task(name, seed, level, of.config), solve=True)
-        question = made.question
-        how = HOW
-        label = made.solution
-    prompt = f"{question.strip()}\n{how if of.how is None else of.how}".strip()
-    return {"prompt": prompt, "label": label, "env": of.env, "meta": {**meta, "digest": digest_of(question)}}
+        assert room is not None, "only games need no room"
+        if options.config:
+            meta["config"] = options.config
+        puzzle = await room.make(Task(name, seed, level, options.config), solve=True)
+        question = puzzle.question
+        instruction = HOW
+        label = puzzle.solution
+    if options.instruction is not None:
+        instruction = options.instruction
+    prompt = f"{question.strip()}\n{instruction}".strip()
+    meta["digest"] = digest_of(question)
+    return {"prompt": prompt, "label": label, "env": options.env, "meta": meta}
 
 
 def settings(text: str) -> dict[str, Any]:
-    found = json.loads(text)  # argparse makes a usage error of a ValueError
-    if not isinstance(found, dict):
+    """An argparse type for a JSON object."""
+    value = json.loads(text)  # argparse turns a ValueError into a usage error
+    if not isinstance(value, dict):
         raise ValueError(text)
-    return found
+    return value
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.puzzles.make_tasks", description=__doc__)
     p.add_argument(
         "--puzzles",
@@ -76,13 +106,15 @@ def parser() -> argparse.ArgumentParser:
         help="names (python -m env_servers.puzzles --list), or all (default)",
     )
     p.add_argument("--count", type=whole(1), default=100, help="rows; the puzzles take turns (default: %(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="of the first row; row i has seed + i (default: %(default)s)")
+    p.add_argument(
+        "--seed", type=int, default=0, help="seed of the first row; row i has seed + i (default: %(default)s)"
+    )
     p.add_argument(
         "--levels",
         type=int,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="of the curriculum, taking turns (default: the data set's own settings)",
+        help="levels of the curriculum, in turn (default: the data set's own settings)",
     )
     p.add_argument("--tries", type=whole(1), default=1, help="answers that a puzzle takes (default: %(default)s)")
     p.add_argument(
@@ -95,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--how",
         metavar="TEXT",
-        help="the sentence behind each question (default: that answers stand inside <answer></answer>)",
+        help="sentence after each question (default: that answers stand inside <answer></answer>)",
     )
     p.add_argument("--env", default="puzzles", metavar="NAME", help="the rows' environment (default: %(default)s)")
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
@@ -104,26 +136,29 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def make_rows(room: Room | None, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Raises ValueError for a puzzle or a level that is not there."""
-    chosen = [*GAMES, *(names() if installed() else [])] if args.puzzles == ["all"] else args.puzzles
+    """Return the rows that the flags describe. Raises ValueError for an unknown puzzle or level."""
+    chosen = args.puzzles
+    if chosen == ["all"]:
+        chosen = [*GAMES, *(names() if installed() else [])]
     low, high = args.levels or (0, 0)
-    common = Rows(args.tries, args.config, args.how, args.env)
-    turns = asyncio.Semaphore(AT_ONCE)
+    options = RowOptions(args.tries, args.config, args.how, args.env)
+    limit = asyncio.Semaphore(AT_ONCE)
     levels = range(low, high + 1)
 
-    async def one(i: int) -> dict[str, Any]:
+    async def row_of(i: int) -> dict[str, Any]:
         level = levels[i // len(chosen) % len(levels)] if args.levels else None
-        async with turns:
-            return await row(room, chosen[i % len(chosen)], args.seed + i, level, common)
+        async with limit:
+            return await row(room, chosen[i % len(chosen)], args.seed + i, level, options)
 
     try:
-        return await asyncio.gather(*map(one, range(args.count)))
+        return await asyncio.gather(*map(row_of, range(args.count)))
     finally:
         if room is not None:
             await room.sandbox.close()
 
 
 def main() -> None:
+    """Write the rows to a file."""
     args = parser().parse_args()
     check_room_flags(args)
     if args.levels and args.levels[0] > args.levels[1]:
@@ -134,7 +169,8 @@ def main() -> None:
         rows = asyncio.run(make_rows(room, args))
     except ValueError as e:
         sys.exit(f"No rows were written: {e}")
-    args.out.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    args.out.write_text("".join(lines), encoding="utf-8")
     print(f"{args.out}: {len(rows)} rows")
 
 

@@ -1,5 +1,7 @@
-"""Solvers for data sets that tell no solution: an entry's metadata -> an answer that their scorers give 1. For labels
-and for `check_all`."""
+"""Solvers for data sets that keep no solution: from an entry's metadata, an answer to which their scorers give 1.
+
+They serve for labels and for `check_all`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 
 
 def boxnet(metadata: dict[str, Any]) -> str:
-    """One box after the other walks to a target of its colour, row first: valid plans, not shortest ones."""
+    """Move one box after the other to a target of its colour, rows first. The plan is valid, but not the shortest."""
     cells = {key: list(items) for key, items in metadata["initial_state"].items()}
     plan: list[dict[str, str]] = []
     targets = [
@@ -27,15 +29,15 @@ def boxnet(metadata: dict[str, Any]) -> str:
         if item.startswith("box_")
     ]
     for colour, row, column in boxes:
-        target = next(t for t in targets if t[0] == colour)
+        target = next(target_cell for target_cell in targets if target_cell[0] == colour)
         targets.remove(target)
         while (row, column) != target[1:]:
-            here = f"Agent[{row}, {column}]"
+            agent = f"Agent[{row}, {column}]"
             if row != target[1]:
                 row += 1 if row < target[1] else -1
             else:
                 column += 1 if column < target[2] else -1
-            plan.append({here: f"move(box_{colour}, square[{row}, {column}])"})
+            plan.append({agent: f"move(box_{colour}, square[{row}, {column}])"})
         plan.append({f"Agent[{row}, {column}]": f"move(box_{colour}, target_{colour})"})
     return json.dumps(plan)
 
@@ -46,11 +48,14 @@ def _place(key: str) -> tuple[float, float]:
 
 
 SIDE = 6
+"""Side of rush_hour's board."""
 
 
 def rush_hour(metadata: dict[str, Any]) -> str:
-    """Breadth first over the positions of the cars, one step of one car at a time. Cars are named in turn, whatever the
-    board calls them; A leaves."""
+    """Search breadth first over the positions of the cars, one step of one car at a time.
+
+    The answer names cars in turn, whatever the board calls them; A leaves.
+    """
     board = metadata["board_config"]
     walls = {i for i, c in enumerate(board) if c == "x"}
     labels = sorted(set(re.findall("[A-Z]", board)))
@@ -59,35 +64,38 @@ def rush_hour(metadata: dict[str, Any]) -> str:
     strides = [c[1] - c[0] for c in cells]
     start = tuple(c[0] for c in cells)
     goal = start[0] // SIDE * SIDE + SIDE - sizes[0]
-    came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None] = {start: None}
+    reached_from: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None] = {start: None}
     queue = deque([start])
     while queue:
         state = queue.popleft()
         if state[0] == goal:
-            return " ".join(_moves(came, state))
-        taken = walls | {
+            return " ".join(_moves(reached_from, state))
+        occupied = walls | {
             at + k * stride for at, size, stride in zip(state, sizes, strides, strict=True) for k in range(size)
         }
         for i, (at, size, stride) in enumerate(zip(state, sizes, strides, strict=True)):
             for sign in (1, -1):
                 new = at + size * stride if sign == 1 else at - stride
-                if new in taken or not _beside(at if sign == -1 else at + (size - 1) * stride, new, stride):
+                if new in occupied or not _beside(at if sign == -1 else at + (size - 1) * stride, new, stride):
                     continue
                 after = (*state[:i], at + sign * stride, *state[i + 1 :])
-                if after not in came:
-                    came[after] = (state, f"{chr(ord('A') + i)}{'+' if sign == 1 else '-'}1")
+                if after not in reached_from:
+                    reached_from[after] = (state, f"{chr(ord('A') + i)}{'+' if sign == 1 else '-'}1")
                     queue.append(after)
     return ""
 
 
 def _beside(end: int, new: int, stride: int) -> bool:
-    """Whether `new` is on the board, next to a car's end in the car's direction."""
+    """Return True if a cell is on the board, next to a car's end in the car's direction."""
     return 0 <= new < SIDE * SIDE and (stride == SIDE or new // SIDE == end // SIDE)
 
 
-def _moves(came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None], state: tuple[int, ...]) -> list[str]:
+def _moves(
+    reached_from: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None], state: tuple[int, ...]
+) -> list[str]:
+    """Return the moves that led to a state."""
     moves = []
-    while (step := came[state]) is not None:
+    while (step := reached_from[state]) is not None:
         state, move = step
         moves.append(move)
     return moves[::-1]

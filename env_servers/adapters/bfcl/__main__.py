@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.bfcl: BFCL v3's multi-turn tasks on the package's own classes. Rows: python -m
-env_servers.adapters.bfcl.make_tasks."""
+"""python -m env_servers.adapters.bfcl: serve BFCL v3's multi-turn tasks on the package's own classes.
+
+env_servers.adapters.bfcl.make_tasks writes rows.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw
@@ -40,24 +43,27 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=5.0,
         metavar="S",
-        help="CPU seconds of a step, with all that was called before; used up: the call's fault (default: %(default)s)",
+        help="CPU seconds of a step, including the replay of all earlier calls; a call that uses them up has failed"
+        " (default: %(default)s)",
     )
     p.add_argument(
         "--step-deadline",
         type=float,
         default=60.0,
         metavar="S",
-        help="not over by then, with less CPU than that: a fault (default: %(default)s)",
+        help="wall-clock seconds of a step; one that exceeds them with CPU left is a fault of the machine"
+        " (default: %(default)s)",
     )
     return p
 
 
 async def _warm(workers: Workers) -> None:
-    """Have every worker ready, so that no first session pays for it."""
+    """Make every worker ready, so that the first sessions do not wait for imports."""
     await asyncio.gather(*(workers.run(load) for _ in range(workers.count)))
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     try:
         schemas = functions()

@@ -1,9 +1,10 @@
-"""python -m env_servers.adapters.bfcl.make_tasks: rows for a run from BFCL's multi-turn tasks, those of the installed
-package or a file of yours.
+"""python -m env_servers.adapters.bfcl.make_tasks: write rows of BFCL's multi-turn tasks, of the installed package or of
+your own file.
 
-The prompt has the functions of the row's classes and says how --protocol writes a call; the environment is told the
-rest. ARTIST trains on 100 tasks of multi_turn_base, with one turn of the user each, and keeps the other 100 (which ones
-is not stated): --turns 1 --count 100 --rest held_out.jsonl."""
+The prompt has the functions of the row's classes and explains how --protocol writes a call; everything else goes to the
+environment. ARTIST trains on 100 tasks of multi_turn_base, with one turn of the user each, and keeps the other 100
+(which ones is not stated): --turns 1 --count 100 --rest held_out.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -28,103 +29,114 @@ CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.bfcl.make_tasks", description=__doc__, formatter_class=raw
     )
-    which = p.add_mutually_exclusive_group()
-    which.add_argument(
+    source = p.add_mutually_exclusive_group()
+    source.add_argument(
         "--categories",
         nargs="+",
         choices=CATEGORIES,
         default=["multi_turn_base"],
-        help="of the package's own data (default: multi_turn_base)",
+        help="categories of the package's own data (default: multi_turn_base)",
     )
-    which.add_argument(
+    source.add_argument(
         "--rows",
         type=Path,
         metavar="FILE",
-        help=f"BFCL's file instead; {ANSWERS} and {DIRECTORY} are beside it, or the package's",
+        help=f"a file in BFCL's form instead; {ANSWERS} and {DIRECTORY} are beside it, or the package's",
     )
     p.add_argument(
         "--protocol",
         choices=PROTOCOLS,
         default="tool",
-        help="how the prompt says calls are written (default: %(default)s)",
+        help="turn protocol in which the prompt explains calls (default: %(default)s)",
     )
     p.add_argument(
         "--turns",
         type=int,
         metavar="N",
-        help="the first N turns of each task; a task without a true call in them is left out (default: all)",
+        help="keep the first N turns of each task; leave out tasks without a true call in them (default: all)",
     )
     p.add_argument(
-        "--count", type=whole(1), metavar="N", help="N of the rows, drawn with --seed (default: all, in their order)"
+        "--count", type=whole(1), metavar="N", help="N rows, drawn with --seed (default: all, in their order)"
     )
-    p.add_argument("--rest", type=file_to_write, metavar="FILE.jsonl", help="where those go that --count leaves")
-    p.add_argument("--seed", type=int, default=0, help="of --count (default: %(default)s)")
+    p.add_argument("--rest", type=file_to_write, metavar="FILE.jsonl", help="file for the rows that --count leaves out")
+    p.add_argument("--seed", type=int, default=0, help="seed of --count (default: %(default)s)")
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     return p
 
 
 def rows(files: Sequence[Path], protocol: str, turns: int | None = None) -> Iterator[dict[str, Any]]:
-    """Raises DataError with file, line and field. `turns`: the first so many of each task, and no task without a true
-    call in them."""
+    """Yield the rows of BFCL's files.
+
+    Args:
+        files: The files.
+        protocol: Turn protocol in which the prompt explains calls.
+        turns: Number of turns of each task that are kept; a task without a true call in them is left out.
+
+    Raises:
+        DataError: A row is malformed. The message has file, line and field.
+    """
     for path in files:
-        functions = read_functions(_beside(path, DIRECTORY))
-        answers = _beside(path, ANSWERS) / path.name
+        functions = read_functions(_directory_for(path, DIRECTORY))
+        answers = _directory_for(path, ANSWERS) / path.name
         truth = {row.get("id"): row for _, row in read_json(answers)} if answers.is_file() else {}
-        for where, row in read_json(path):
-            made = {
-                **with_functions(where, {**truth.get(row.get("id"), {}), **row}, functions, protocol),
-                "env": "bfcl",
-            }
+        for where, raw in read_json(path):
+            row = with_functions(where, {**truth.get(raw.get("id"), {}), **raw}, functions, protocol)
+            row = {**row, "env": "bfcl"}
             if turns is not None:
-                made |= {
-                    "label": made["label"][:turns],
-                    "meta": made["meta"] | {"turns": made["meta"]["turns"][: turns - 1]},
-                }
-            if turns is None or any(made["label"]):
-                yield made
+                row["label"] = row["label"][:turns]
+                row["meta"] = row["meta"] | {"turns": row["meta"]["turns"][: turns - 1]}
+            if turns is None or any(row["label"]):
+                yield row
 
 
-def _beside(path: Path, name: str) -> Path:
-    return path.parent / name if (path.parent / name).is_dir() else data_directory() / name
+def _directory_for(path: Path, name: str) -> Path:
+    """Return the directory `name` beside a file, or that of the package."""
+    beside = path.parent / name
+    return beside if beside.is_dir() else data_directory() / name
 
 
 def package_file(category: str) -> Path:
-    """Its name has the version of the leaderboard. Raises DataError for a package without it."""
-    found = sorted(data_directory().glob(f"BFCL_v*_{category}.json"))
-    if not found:
+    """Return the package's newest file of a category: its name has the leaderboard's version. Raises DataError."""
+    files = sorted(data_directory().glob(f"BFCL_v*_{category}.json"))
+    if not files:
         raise DataError(
             f"The package bfcl-eval has no BFCL_v*_{category}.json in {data_directory()}. Give the file: --rows FILE."
         )
-    return found[-1]
+    return files[-1]
 
 
 def drawn(
-    made: list[dict[str, Any]], count: int | None, seed: int
+    rows: list[dict[str, Any]], count: int | None, seed: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the rows that were asked for, the others), each in their order. Raises DataError where there are fewer."""
+    """Return `count` random rows and the others, each in their order. Raises DataError if there are fewer."""
     if count is None:
-        return made, []
-    if not 0 < count <= len(made):
-        raise DataError(f"--count {count}: there are {len(made)} rows.")
-    chosen = set(random.Random(seed).sample(range(len(made)), count))
-    return [r for i, r in enumerate(made) if i in chosen], [r for i, r in enumerate(made) if i not in chosen]
+        return rows, []
+    if not 0 < count <= len(rows):
+        raise DataError(f"--count {count}: there are {len(rows)} rows.")
+    chosen = set(random.Random(seed).sample(range(len(rows)), count))
+    return (
+        [row for i, row in enumerate(rows) if i in chosen],
+        [row for i, row in enumerate(rows) if i not in chosen],
+    )
 
 
 def main() -> None:
+    """Write the rows."""
     args = parser().parse_args()
     try:
         if args.turns is not None and args.turns < 1:
             raise DataError(f"--turns {args.turns}: a task has one turn or more.")
         files = [args.rows] if args.rows else [package_file(category) for category in args.categories]
-        chosen, rest = drawn(list(rows(files, args.protocol, args.turns)), args.count, args.seed)
-        for path, made in ((args.out, chosen), (args.rest, rest)):
+        chosen, others = drawn(list(rows(files, args.protocol, args.turns)), args.count, args.seed)
+        for path, part in ((args.out, chosen), (args.rest, others)):
             if path is not None:
-                path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8")
-                print(f"{path}: {len(made)} rows")
+                path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part), encoding="utf-8")
+                print(f"{path}: {len(part)} rows")
     except (DataError, OSError) as e:
         sys.exit(f"bfcl makes no tasks: {e}")
 

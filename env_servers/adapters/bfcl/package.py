@@ -1,5 +1,7 @@
-"""The package bfcl-eval: where its data are, and what of it is needed. Its classes import with mpmath alone: pip
-install --no-deps is enough."""
+"""The package bfcl-eval: where its data are, and which part of it is needed.
+
+Its classes import with mpmath alone, so `pip install --no-deps` is enough.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ INSTALL = (
     "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the whole of it, in an environment of its own:"
     " pip install '.[bfcl]')"
 )
-"""What the package itself asks for (torch, faiss, a dozen vendors' clients, an older numpy) is for its own driver."""
+"""The package's own requirements (torch, faiss, a dozen vendors' clients, an older numpy) are for its own driver."""
 
 
 def data_directory() -> Path:
-    """The directory of the package's data. Exits with what to install where it, or mpmath, is absent."""
+    """Return the directory of the package's data. Exits with what to install if it, or mpmath, is missing."""
     required("mpmath", "bfcl", INSTALL)
     package = required("bfcl_eval", "bfcl", INSTALL)
     return Path(package.__path__[0]) / "data"
 
 
 def functions() -> dict[str, list[Schema]]:
-    """Schemas by class. Raises DataError for a package of another layout."""
+    """Return schemas by class. Raises DataError for a package of another layout."""
     return read_functions(data_directory() / DIRECTORY)

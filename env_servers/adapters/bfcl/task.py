@@ -1,5 +1,5 @@
-"""BfclTask: a row's task, checked. What openrlhf_tir/data/bfcl/rows.py puts into meta, and the label: BFCL's ground
-truth.
+"""The task of one row, checked: the meta column that openrlhf_tir/data/bfcl/rows.py writes, and the label, BFCL's
+ground truth.
 
     {"id": "multi_turn_base_0", "involved_classes": [...], "initial_config": {class: {...}}, "turns": [[messages], ...],
      "missed_function": {"3": ["sort"]}, "functions_told": true, "label": [["cd(folder='document')", ...], ...]}
@@ -19,7 +19,7 @@ from openrlhf_tir.data.bfcl.functions import FILES
 
 
 class Call(NamedTuple):
-    """`values` are positional arguments, which only true calls have."""
+    """A call. `values` are positional arguments, which only true calls have."""
 
     name: str
     values: tuple[Any, ...]
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 def parse_call(text: str) -> Call:
-    """ "sort('a.txt', reverse=True)" -> Call. Raises ValueError for what is no call of a name with literals."""
+    """Parse "sort('a.txt', reverse=True)". Raises ValueError if it is not a call of a name with literal arguments."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and all(k.arg for k in call.keywords):
@@ -41,7 +41,7 @@ def parse_call(text: str) -> Call:
 
 
 class BfclTask(BaseModel):
-    """See above. `turns`: the messages of the later turns, of the first one the prompt has them."""
+    """A multi-turn task. `turns` has the messages of the later turns; those of the first one are in the prompt."""
 
     model_config = ConfigDict(extra="ignore")
     id: str
@@ -50,20 +50,20 @@ class BfclTask(BaseModel):
     turns: list[list[dict[str, Any]]] = Field(default_factory=list)
     missed_function: dict[str, list[str]] = Field(default_factory=dict)
     functions_told: bool = Field(
-        False, description="the prompt has the functions; else the first observation tells them"
+        False, description="the prompt has the functions; otherwise the first observation lists them"
     )
     label: list[list[str]]
 
     @field_validator("label", mode="before")
     @classmethod
     def _from_json(cls, label: Any) -> Any:
-        """A run sends it as text."""
+        """Parse a label that comes as text, as a run sends it."""
         return json.loads(label) if isinstance(label, str) else label
 
     @model_validator(mode="after")
     def _fits(self) -> BfclTask:
-        if strange := [c for c in self.involved_classes if c not in FILES]:
-            raise ValueError(f"involved_classes: {', '.join(strange)}: the multi-turn classes are {', '.join(FILES)}.")
+        if unknown := [c for c in self.involved_classes if c not in FILES]:
+            raise ValueError(f"involved_classes: {', '.join(unknown)}: the multi-turn classes are {', '.join(FILES)}.")
         if len(self.label) != 1 + len(self.turns):
             raise ValueError(
                 f"label has the true calls of {len(self.label)} turns, and the task has 1 + {len(self.turns)}."
@@ -72,10 +72,11 @@ class BfclTask(BaseModel):
 
     @property
     def long_context(self) -> bool:
-        """Whether it is of the category for which the classes fill files and lists with what nobody needs."""
+        """True for the categories in which the classes fill files and lists with irrelevant content."""
         category = self.id.rpartition("_")[0]
         return "long_context" in category or "composite" in category
 
     @property
     def withheld(self) -> list[str]:
+        """Names of the functions that are offered only in a later turn."""
         return [name for names in self.missed_function.values() for name in names]

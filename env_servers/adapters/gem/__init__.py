@@ -1,1 +1,1 @@
-"""Any registered environment of GEM, by the package gem-llm."""
+"""Serve any registered environment of GEM, with the package gem-llm."""

@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.gem: environments of GEM (gem-llm), by the name that they are registered under.
---processes N for more than a core."""
+"""python -m env_servers.adapters.gem: serve environments of GEM (gem-llm), by the name under which they are registered.
+
+Use --processes N for more than one core.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,22 @@ from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .env import GemEnv
-from .room import Room
+from .seeded_thread import SeededThread
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.gem", description=__doc__)
     add_serving_flags(p, workers=64)
     p.add_argument(
         "--gem", metavar="NAME", help="the environment of tasks that name none, e.g. game:GuessTheNumber-v0-easy"
     )
-    p.add_argument("--list", action="store_true", help="print the registered names, and end")
+    p.add_argument("--list", action="store_true", help="print the registered names, and exit")
     return p
 
 
 def main() -> None:
+    """Start the server, or list the names."""
     args = parser().parse_args()
     required("gem", "gem")
     required("gem.envs", "gem")
@@ -41,11 +45,11 @@ def main() -> None:
             f" --list prints the {len(ENV_REGISTRY)} names that are."
         )
     run_copies(args)
-    room = Room()
+    thread = SeededThread()
     config = serving_config(
         args, env="gem", action="the model's text, as the GEM environment reads it", isolation=UNKNOWN, stateful=True
     )
-    serve(create_env_app(lambda: GemEnv(room, args.gem), config, on_stop=room.close), args)
+    serve(create_env_app(lambda: GemEnv(thread, args.gem), config, on_stop=thread.close), args)
 
 
 if __name__ == "__main__":

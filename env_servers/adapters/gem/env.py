@@ -1,10 +1,9 @@
-"""GemEnv: an episode of a GEM environment. Task: {"gem": "game:GuessTheNumber-v0-easy", "options": {...}}; an action is
-the model's text.
+"""An episode of a GEM environment. Task: {"gem": "game:GuessTheNumber-v0-easy", "options": {...}}; an action is text.
 
-GEM's reward of the step is the step's, `terminated` is done, `truncated` without it is truncated (a game whose turns
-are used up says both: it has ended, and is judged). What the environment says after
-its observation (`suffix`, which asks for the next action) is shown behind it. Python's and numpy's random numbers are
-this session's own (room.py)."""
+GEM's reward of a step is the step's, `terminated` is done, `truncated` without it is truncated (a game whose turns are
+used up reports both: it has ended, and is graded). The environment's `suffix`, which asks for the next action, is shown
+after the observation. Python's and numpy's random numbers are this session's own (seeded_thread.py).
+"""
 
 from __future__ import annotations
 
@@ -15,26 +14,39 @@ from typing import Any
 from env_servers.env import MALFORMED_TASK, Env, Step
 from openrlhf_tir.errors import EnvError
 
-from .room import Dice, Room
+from .seeded_thread import RandomState, SeededThread
 
 SEEDS = 1 << 31
-"""numpy's takes 32 bits."""
+"""Number of seeds; numpy's seeds have 32 bits."""
 CLOSE_S = 30.0
-"""How long the end of an environment may take: a container's takes 10, and another session's call may hold the room."""
+"""Seconds in which an environment must close. That of a container takes 10, and the call of another session may come
+first."""
 log = logging.getLogger(__name__)
 
 
 class GemEnv(Env):
-    def __init__(self, room: Room, default: str | None) -> None:
-        """`default`: the environment of tasks that name none."""
-        self._room = room
+    """An episode of one GEM environment."""
+
+    def __init__(self, thread: SeededThread, default: str | None) -> None:
+        """Create the environment.
+
+        Args:
+            thread: Runs the calls of all sessions.
+            default: Environment of tasks that name none.
+        """
+        self._thread = thread
         self._default = default
         self._gem: Any = None
-        self._dice: Dice | None = None
+        self._random: RandomState | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError, TypeError for an environment that is not registered, or options that it does not take;
-        EnvError for one without text."""
+        """Start an environment.
+
+        Raises:
+            ValueError: It is not registered, or the task is malformed.
+            TypeError: It does not take these options.
+            EnvError: Its observations are not text, or it fails.
+        """
         name = task.get("gem", self._default)
         options = task.get("options", {})
         if not isinstance(name, str) or not isinstance(options, dict):
@@ -42,32 +54,35 @@ class GemEnv(Env):
                 'task.gem names the environment ("game:Wordle-v0-easy") and task.options is an object; or start the'
                 " server with --gem."
             )
-        self._dice = dice = Dice(seed % SEEDS)
-        text, info = await self._room.run(dice, lambda: self._start(name, options, seed % SEEDS))
-        return _shown(text, info)
+        self._random = RandomState(seed % SEEDS)
+        text, info = await self._thread.run(self._random, lambda: self._start(name, options, seed % SEEDS))
+        return _observation(text, info)
 
     def _start(self, name: str, options: dict[str, Any], seed: int) -> tuple[str, dict[str, Any]]:
         import gem
 
         try:
             self._gem = gem.make(name, **options)
-        except LookupError as e:  # what is not registered is a ValueError
+        except LookupError as e:  # a fault of GEM: an unregistered name raises ValueError
             raise EnvError(f"GEM's environment {name!r} cannot be made: {type(e).__name__}: {e}.") from e
         try:
             return self._gem.reset(seed=seed)
         except MALFORMED_TASK as e:
-            # The task has been taken: what is raised now is the environment's own fault, whatever its class.
+            # The task was accepted, so this is the environment's own fault, whatever the exception.
             raise EnvError(f"GEM's environment {name!r} failed in reset: {type(e).__name__}: {e}.") from e
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        assert self._dice is not None, "reset comes first"
-        text, reward, terminated, truncated, info = await self._room.run(self._dice, lambda: self._gem.step(action))
+        """Play one step."""
+        assert self._random is not None, "reset comes first"
+        text, reward, terminated, truncated, info = await self._thread.run(self._random, lambda: self._gem.step(action))
         over = bool(terminated or truncated)
         signals = {
-            k: v for k, v in info.items() if isinstance(v, str | int | float | bool) and k not in ("suffix", "prefix")
+            name: value
+            for name, value in info.items()
+            if isinstance(value, str | int | float | bool) and name not in ("suffix", "prefix")
         }
         return Step(
-            _shown(text, {} if over else info),
+            _observation(text, {} if over else info),
             reward=float(reward),
             done=bool(terminated),
             truncated=bool(truncated and not terminated),
@@ -75,27 +90,30 @@ class GemEnv(Env):
         )
 
     async def close(self) -> None:
-        """Some environments hold a container, or processes: what has a `close` is closed, in the room, behind a call
-        that was given up."""
-        if self._dice is None:
+        """Close the environment, if it has a `close`: some hold a container, or processes.
+
+        It runs in the thread of all calls, after a call that was cancelled.
+        """
+        if self._random is None:
             return
         try:
             async with asyncio.timeout(CLOSE_S):
-                await self._room.run(self._dice, lambda: getattr(self._gem, "close", bool)())
+                # `bool` stands for a `close` that does nothing
+                await self._thread.run(self._random, lambda: getattr(self._gem, "close", bool)())
         except TimeoutError:
             log.warning(
-                "the GEM environment %r was not closed within %g s; what it holds outlives its session",
+                "the GEM environment %r was not closed within %g s; its resources outlive the session",
                 self._gem,
                 CLOSE_S,
             )
 
 
-def _shown(text: Any, info: dict[str, Any]) -> str:
-    """The observation between what GEM's wrappers put around it. Raises EnvError for one that is no text."""
+def _observation(text: Any, info: dict[str, Any]) -> str:
+    """Return the observation with the prefix and suffix of GEM's wrappers. Raises EnvError if it is not text."""
     if not isinstance(text, str):
         raise EnvError(
             f"GEM's observation is {type(text).__name__}, not text: {str(text)[:200]!r}."
             " Use an environment whose observations are text."
         )
     parts = (info.get("prefix"), text, info.get("suffix"))
-    return "\n".join(p.rstrip("\n") for p in parts if isinstance(p, str) and p)
+    return "\n".join(part.rstrip("\n") for part in parts if isinstance(part, str) and part)

@@ -1,1 +1,2 @@
-"""Tools of any MCP server (Model Context Protocol). The folder also serves our functions as an MCP server."""
+"""Serve the tools of any MCP server (Model Context Protocol). `functions` does the opposite: our functions as an MCP
+server."""

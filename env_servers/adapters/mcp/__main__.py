@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.mcp: the tools of any MCP server as an environment. It is asked for them at start;
-/schema tells them."""
+"""python -m env_servers.adapters.mcp: serve the tools of any MCP server as an environment.
+
+The tools are read at start; /schema lists them.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,24 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.mcp", description=__doc__, epilog=EXAMPLE, formatter_class=raw
     )
     add_serving_flags(p, workers=64)
-    which = p.add_mutually_exclusive_group(required=True)
-    which.add_argument(
+    server = p.add_mutually_exclusive_group(required=True)
+    server.add_argument(
         "--command",
         metavar="COMMAND",
-        help="a server over stdio: one process of COMMAND for each session; {session_dir} in it is an empty directory"
-        " of each session's own, {session} a name",
+        help="a server over stdio: one process of COMMAND for each session; {session_dir} in it stands for an empty"
+        " directory of the session, {session} for its name",
     )
-    which.add_argument(
+    server.add_argument(
         "--url",
         metavar="URL",
         help="a server over streamable HTTP, e.g. http://127.0.0.1:8000/mcp: one process for all sessions, which share"
-        " what it keeps for all of its clients; {session} in it is a name of each session's own",
+        " what it keeps for all of its clients; {session} in it stands for the session's name",
     )
     p.add_argument("--token-env", metavar="NAME", help="environment variable that holds the bearer token of --url")
     p.add_argument(
@@ -70,44 +73,44 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="S",
-        help="until the MCP server has told its tools (default: %(default)s)",
+        help="seconds in which the MCP server must list its tools (default: %(default)s)",
     )
     return p
 
 
 def target_of(args: argparse.Namespace) -> Target:
-    """Exits for a variable that is not set."""
-    if missing := [
-        name for name in [*args.pass_env, *([args.token_env] if args.token_env else [])] if name not in os.environ
-    ]:
+    """Return the MCP server of the flags. Exits if a variable is not set."""
+    names = [*args.pass_env, args.token_env] if args.token_env else args.pass_env
+    if missing := [name for name in names if name not in os.environ]:
         sys.exit(f"mcp does not start: ${', $'.join(missing)} is not set.")
     token = os.environ[args.token_env] if args.token_env else None
     return Target(args.command, args.url, token, {name: os.environ[name] for name in args.pass_env})
 
 
 async def tools_of(target: Target, timeout_s: float) -> list[dict[str, Any]]:
-    """Schemas of the server's tools. Raises McpServerFailed."""
+    """Return the schemas of the server's tools. Raises McpServerFailed."""
     link = McpLink(target)
     try:
         async with asyncio.timeout(timeout_s):
             return await link.open()
     except TimeoutError:
         raise McpServerFailed(
-            f"{target} has not told its tools within {timeout_s:g} s. Give it more --start-timeout."
+            f"{target} has not listed its tools within {timeout_s:g} s. Raise --start-timeout."
         ) from None
     finally:
         await link.close()
 
 
 def offered(tools: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
-    """Those with these names. Exits for a name that the server does not have."""
-    has = {t["function"]["name"] for t in tools}
-    if strange := sorted(set(names or []) - has):
-        sys.exit(f"mcp does not start: --tools {' '.join(strange)}: the server has {', '.join(sorted(has))}.")
-    return [t for t in tools if names is None or t["function"]["name"] in names]
+    """Return the tools with these names; None: all. Exits for a name that the server does not have."""
+    available = {tool["function"]["name"] for tool in tools}
+    if unknown := sorted(set(names or []) - available):
+        sys.exit(f"mcp does not start: --tools {' '.join(unknown)}: the server has {', '.join(sorted(available))}.")
+    return [tool for tool in tools if names is None or tool["function"]["name"] in names]
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     required("mcp", "mcp")
     target = target_of(args)
@@ -117,9 +120,9 @@ def main() -> None:
         sys.exit(f"mcp does not start: {e}")
     if args.url and SESSION not in args.url:
         print(
-            f"mcp: all sessions share what the server at {args.url} keeps for all of its clients. Where its tools"
+            f"mcp: all sessions share what the server at {args.url} keeps for all of its clients. If its tools"
             " change anything, start one process for each session with --command, or put {session} into the URL of a"
-            " server that keeps things apart by it.",
+            " server that separates its clients by it.",
             file=sys.stderr,
             flush=True,
         )

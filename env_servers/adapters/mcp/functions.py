@@ -1,9 +1,9 @@
-"""python -m env_servers.adapters.mcp.functions: our functions as an MCP server, for any MCP client. Over stdio, or with
---http PORT over HTTP.
+"""python -m env_servers.adapters.mcp.functions: serve our functions as an MCP server, over stdio or with --http PORT.
 
-Every client has a world of its own, made from --seed, for as long as it is connected: over stdio that is the process's
-life. Over HTTP it wants the protocol's handshake, which makes a session; a client that asks for the versions is told
-only those that have it."""
+Every client has its own world, generated from --seed, while it is connected: over stdio for the life of the process.
+Over HTTP a client must begin with the protocol's handshake, which makes a session; the list of supported versions has
+only those with a handshake.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ from openrlhf_tir.http_guard.origin import OwnOrigin
 
 SESSION_HEADER = "mcp-session-id"
 INVALID_REQUEST = -32600
-"""The code that JSON-RPC has for it."""
+"""JSON-RPC's code of an invalid request."""
 
 
 def new_world(domains: list[str], seed: int) -> World:
-    """As a functions task of that seed begins."""
+    """Return a world in the state with which a functions task of that seed begins."""
     return World([DOMAINS[d](DOMAINS[d].initial(random.Random(f"{seed} {d}"))) for d in domains])
 
 
 class Worlds:
-    """Connection -> its world. Over HTTP a connection is known by what its handshake said, which lives as long."""
+    """The world of each connection. Over HTTP a connection is known by the parameters of its handshake, which live as
+    long."""
 
     def __init__(self, domains: list[str], seed: int) -> None:
         self._make = partial(new_world, domains, seed)
         self._by_handshake: dict[int | None, World] = {}
 
     def of(self, ctx: Any) -> World:
-        """MCPError for a request over HTTP that belongs to no session: what it changes could not be found again."""
+        """Return the world of a request.
+
+        Raises:
+            MCPError: A request over HTTP belongs to no session, so that its changes could not be found again.
+        """
         from mcp import MCPError
 
         if ctx.request is not None and SESSION_HEADER not in ctx.request.headers:
@@ -48,17 +53,23 @@ class Worlds:
                 INVALID_REQUEST,
                 "These functions have state: begin with the handshake (initialize), which makes a session.",
             )
-        said = ctx.session.client_params if ctx.request is not None else None
-        key = None if said is None else id(said)
+        handshake = ctx.session.client_params if ctx.request is not None else None
+        key = None if handshake is None else id(handshake)
         if key not in self._by_handshake:
             self._by_handshake[key] = self._make()
-            if said is not None:
-                finalize(said, self._by_handshake.pop, key, None)
+            if handshake is not None:
+                finalize(handshake, self._by_handshake.pop, key, None)
         return self._by_handshake[key]
 
 
 def create_server(domains: list[str], seed: int, *, sessions: bool) -> Any:
-    """A low-level `mcp` Server. `sessions`: only protocol versions that begin with a handshake."""
+    """Return a low-level `mcp` Server.
+
+    Args:
+        domains: Domains whose functions are served.
+        seed: Seed of the worlds.
+        sessions: Whether only protocol versions with a handshake are supported.
+    """
     import mcp_types as types
     from mcp.server.lowlevel import Server
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -74,15 +85,15 @@ def create_server(domains: list[str], seed: int, *, sessions: bool) -> Any:
         )
 
     async def call_tool(ctx: Any, params: Any) -> types.CallToolResult:
-        made = run(worlds.of(ctx), params.name, params.arguments or {})
+        outcome = run(worlds.of(ctx), params.name, params.arguments or {})
         return types.CallToolResult(
-            # Half of a surrogate pair cannot be sent: the answer would never come.
-            content=[types.TextContent(text=(made.error or made.result).encode("utf-8", "replace").decode())],
-            is_error=bool(made.error),
+            # Half of a surrogate pair cannot be sent: the client would never get an answer.
+            content=[types.TextContent(text=(outcome.error or outcome.result).encode("utf-8", "replace").decode())],
+            is_error=bool(outcome.error),
         )
 
     async def discover(ctx: Any, params: Any) -> types.DiscoverResult:
-        """Only the versions that have sessions."""
+        """List only the versions that have sessions."""
         return types.DiscoverResult(
             supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
             capabilities=types.ServerCapabilities(tools=types.ToolsCapability()),
@@ -95,6 +106,7 @@ def create_server(domains: list[str], seed: int, *, sessions: bool) -> Any:
 
 
 async def over_stdio(server: Any) -> None:
+    """Serve one client over stdin and stdout."""
     from mcp import stdio_server
 
     async with stdio_server() as (read, write):
@@ -102,23 +114,25 @@ async def over_stdio(server: Any) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.mcp.functions", description=__doc__)
     p.add_argument(
         "--domains",
         nargs="+",
         choices=sorted(DOMAINS),
         default=["files"],
-        help="whose functions are served (default: files)",
+        help="domains whose functions are served (default: files)",
     )
-    p.add_argument("--seed", type=int, default=0, help="of the world that each client finds (default: %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="seed of each client's world (default: %(default)s)")
     p.add_argument("--http", type=int, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio")
     p.add_argument(
-        "--list", action="store_true", help="print the functions' schemas as JSON, and end; needs no package"
+        "--list", action="store_true", help="print the functions' schemas as JSON, and exit; needs no package"
     )
     return p
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if args.list:
         print(json.dumps(list(new_world(args.domains, args.seed).offered()), indent=1))

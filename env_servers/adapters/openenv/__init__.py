@@ -1,1 +1,2 @@
-"""Any server of OpenEnv; no package is needed. The folder also serves any server of ours as one of OpenEnv's."""
+"""Serve any server of OpenEnv as an environment, without a package. `serve` does the opposite: our servers as
+OpenEnv's."""

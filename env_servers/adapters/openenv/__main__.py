@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.openenv --url URL: any OpenEnv server as an environment. Its schemas are read at
-start; needs no package."""
+"""python -m env_servers.adapters.openenv --url URL: serve any OpenEnv server as an environment.
+
+Its schemas are read at start. No package is needed.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,24 @@ from .link import OpenEnvFailed, Schema, schema_of
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.openenv", description=__doc__)
     add_serving_flags(p, workers=64)
     p.add_argument("--url", required=True, help="base URL of the OpenEnv server, e.g. http://127.0.0.1:8000")
-    one = 'default: where there is one field, and it is text, that one; "": JSON'
-    p.add_argument("--field", metavar="NAME", help=f"the field of actions that takes the model's text ({one})")
-    p.add_argument("--show", metavar="NAME", help=f"the field of observations that is shown ({one})")
+    default = 'default: the only field, if there is one and it is text; "": JSON'
+    p.add_argument("--field", metavar="NAME", help=f"field of actions that takes the model's text ({default})")
+    p.add_argument("--show", metavar="NAME", help=f"field of observations that is shown ({default})")
     return p
 
 
 async def read_schema(url: str) -> Schema:
+    """Read the server's schemas. Raises OpenEnvFailed, OpenEnvMismatch."""
     async with aiohttp.ClientSession() as http:
         return await schema_of(http, url)
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     url = args.url.rstrip("/")
     try:

@@ -1,11 +1,12 @@
-"""OpenEnvLink: one episode on an OpenEnv server, over its WebSocket. reset(seed) -> Reply, step(action) -> Reply ...,
-close()
+"""One episode on an OpenEnv server, over its WebSocket: reset(seed), step(action) ..., close().
 
     {"type": "reset", "data": {"seed": 7}}  ->  {"type": "observation", "data": {"observation": {...}, "reward": null,
                                             "done": false}}
     {"type": "step", "data": {...}}         ->  the same, or {"type": "error", "data": {"message", "code"}}
 
-A connection has an environment of its own there. What is no answer of the protocol is OpenEnvFailed, no observation."""
+Each connection has its own environment on the server. An answer that does not follow the protocol is OpenEnvFailed,
+never an observation.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +25,25 @@ from openrlhf_tir.errors import EnvError
 KNOWN = "openenv-core 0.3"
 """The package whose messages these are."""
 MAX_REPLY = 64 << 20
-"""Bytes of one message."""
+"""Bytes of the longest message."""
 RETRY_S = 1
-"""When a full server is asked again; it says nothing of that itself."""
+"""Seconds after which a full server is asked again; its error does not say."""
 CONNECT_S = 20.0
-"""Seconds for one HTTP answer, or for the WebSocket's handshake."""
+"""Seconds for one HTTP reply, or for the WebSocket's handshake."""
 CLOSE_S = 2.0
-"""How long a goodbye is waited for: a server that hangs would keep each of its sessions' places."""
+"""Seconds for which the closing handshake is awaited: a server that hangs would keep the slots of all its sessions."""
 
 
 class OpenEnvFailed(EnvError):
-    """The OpenEnv server is gone, or failed in its own code."""
+    """Raised when the OpenEnv server is gone, or failed in its own code."""
 
 
 class OpenEnvMismatch(OpenEnvFailed):
-    """What answers there speaks another protocol, or another version of it."""
+    """Raised when the server speaks another protocol, or another version of it."""
 
 
 class Reply(BaseModel):
-    """What reset and step give; fields that later versions add are left alone."""
+    """The reply to reset and step. Fields that later versions add are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     observation: dict[str, Any]
@@ -59,7 +60,7 @@ class Schema:
 
 
 async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
-    """Raises OpenEnvFailed, OpenEnvMismatch."""
+    """Read the schemas of a server. Raises OpenEnvFailed, OpenEnvMismatch."""
     try:
         async with http.get(
             f"{url}/schema", timeout=aiohttp.ClientTimeout(total=CONNECT_S), allow_redirects=False
@@ -78,16 +79,24 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
 
 
 class OpenEnvLink:
+    """A connection with one episode."""
+
     def __init__(self, http: aiohttp.ClientSession, url: str, fields: Collection[str] = ()) -> None:
-        """`fields`: of the server's actions; complaints about others than these, and those that were sent, are about
-        the server's own objects."""
+        """Create the link; `reset` connects it.
+
+        Args:
+            http: Pool of connections.
+            url: URL of the server.
+            fields: Fields of the server's actions. A validation error about another field, that was not sent either, is
+                about the server's own objects.
+        """
         self._http = http
         self.url = url
         self._fields = frozenset(fields)
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def reset(self, **options: Any) -> Reply:
-        """Connects. Raises OpenEnvFailed, OpenEnvMismatch, CapacityFull."""
+        """Connect and start the episode. Raises OpenEnvFailed, OpenEnvMismatch, CapacityFull."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 self._socket = await self._http.ws_connect(
@@ -106,10 +115,11 @@ class OpenEnvLink:
             raise OpenEnvFailed(f"The OpenEnv server at {self.url} refuses the reset: {e}") from e
 
     async def step(self, action: dict[str, Any]) -> Reply:
-        """Raises BadAction, OpenEnvFailed, OpenEnvMismatch."""
+        """Take one step. Raises BadAction, OpenEnvFailed, OpenEnvMismatch."""
         return await self._ask("step", action)
 
     async def _ask(self, kind: str, data: dict[str, Any]) -> Reply:
+        """Send a message and return the reply to it."""
         if self._socket is None or self._socket.closed:
             raise OpenEnvFailed(
                 f"The connection to the OpenEnv server at {self.url} has ended, and its episode with it."
@@ -120,37 +130,38 @@ class OpenEnvLink:
             message = await self._socket.receive_json()
             answered = True
         except (aiohttp.ClientError, TypeError, ValueError, OSError) as e:
-            # TypeError: a frame that is no text, such as the close
+            # TypeError: the frame is not text, for example a close
             raise OpenEnvFailed(
                 f"The OpenEnv server at {self.url} ended the connection in place of answering {kind!r}:"
                 f" {type(e).__name__}: {e}."
             ) from e
         finally:
-            if not answered:  # an answer that comes late would be taken for the next one's
+            if not answered:  # a late answer would be taken as the answer to the next message
                 await self.close()
         return self._read(kind, data, message)
 
     def _read(self, kind: str, sent: dict[str, Any], message: Any) -> Reply:
+        """Return an observation, or raise the exception that an error message stands for."""
         data = message.get("data") if isinstance(message, dict) else None
         if isinstance(data, dict) and message.get("type") == "observation":
             try:
                 return Reply.model_validate(data)
-            except ValidationError as e:
-                raise self._mismatch(kind, message) from e
+            except ValidationError as error:
+                raise self._mismatch(kind, message) from error
         if not isinstance(data, dict) or message.get("type") != "error":
             raise self._mismatch(kind, message)
-        said = str(data.get("message", ""))[:500]
+        text = str(data.get("message", ""))[:500]
         code = data.get("code")
         if code == "VALIDATION_ERROR":
-            errors = [e for e in data.get("errors") or () if isinstance(e, dict)]
-            if all(_root(e) in {None, *self._fields, *sent} for e in errors):
-                raise BadAction(f"{said}: {_told(errors)}")
-            said = f"{said}: {_told(errors)}"
+            errors = [error for error in data.get("errors") or () if isinstance(error, dict)]
+            if all(_root(error) in {None, *self._fields, *sent} for error in errors):
+                raise BadAction(f"{text}: {_error_list(errors)}")
+            text = f"{text}: {_error_list(errors)}"
         if code == "CAPACITY_REACHED":
-            raise CapacityFull(f"the OpenEnv server at {self.url}: {said}", retry_after_s=RETRY_S)
+            raise CapacityFull(f"the OpenEnv server at {self.url}: {text}", retry_after_s=RETRY_S)
         if code in ("UNKNOWN_TYPE", "INVALID_JSON"):
             raise self._mismatch(kind, message)
-        raise OpenEnvFailed(f"The OpenEnv server at {self.url} failed in {kind}: {code}: {said}.")
+        raise OpenEnvFailed(f"The OpenEnv server at {self.url} failed in {kind}: {code}: {text}.")
 
     def _mismatch(self, kind: str, message: Any) -> OpenEnvMismatch:
         return OpenEnvMismatch(
@@ -159,18 +170,21 @@ class OpenEnvLink:
         )
 
     async def close(self) -> None:
+        """Close the connection, and with it the episode."""
         if self._socket is not None:
             await self._socket.close()
 
 
 def _root(error: dict[str, Any]) -> str | None:
-    """The outermost field that one of pydantic's errors is about; None: the whole."""
+    """Return the outermost field that one of pydantic's errors is about; None if it is about the whole."""
     loc = error.get("loc")
     return str(loc[0]) if isinstance(loc, list) and loc else None
 
 
-def _told(errors: list[dict[str, Any]]) -> str:
-    """pydantic's errors in short: field and what is wrong with it."""
-    return "; ".join(
-        f"{'.'.join(map(str, e['loc'] if isinstance(e.get('loc'), list) else ()))}: {e.get('msg')}" for e in errors[:8]
-    )
+def _error_list(errors: list[dict[str, Any]]) -> str:
+    """Return field and message of pydantic's first errors."""
+    parts = []
+    for error in errors[:8]:
+        location = error["loc"] if isinstance(error.get("loc"), list) else ()
+        parts.append(f"{'.'.join(map(str, location))}: {error.get('msg')}")
+    return "; ".join(parts)

@@ -1,10 +1,12 @@
-"""python -m env_servers.adapters.openenv.serve --url URL: an environment server of ours as an OpenEnv environment, for
-any client of it.
+"""python -m env_servers.adapters.openenv.serve --url URL: serve one of our environment servers as an OpenEnv
+environment.
 
     OpenEnv client --ws--> Environment (one per connection) --/reset, /step--> the server at URL
 
 An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)`
-takes a row's task. What our protocol calls env_error, timeout or a full server is an error, never an observation."""
+takes a row's task. The outcomes env_error and timeout, and a full server, are errors for the client, never
+observations.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,22 @@ Wire = TypeVar("Wire", ResetReply, StepReply)
 
 
 class Bridge:
-    """One episode on a server of ours, by plain HTTP."""
+    """One episode on one of our servers, by plain HTTP."""
 
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, timeout_s: float) -> None:
         self._http = http
-        self._front = url
+        self._front_url = url
         self._timeout_s = timeout_s
         self._url = url
-        """The URL of the process that holds the session."""
+        """URL of the process that holds the session."""
         self.session: str | None = None
         self.steps = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises EnvError."""
+        """End the last episode and start another. Raises EnvError."""
         await self.end()
-        # known before the answer, which may come too late
-        self._url = self._front
+        # set before the reply: if that comes too late, the session must still be closed
+        self._url = self._front_url
         self.session = uuid.uuid4().hex
         self.steps = 0
         try:
@@ -52,11 +54,11 @@ class Bridge:
         except BaseException:
             await self.end()
             raise
-        self._url = reply.server or self._front
+        self._url = reply.server or self._front_url
         return reply.observation
 
     async def step(self, action: str) -> StepReply:
-        """Raises EnvError for an outcome that is no observation."""
+        """Take one step. Raises EnvError for an outcome that is not an observation."""
         if self.session is None:
             raise EnvError("step before reset: there is no episode.")
         body = {"session_id": self.session, "step_id": self.steps, "action": action, "deadline_s": self._timeout_s}
@@ -77,7 +79,7 @@ class Bridge:
                 if r.status != 200:
                     raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
                 return kind.model_validate_json(await r.read())
-        except ValidationError as e:  # OpenEnv would tell it as what is wrong with the action
+        except ValidationError as e:  # OpenEnv would report a ValidationError as an error of the action
             raise EnvError(
                 f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}."
                 " Does this server speak the protocol?"
@@ -86,7 +88,7 @@ class Bridge:
             raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e
 
     async def end(self) -> None:
-        """Close the session. One that cannot be closed expires there by itself."""
+        """Close the session. If it cannot be closed, it expires on the server."""
         session = self.session
         self.session = None
         if session is not None:
@@ -102,8 +104,16 @@ class Bridge:
 def create_openenv_app(
     url: str, *, token: str | None, timeout_s: float, max_sessions: int, allowed_origins: Collection[str] = ()
 ) -> Any:
-    """The package's FastAPI app around the server at `url`. Web pages reach it from `allowed_origins` alone: it has no
-    token, and what it does it does with the environment's."""
+    """Return the package's FastAPI app around the server at `url`.
+
+    Args:
+        url: URL of our server.
+        token: Bearer token of our server.
+        timeout_s: Deadline of one step.
+        max_sessions: Number of connections.
+        allowed_origins: Origins whose web pages may connect. The app has no token of its own, and acts with the
+            server's.
+    """
     import asyncio
 
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -161,7 +171,7 @@ def create_openenv_app(
             return State(episode_id=self.bridge.session, step_count=self.bridge.steps)
 
         def close(self) -> None:
-            """Called in a thread of the package's, with the loop running beside it."""
+            """Close the session. The package calls this in a thread, while the event loop runs."""
             if self.loop is not None and self.bridge.session is not None:
                 asyncio.run_coroutine_threadsafe(self.bridge.end(), self.loop).result(10)
 
@@ -172,6 +182,7 @@ def create_openenv_app(
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.openenv.serve", description=__doc__.partition("\n")[0]
     )
@@ -200,6 +211,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     required("openenv.core.env_server", "openenv")
     import uvicorn

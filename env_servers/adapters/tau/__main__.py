@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.tau: tau-bench's airline and retail desks; a model plays the user. Rows: python -m
-env_servers.adapters.tau.make_tasks."""
+"""python -m env_servers.adapters.tau: serve tau-bench's airline and retail desks; a model plays the user.
+
+env_servers.adapters.tau.make_tasks writes rows.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from .package import check_installed
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.tau", description=__doc__)
     add_serving_flags(p, workers=64)
     add_user_flags(p, f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token")
@@ -22,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Start the server."""
     p = parser()
     args = p.parse_args()
     if not args.user_url:

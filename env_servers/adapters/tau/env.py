@@ -1,11 +1,12 @@
-"""TauEnv: action = a JSON list of calls, or {"message": text} to the user; observation = results, or the user's answer.
+"""An environment whose action is a JSON list of calls, or {"message": text} to the user.
 
     reset   a desk with fresh data; the user's first words
     step    calls -> the package's tools; a message -> the user, whom a model plays
             the user is done, or was handed over to a human -> the package's reward, done
 
-What a tool says of a wrong call is its result, and trained (outcome model_error). A user's model that does not answer
-is `env_error`, and no reward. signals of every step: turn, error_type. The last one has a reward of 1.0 or 0.0.
+The observation is the results of the calls, or the user's answer. A tool's answer to a wrong call is its result, and
+trained (outcome model_error). If the user's model does not answer, the outcome is `env_error` without a reward. Signals
+of every step: turn, error_type. The last step has a reward of 1.0 or 0.0.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from env_servers.adapters.calls import read_calls
 from env_servers.env import Env, Step
 from env_servers.functions.users import User
 
-from .package import RESPOND, SPLITS, action, opened
+from .package import RESPOND, SPLITS, action, open_desk
 
 ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} to the user'
 GREETING = "Hi! How can I help you today?"
-"""What the user hears first: the package's words."""
+"""What the user hears first, in the package's words."""
 FAILED = "Error"
-"""How the package's desk begins what it says of a call that a tool refused."""
+"""Beginning of the package's answer to a call that a tool refused."""
 
 
 class TauTask(BaseModel):
-    """What a row tells the environment."""
+    """The task of a row."""
 
     model_config = ConfigDict(extra="ignore")
     tau_domain: Literal["airline", "retail"]
@@ -40,8 +41,10 @@ class TauTask(BaseModel):
 
 
 class TauEnv(Env):
+    """A dialogue with one user."""
+
     def __init__(self, make_user: Callable[[str], User]) -> None:
-        """`make_user`: a task's instruction -> who plays it."""
+        """Create the environment. `make_user` returns the user of a task from its instruction."""
         self._make_user = make_user
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
@@ -51,14 +54,14 @@ class TauEnv(Env):
             ValueError: The task is malformed, or the package has none at its index.
             UserUnavailable: The user's model does not answer.
         """
-        given = TauTask.model_validate(task)
-        if given.split not in SPLITS[given.tau_domain]:
-            known = ", ".join(SPLITS[given.tau_domain])
-            raise ValueError(f"split is {given.split!r}. Tau-bench's {given.tau_domain} has {known}.")
+        tau_task = TauTask.model_validate(task)
+        if tau_task.split not in SPLITS[tau_task.tau_domain]:
+            splits = ", ".join(SPLITS[tau_task.tau_domain])
+            raise ValueError(f"split is {tau_task.split!r}. Tau-bench's {tau_task.tau_domain} has {splits}.")
         try:
-            self._desk = await opened(given.tau_domain, given.split, given.index)
+            self._desk = await open_desk(tau_task.tau_domain, tau_task.split, tau_task.index)
         except IndexError:
-            raise ValueError(f"index {given.index}: tau-bench's {given.tau_domain} has fewer tasks.") from None
+            raise ValueError(f"index {tau_task.index}: tau-bench's {tau_task.tau_domain} has fewer tasks.") from None
         self._user = self._make_user(self._desk.task.instruction)
         self._turn = 0
         self._over = False
@@ -66,24 +69,25 @@ class TauEnv(Env):
         return line.text if line is not None else ""
 
     async def step(self, action_text: str, deadline_s: float) -> Step:
+        """Carry out calls, or send a message to the user."""
         if self._over:
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals("bad_call"))
         self._turn += 1
         try:
-            said = read_json(action_text)
-            if isinstance(said, dict) and isinstance(said.get("message"), str):
-                return await self._message(said["message"])
+            request = read_json(action_text)
+            if isinstance(request, dict) and isinstance(request.get("message"), str):
+                return await self._message(request["message"])
             calls = read_calls(action_text)
         except BadAction as e:
             return Step(f"{e} Send {ACTION}.", outcome="model_error", signals=self._signals("bad_call"))
         texts: list[str] = []
         error: str | None = None
         for name, arguments in calls:
-            response = await asyncio.to_thread(self._desk.step, action(name, arguments)) if name != RESPOND else None
-            if response is None:  # a message is no call
+            if name == RESPOND:  # the package's name for a message
                 error = error or "bad_call"
                 texts.append(f'{RESPOND} is no function. Send {{"message": text}}.')
                 continue
+            response = await asyncio.to_thread(self._desk.step, action(name, arguments))
             texts.append(str(response.observation))
             if name not in self._desk.tools_map:
                 error = error or "unknown_function"
@@ -95,7 +99,7 @@ class TauEnv(Env):
         return Step(cut_to_reply("\n".join(texts)), outcome=outcome, signals=self._signals(error))
 
     async def _message(self, text: str) -> Step:
-        """What the model says is kept for the outputs that the task asks for; the user answers or is done."""
+        """Send a message to the user, who answers or is done. It is kept for the outputs that the task requires."""
         line = await self._user.answer(text)
         self._desk.actions.append(action(RESPOND, {"content": text}))
         if line is not None:

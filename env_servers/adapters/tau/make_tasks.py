@@ -1,7 +1,8 @@
-"""python -m env_servers.adapters.tau.make_tasks: rows of the installed package's tasks, in their order.
+"""python -m env_servers.adapters.tau.make_tasks: write rows of the installed package's tasks, in their order.
 
-The policy is the system message, and the model's own chat template is told the functions (--env.protocol messages). The
-user's first words are the first observation: a model plays the user, so they are in no row."""
+The policy is the system message, and the model's own chat template gets the functions (--env.protocol messages). The
+user's first words are the first observation: a model plays the user, so they are in no row.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ def rows(domain: str, split: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    """Write the rows."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.tau.make_tasks", description=__doc__, formatter_class=raw
@@ -43,11 +45,11 @@ def main() -> None:
     if args.split not in SPLITS[args.domain]:
         p.error(f"--split {args.split}: {args.domain} has {', '.join(SPLITS[args.domain])}.")
     check_installed()
-    made = list(rows(args.domain, args.split))
-    if not made:
+    task_rows = list(rows(args.domain, args.split))
+    if not task_rows:
         sys.exit(f"tau makes no tasks: the package has none of {args.domain}, {args.split}.")
-    args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8")
-    print(f"{args.out}: {len(made)} rows")
+    args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in task_rows), encoding="utf-8")
+    print(f"{args.out}: {len(task_rows)} rows")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The package tau_bench: its desks, each with policy, tools, tasks and data (arXiv 2406.12045).
 
-It is no package of a registry: `pip install git+https://github.com/sierra-research/tau-bench`, in an environment with
-ours. Everything that decides a reward is the package's: tools run on its data, and its `calculate_reward` compares them
-with the task's own actions and looks for the task's outputs in what the model said.
+It is in no registry: `pip install git+https://github.com/sierra-research/tau-bench`, in an environment together with
+this project. The package decides the reward: tools run on its data, and its `calculate_reward` compares them with the
+task's own actions and looks for the task's outputs in what the model said.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from env_servers.adapters.packages import required
 
 INSTALL = "pip install git+https://github.com/sierra-research/tau-bench"
 DOMAINS = {"airline": "MockAirlineDomainEnv", "retail": "MockRetailDomainEnv"}
-"""Domain -> the class of its desk."""
+"""Class of the desk of each domain."""
 SPLITS = {"airline": ("test",), "retail": ("test", "train", "dev")}
+"""Splits of each domain."""
 RESPOND = "respond"
 """The package's name of the action that speaks to the user."""
 
 
 class Silent:
-    """The user of the package's desk, who is asked nothing: the environment talks to its own user."""
+    """A user for the package's desk that is never asked: the environment talks to its own user."""
 
     def reset(self, instruction: str | None = None) -> str:
         return ""
@@ -35,7 +36,7 @@ class Silent:
 
 
 def check_installed() -> None:
-    """Exit with what to install where the package is absent."""
+    """Exit with what to install if the package is missing."""
     required("tau_bench", "tau", INSTALL)
 
 
@@ -43,13 +44,13 @@ def desk(domain: str, split: str, index: int) -> Any:
     """Return the package's desk with fresh data and the task at `index`. It reads files: call it in a thread."""
     required(f"tau_bench.envs.{domain}", "tau", INSTALL)
     module = importlib.import_module(f"tau_bench.envs.{domain}.env")
-    made = getattr(module, DOMAINS[domain])(user_strategy="human", task_split=split, task_index=index)
-    made.user = Silent()
-    return made
+    new_desk = getattr(module, DOMAINS[domain])(user_strategy="human", task_split=split, task_index=index)
+    new_desk.user = Silent()
+    return new_desk
 
 
-async def opened(domain: str, split: str, index: int) -> Any:
-    """Return `desk` without blocking the event loop."""
+async def open_desk(domain: str, split: str, index: int) -> Any:
+    """Return `desk(...)` without blocking the event loop."""
     return await asyncio.to_thread(desk, domain, split, index)
 
 

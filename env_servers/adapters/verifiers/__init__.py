@@ -1,2 +1,2 @@
-"""verifiers: its environments' rollouts run against the policy's own endpoint, where they are recorded, and its
-rubrics' reward is the reward."""
+"""Run the rollouts of a verifiers environment against the policy's own endpoint, where they are recorded. Its rubrics
+give the reward."""

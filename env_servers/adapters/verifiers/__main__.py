@@ -1,5 +1,7 @@
-"""python -m env_servers.adapters.verifiers ENVIRONMENT RUN_DIR: roll out a verifiers environment beside a run with
---rollout.agent external."""
+"""python -m env_servers.adapters.verifiers ENVIRONMENT RUN_DIR: roll out a verifiers environment for a run.
+
+The run must have --rollout.agent external.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,31 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(
         prog="python -m env_servers.adapters.verifiers", description=__doc__, epilog=EXAMPLE, formatter_class=raw
     )
     add_environment_flags(p)
     p.add_argument(
-        "run_dir", type=Path, metavar="RUN_DIR", help="of the training run; its endpoints/ lists the rollout actors"
+        "run_dir",
+        type=Path,
+        metavar="RUN_DIR",
+        help="directory of the training run; its endpoints/ lists the rollout actors",
     )
     p.add_argument("--workers", type=int, default=64, metavar="N", help="rollouts at once (default: %(default)s)")
     p.add_argument(
-        "--max-tokens", type=int, metavar="N", help="of one answer (default: as many as the context has room for)"
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of one answer (default: as many as the context has room for)",
     )
     p.add_argument(
         "--gone",
         type=float,
         default=600.0,
         metavar="S",
-        help="end when the rollout actors have been gone for S seconds; those of a run that starts again come back"
+        help="exit when there has been no rollout actor for S seconds; a run that starts again brings them back"
         " (default: %(default)s)",
     )
     p.add_argument(
@@ -49,20 +58,21 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=START_S,
         metavar="S",
-        help="how long the run may take to have its first rollout actor (default: %(default)s)",
+        help="seconds in which the run must have its first rollout actor (default: %(default)s)",
     )
     p.add_argument(
         "--rollout-timeout",
         type=float,
         default=3600.0,
         metavar="S",
-        help="a rollout that takes longer has failed (default: %(default)s)",
+        help="seconds after which a rollout has failed (default: %(default)s)",
     )
     logs.add_log_flags(p)
     return p
 
 
 def main() -> None:
+    """Roll out tasks until the run is over."""
     args = parser().parse_args()
     try:
         rollouts = Rollouts(load(args), max_tokens=args.max_tokens)
@@ -81,7 +91,7 @@ def main() -> None:
     if not agent.reached:
         sys.exit(
             f"No rollout actor of {args.run_dir} has answered within {args.start:g} s. Is it the directory of a run"
-            " with --rollout.agent external? A run that starts later wants more --start."
+            " with --rollout.agent external? If the run starts later, raise --start."
         )
     print(
         f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed",

@@ -1,10 +1,9 @@
-"""Agent: takes a run's tasks from its rollout actors, has each rolled out, and says how it ended. Ends when the run
-has.
+"""Take a run's tasks from its rollout actors, roll each out, and report its reward, until the run is over.
 
     RUN_DIR/endpoints/rollout-N --> POST /agent/tasks --> Rollouts.run(base_url, row) --> POST /sessions/{id}/reward
 
-Actors come and go: every worker looks anew which there are. A task whose actor is gone is nobody's any more; the run
-issues it again."""
+Actors come and go: every worker lists them anew. A task whose actor is gone is dropped; the run issues it again.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +19,30 @@ import aiohttp
 
 TOKEN_ENV = "TIR_ROLLOUT_TOKEN"
 WAIT_S = 30.0
-"""How long an actor holds a request for a task before it says that there is none."""
+"""Seconds for which an actor holds a request for a task before it answers that there is none."""
 REPLY_S = 60.0
-"""Added to it, and the reward's deadline: an actor waits up to 30 s for requests that are still being answered."""
+"""Seconds added to that, and for reporting the reward: an actor waits up to 30 s for requests that are being
+answered."""
 START_S = 24 * 3600.0
-"""How long the first rollout actor may take to come, unless it is said otherwise."""
-LOOK_S = 1.0
-"""Between two looks at the directory where none, or one that is gone, was found."""
+"""Default seconds in which the first rollout actor must come."""
+LIST_INTERVAL_S = 1.0
+"""Seconds between two listings of the directory if no actor was found, or one that is gone."""
 log = logging.getLogger(__name__)
 
 Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""(the session's OpenAI base URL, key, row) -> how it ends."""
+"""Rolls out one task: takes the session's OpenAI base URL, the key and the row, and returns the reward or failure."""
 
 
 class Agent:
-    """Rolls out the tasks of one run, with `workers` at once.
+    """Rolls out the tasks of one run, `workers` at once.
 
     Args:
         run_dir: The run's directory, whose `endpoints` lists its rollout actors.
         run: Rolls out one task.
-        gone_s: A run whose actors have been gone for so long is over.
-        rollout_s: A rollout that takes longer has failed.
-        start_s: How long the first actor may take to come. A run that waits for a cluster, loads a large model and
-            measures the base model takes its time; by default longer than any `train.start_wait_s` that is in use.
+        gone_s: Seconds without an actor after which the run is over.
+        rollout_s: Seconds after which a rollout has failed.
+        start_s: Seconds in which the first actor must come. A run may wait for a cluster, load a large model and
+            measure the base model first; the default is longer than any `train.start_wait_s` in use.
     """
 
     def __init__(
@@ -63,30 +63,36 @@ class Agent:
         self._start_s = start_s
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
         self.reached = False
-        """Whether any actor has answered yet."""
-        self.looked = 0
-        """How often the directory was looked at."""
+        """True when an actor has answered."""
+        self.listings = 0
+        """Number of times that the directory was listed."""
 
     async def work(self) -> None:
+        """Roll out tasks until the run is over."""
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as group:
             for i in range(self._workers):
                 group.create_task(self._worker(http, i), name=f"rollouts {i}")
 
     async def _worker(self, http: aiohttp.ClientSession, i: int) -> None:
         clock = asyncio.get_running_loop().time
-        seen = clock()
-        while clock() - seen < (self._gone_s if self.reached else self._start_s):
+        last_answer_at = clock()
+        while clock() - last_answer_at < (self._gone_s if self.reached else self._start_s):
             if urls := self._urls():
                 try:
-                    await self._one(http, urls[i % len(urls)])
-                    seen = clock()
+                    await self._roll_out_next(http, urls[i % len(urls)])
+                    last_answer_at = clock()
                     continue
                 except (aiohttp.ClientError, TimeoutError) as e:
                     log.info("no task: %s: %s", type(e).__name__, e)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LIST_INTERVAL_S)
 
-    async def _one(self, http: aiohttp.ClientSession, url: str) -> None:
-        """A task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or refuses."""
+    async def _roll_out_next(self, http: aiohttp.ClientSession, url: str) -> None:
+        """Take a task from an actor, if it has one within WAIT_S, roll it out, and report the reward.
+
+        Raises:
+            aiohttp.ClientError: The actor is gone or refuses.
+            TimeoutError: The actor does not answer.
+        """
         key = self._key()
         headers = {"Authorization": f"Bearer {key}"}
         timeout = aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
@@ -106,11 +112,12 @@ class Agent:
             r.raise_for_status()
 
     async def _end(self, task: dict[str, Any], key: str) -> dict[str, Any]:
+        """Roll out a task and return its reward or failure."""
         row = task["meta"].get("verifiers")
         if not isinstance(row, dict):
             return {
                 "failed": (
-                    "the row has no meta.verifiers: make the data with python -m"
+                    "the row has no meta.verifiers: write the data with python -m"
                     " env_servers.adapters.verifiers.make_tasks"
                 )
             }
@@ -118,14 +125,12 @@ class Agent:
             async with asyncio.timeout(self._rollout_s):
                 return await self._run(task["base_url"], key, row)
         except TimeoutError:
-            # the session has failed in the run long since; this frees the worker that the environment holds
-            return {
-                "failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."
-            }
+            # The run has failed the session long ago; this frees the worker.
+            return {"failed": f"the rollout has not ended within {self._rollout_s:g} s. Raise --rollout-timeout."}
 
     def _urls(self) -> list[str]:
-        """The actors that there are now. One may leave between the look at the directory and the look at its file."""
-        self.looked += 1
+        """Return the URLs of the actors. An actor may leave between the listing and the reading of its file."""
+        self.listings += 1
         urls = []
         for file in sorted(self._endpoints.glob("rollout-*")):
             with contextlib.suppress(FileNotFoundError):
@@ -133,6 +138,6 @@ class Agent:
         return urls
 
     def _key(self) -> str:
-        """The run's key: the variable's, or the one that it made for itself."""
-        own = self._endpoints / "token"
-        return os.environ.get(TOKEN_ENV) or (own.read_text().strip() if own.exists() else "none")
+        """Return the run's key: that of the environment variable, or the one that the run has generated."""
+        generated = self._endpoints / "token"
+        return os.environ.get(TOKEN_ENV) or (generated.read_text().strip() if generated.exists() else "none")

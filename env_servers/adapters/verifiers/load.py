@@ -1,4 +1,4 @@
-"""An environment of verifiers by name, as the package has it: the module of that name, and its `load_environment`."""
+"""Load an environment of verifiers by name, as the package does: the module of that name and its `load_environment`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from openrlhf_tir.errors import ConfigError
 
 
 def add_environment_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name the environment and its arguments."""
     parser.add_argument(
         "environment",
         metavar="ENVIRONMENT",
-        help="its name: an installed package, or a module in the current directory, with load_environment",
+        help="name of an installed package, or of a module in the current directory, with load_environment",
     )
     parser.add_argument(
-        "--args", type=json.loads, default={}, metavar="JSON", help="what its load_environment takes, as a JSON object"
+        "--args", type=json.loads, default={}, metavar="JSON", help="arguments of load_environment, as a JSON object"
     )
 
 
 def load(args: argparse.Namespace) -> Any:
-    """Raises ConfigError; exits where the package is absent."""
+    """Return the environment of the flags. Raises ConfigError; exits if the package is missing."""
     package = required("verifiers", "verifiers")
     if not hasattr(package, "load_environment"):
         raise ConfigError(
@@ -33,5 +34,5 @@ def load(args: argparse.Namespace) -> Any:
         raise ConfigError(f"--args is {type(args.args).__name__}, not an object of what load_environment takes.")
     try:
         return package.load_environment(args.environment, **args.args)
-    except Exception as e:  # whatever somebody else's module raises: it cannot be loaded
+    except Exception as e:  # the module of another project may raise anything
         raise ConfigError(f"The environment {args.environment!r} cannot be loaded: {type(e).__name__}: {e}") from e

@@ -1,12 +1,11 @@
-"""Rollouts: a verifiers environment, one row of it and an OpenAI endpoint -> how the session ends, as POST
-/sessions/{id}/reward takes it.
+"""Roll out one row of a verifiers environment, and return how the session ends, as POST /sessions/{id}/reward takes it.
 
-    {"reward": 1.0, "parts": {metric: value}}     the rubric's word
-    {"failed": why}                               nothing of it is trained
+    {"reward": 1.0, "parts": {metric: value}}     the rubric's reward
+    {"failed": reason}                            nothing of the session is trained
 
-verifiers makes 0 of a reward function that raises, or gives no number, and goes on. Here that is a failure: a broken
-judge says nothing about the model. So are an error that the environment recorded, and a rollout that the environment's
-own clock has ended.
+verifiers turns a reward function that raises, or returns no number, into 0. Here that is a failure, because a broken
+judge says nothing about the model. An error that the environment recorded, and a rollout that the environment's own
+clock has ended, are failures too.
 """
 
 from __future__ import annotations
@@ -20,13 +19,24 @@ from typing import Any
 
 from openrlhf_tir.errors import ConfigError
 
-WHY_CHARS = 500
+REASON_CHARS = 500
+"""Characters of a reason that are kept."""
 _raised: ContextVar[list[str]] = ContextVar("reward functions that raised in this rollout")
 
 
 class Rollouts:
+    """Rolls out rows of one environment."""
+
     def __init__(self, environment: Any, *, max_tokens: int | None = None) -> None:
-        """`max_tokens`: of one answer; None: what the endpoint gives. ConfigError for a rubric of whole groups."""
+        """Prepare an environment.
+
+        Args:
+            environment: The environment.
+            max_tokens: Tokens of one answer; None: as many as the endpoint gives.
+
+        Raises:
+            ConfigError: Its rubric compares the rollouts of a group.
+        """
         if environment.requires_group_rollouts:
             raise ConfigError(
                 f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes"
@@ -36,10 +46,16 @@ class Rollouts:
         self._environment = environment
         self._sampling = {} if max_tokens is None else {"max_tokens": max_tokens}
         for rubric in _rubrics(environment.rubric):
-            rubric.funcs = [_watched(f) for f in rubric.funcs]
+            rubric.funcs = [_recording_errors(function) for function in rubric.funcs]
 
     async def run(self, base_url: str, key: str, row: dict[str, Any]) -> dict[str, Any]:
-        """`row`: what its data set says of the example. Raises nothing of its own doing but what is no Exception."""
+        """Roll out a row. Exceptions become failures.
+
+        Args:
+            base_url: The session's OpenAI base URL.
+            key: The run's key.
+            row: The example of the data set.
+        """
         from openai import AsyncOpenAI
         from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
 
@@ -50,19 +66,20 @@ class Rollouts:
                 output = await self._environment.run_rollout(
                     row, OpenAIChatCompletionsClient(client), "policy", dict(self._sampling)
                 )
-        except Exception as e:  # the environment's, the package's or the endpoint's: never the model's
-            return {"failed": f"{type(e).__name__}: {e}"[:WHY_CHARS]}
-        if failed := _failure(output, raised):
-            return {"failed": failed[:WHY_CHARS]}
+        except Exception as e:  # raised by environment, package or endpoint, never the model's fault
+            return {"failed": f"{type(e).__name__}: {e}"[:REASON_CHARS]}
+        if reason := _failure(output, raised):
+            return {"failed": reason[:REASON_CHARS]}
         parts = {
-            name: float(v)
-            for name, v in (output.get("metrics") or {}).items()
-            if isinstance(v, int | float) and math.isfinite(v)
+            name: float(value)
+            for name, value in (output.get("metrics") or {}).items()
+            if isinstance(value, int | float) and math.isfinite(value)
         }
         return {"reward": float(output["reward"]), "parts": parts}
 
 
 def _failure(output: Any, raised: list[str]) -> str | None:
+    """Return why a rollout has failed; None if it has a valid reward."""
     if output.get("error"):
         return f"the environment failed: {output['error']}"
     if raised:
@@ -76,34 +93,37 @@ def _failure(output: Any, raised: list[str]) -> str | None:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """The rubric, and those within it: of a group of rubrics, of environments, or of whatever keeps others."""
-    found = set()
-    look = [rubric]
-    while look:
-        at = look.pop()
-        at = getattr(at, "rubric", at)  # an environment's
-        if not hasattr(at, "score_rollout") or id(at) in found:
+    """Yield a rubric and those within it: in a group of rubrics, in environments, or in anything that keeps others."""
+    yielded = set()
+    candidates = [rubric]
+    while candidates:
+        candidate = candidates.pop()
+        candidate = getattr(candidate, "rubric", candidate)  # of an environment
+        if not hasattr(candidate, "score_rollout") or id(candidate) in yielded:
             continue
-        found.add(id(at))
-        yield at
-        for value in vars(at).values():
-            look += (
-                value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-            )
+        yielded.add(id(candidate))
+        yield candidate
+        for value in vars(candidate).values():
+            if isinstance(value, Mapping):
+                candidates += value.values()
+            elif isinstance(value, list | tuple):
+                candidates += value
+            else:
+                candidates.append(value)
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, by name and signature; what it raises is noted for the rollout that asked, and raised on."""
+def _recording_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the same name and signature that also records its exceptions for the current rollout."""
 
     @functools.wraps(function)
-    async def watched(*args: Any, **kwargs: Any) -> Any:
+    async def recording(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-            # as verifiers does, and takes 0 for what is no number
+            # verifiers converts the result as well, but scores 0 if that fails
             return float(await result if inspect.isawaitable(result) else result)
         except Exception as e:
             if (raised := _raised.get(None)) is not None:
                 raised.append(f"{getattr(function, '__name__', 'function')}: {type(e).__name__}: {e}")
             raise
 
-    return watched
+    return recording

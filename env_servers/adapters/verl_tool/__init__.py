@@ -1,1 +1,1 @@
-"""Tools of any server of verl-tool. Actions of several sessions at the same time go to it as one batch."""
+"""Serve the tools of any server of verl-tool. Actions of several sessions are sent to it as one batch."""

@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.verl_tool --url URL: a tool server of verl-tool as an environment, in batches."""
+"""python -m env_servers.adapters.verl_tool --url URL: serve a tool server of verl-tool as an environment, in
+batches."""
 
 from __future__ import annotations
 
@@ -17,17 +18,16 @@ from .env import VerlToolEnv
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verl_tool", description=__doc__)
     add_serving_flags(p, workers=512)
-    p.add_argument(
-        "--url", required=True, help="base URL of the tool server; POST URL/get_observation is what is asked"
-    )
+    p.add_argument("--url", required=True, help="base URL of the tool server; requests go to URL/get_observation")
     p.add_argument(
         "--window-ms",
         type=float,
         default=5.0,
         metavar="MS",
-        help="what comes within MS of the first action goes with it (default: %(default)s)",
+        help="actions that arrive within MS of the first one are sent with it (default: %(default)s)",
     )
     p.add_argument(
         "--max-batch", type=int, default=64, metavar="N", help="actions of one request (default: %(default)s)"
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if args.max_batch < 1 or args.window_ms < 0:
         sys.exit(

@@ -1,11 +1,12 @@
-"""Batches: actions of many sessions -> one POST /get_observation -> each session's Observed.
+"""Send the actions of many sessions as one POST /get_observation.
 
     {"trajectory_ids": [...], "actions": [...], "extra_fields": [{...}, ...]}  ->  {"observations": [...], "dones":
     [...], "valids": [...]}
 
-What comes within `window_s` of the first goes together, up to `max_batch`; a batch is answered when its slowest action
-is. Nothing is sent twice: a tool server does not know a repeated action from a new one. What is no such answer is
-VerlToolFailed for all of the batch."""
+Actions that arrive within `window_s` of the first one are sent together, up to `max_batch`. A batch is answered when
+its slowest action is. Nothing is sent twice, because a tool server cannot tell a repeated action from a new one. A
+malformed answer is VerlToolFailed for the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,14 @@ from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
 MAX_REPLY = 64 << 20
-"""Bytes of one answer, which holds a batch's observations."""
+"""Bytes of the longest answer, which holds the observations of a batch."""
 GRACE_S = 5.0
-"""Added to the longest deadline of a batch: each session's own is kept by the server around it."""
+"""Seconds added to the longest deadline of a batch: the server around this adapter keeps the deadline of each
+session."""
 
 
 class VerlToolFailed(EnvError):
-    """The tool server is gone, failed, or answers something else."""
+    """Raised when the tool server is gone, failed, or answers something else."""
 
 
 class _Answer(BaseModel):
@@ -39,13 +41,17 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
+    """The answer to one action."""
+
     observation: str | dict[str, Any]
     done: bool
     valid: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
+    """An action that waits for its answer."""
+
     trajectory: str
     action: str
     extra: dict[str, Any]
@@ -54,56 +60,61 @@ class _Asked:
 
 
 class Batches:
+    """Collects actions and sends them in batches."""
+
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, *, window_s: float, max_batch: int) -> None:
         self._http = http
         self._url = url
         self._window_s = window_s
         self._max_batch = max_batch
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_Request] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sent: set[asyncio.Task[None]] = set()
 
     async def ask(self, trajectory: str, action: str, extra: dict[str, Any], deadline_s: float) -> Observed:
-        """Raises VerlToolFailed, CapacityFull."""
+        """Send an action with the next batch and return its answer. Raises VerlToolFailed, CapacityFull."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(trajectory, action, extra, deadline_s, loop.create_future())
-        self._waiting.append(asked)
+        request = _Request(trajectory, action, extra, deadline_s, loop.create_future())
+        self._waiting.append(request)
         if len(self._waiting) >= self._max_batch:
             self._flush()
         elif self._timer is None:
             self._timer = loop.call_later(self._window_s, self._flush)
-        return await asked.answer
+        return await request.answer
 
     def _flush(self) -> None:
+        """Send the actions that wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch = [a for a in self._waiting if not a.answer.done()]  # who has left meanwhile is not sent
+        batch = [request for request in self._waiting if not request.answer.done()]  # the others were cancelled
         self._waiting = []
         if batch:
             task = asyncio.create_task(self._send(batch), name=f"batch of {len(batch)} actions")
             self._sent.add(task)
             task.add_done_callback(self._sent.discard)
 
-    async def _send(self, batch: list[_Asked]) -> None:
+    async def _send(self, batch: list[_Request]) -> None:
+        """Send a batch and hand out its answers."""
         try:
             observed = await self._post(batch)
-        except Exception as e:  # whatever it is: those who asked would wait for ever
-            for a in batch:
-                if not a.answer.done():
-                    a.answer.set_exception(e)
+        except Exception as e:  # of any kind: the callers would otherwise wait for ever
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(e)
             return
-        for a, o in zip(batch, observed, strict=True):
-            if not a.answer.done():
-                a.answer.set_result(o)
+        for request, answer in zip(batch, observed, strict=True):
+            if not request.answer.done():
+                request.answer.set_result(answer)
 
-    async def _post(self, batch: list[_Asked]) -> list[Observed]:
+    async def _post(self, batch: list[_Request]) -> list[Observed]:
+        """Send a batch and return its answers. Raises VerlToolFailed, CapacityFull."""
         body = {
-            "trajectory_ids": [a.trajectory for a in batch],
-            "actions": [a.action for a in batch],
-            "extra_fields": [a.extra for a in batch],
+            "trajectory_ids": [request.trajectory for request in batch],
+            "actions": [request.action for request in batch],
+            "extra_fields": [request.extra for request in batch],
         }
-        timeout = aiohttp.ClientTimeout(total=max(a.deadline_s for a in batch) + GRACE_S)
+        timeout = aiohttp.ClientTimeout(total=max(request.deadline_s for request in batch) + GRACE_S)
         try:
             url = f"{self._url}/get_observation"
             async with self._http().post(url, json=body, timeout=timeout, allow_redirects=False) as r:
@@ -124,9 +135,10 @@ class Batches:
             raise VerlToolFailed(
                 f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions."
             )
-        return [Observed(*one) for one in zip(answer.observations, answer.dones, answer.valids, strict=True)]
+        return list(map(Observed, answer.observations, answer.dones, answer.valids))
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read an answer of at most MAX_REPLY bytes. Raises VerlToolFailed."""
         content = bytearray()
         async for part in response.content.iter_any():
             content += part
@@ -138,6 +150,6 @@ class Batches:
         return bytes(content)
 
     async def close(self) -> None:
-        """Waits for what has been sent."""
+        """Send the actions that wait, and wait for all answers."""
         self._flush()
         await asyncio.gather(*self._sent, return_exceptions=True)

@@ -1,9 +1,10 @@
-"""VerlToolEnv: an action is text for the tool server, which finds the tool that reads it. One trajectory id per
-session.
+"""An environment whose action is text for the tool server, which finds the tool that reads it. Each session has a
+trajectory id.
 
-An action that no tool reads (`valids` is false) is told to the model and trained (model_error, signals.error_type
+An action that no tool reads (`valids` is false) is an observation and is trained (model_error, signals.error_type
 "invalid"). A tool that raised is env_error. A tool server gives no reward, unless a tool's observation is an object
-with a number `reward`."""
+with a number `reward`.
+"""
 
 from __future__ import annotations
 
@@ -18,45 +19,52 @@ from env_servers.env import Env, Step
 from .batches import Batches, VerlToolFailed
 
 FINISH_S = 10.0
-"""Deadline of the note that a trajectory is over."""
+"""Deadline of the message that a trajectory is over."""
 log = logging.getLogger(__name__)
 
 
 class VerlToolEnv(Env):
-    def __init__(self, batches: Callable[[], Batches], observed_in: str = "obs") -> None:
-        """`observed_in`: the key that holds the text of an observation which is an object."""
+    """A trajectory on a tool server."""
+
+    def __init__(self, batches: Callable[[], Batches], text_key: str = "obs") -> None:
+        """Create the environment.
+
+        Args:
+            batches: Returns the batches of the server.
+            text_key: Key of the text in an observation that is an object.
+        """
         self._batches = batches()
-        self._observed_in = observed_in
+        self._text_key = text_key
         self._trajectory = uuid.uuid4().hex
         self._steps = 0
         self._invalid = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """`task["extra_field"]` goes with every action. Raises ValueError."""
+        """Read `task["extra_field"]`, which is sent with every action. Raises ValueError."""
         self._extra = task.get("extra_field", {})
         if not isinstance(self._extra, dict):
             raise ValueError(f"task.extra_field is {type(self._extra).__name__}, not an object.")
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        self._steps += 1  # before the answer, which may never come: what the tools have begun they are told to forget
+        """Send an action."""
+        # before the answer, which may never come: `close` must end what the tools have begun
+        self._steps += 1
         observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)
         self._invalid += not observed.valid
-        said = (
-            observed.observation
-            if isinstance(observed.observation, dict)
-            else {self._observed_in: observed.observation}
+        answer = (
+            observed.observation if isinstance(observed.observation, dict) else {self._text_key: observed.observation}
         )
-        if said.get("error"):
-            raise VerlToolFailed(f"A tool failed: {str(said['error'])[:500]}")
-        text = said.get(self._observed_in)
-        reward = said.get("reward")
+        if answer.get("error"):
+            raise VerlToolFailed(f"A tool failed: {str(answer['error'])[:500]}")
+        text = answer.get(self._text_key)
+        reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
             raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is no number.")
         if not text and not observed.valid:
-            text = said.get("invalid_reason")
+            text = answer.get("invalid_reason")
         return Step(
-            text if isinstance(text, str) else json.dumps(said, ensure_ascii=False),
+            text if isinstance(text, str) else json.dumps(answer, ensure_ascii=False),
             reward=None if reward is None else float(reward),
             done=observed.done,
             outcome="ok" if observed.valid else "model_error",
@@ -68,9 +76,9 @@ class VerlToolEnv(Env):
         )
 
     async def close(self) -> None:
-        """The tools forget the trajectory. A server that is gone has forgotten it."""
+        """Tell the tools that the trajectory is over, if they know it. A failure of that is only logged."""
         if self._steps:
             try:
                 await self._batches.ask(self._trajectory, "", {**self._extra, "finish": True}, FINISH_S)
-            except Exception as e:  # the episode is over, and its result told: nothing of it depends on this
+            except Exception as e:  # the episode is over and its result is known
                 log.warning("the tool server was not told that trajectory %s is over: %s", self._trajectory, e)

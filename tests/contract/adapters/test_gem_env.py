@@ -12,7 +12,7 @@ import pytest
 
 from env_servers.adapters.gem import env as gem_env
 from env_servers.adapters.gem.env import GemEnv
-from env_servers.adapters.gem.room import Room
+from env_servers.adapters.gem.seeded_thread import SeededThread
 from openrlhf_tir.errors import EnvError
 
 
@@ -49,18 +49,18 @@ def task(says, **more):
 
 
 async def test_what_an_environment_holds_is_closed_with_its_session(games):
-    room = Room()
-    env, idle = GemEnv(room, None), GemEnv(room, None)
+    thread = SeededThread()
+    env, idle = GemEnv(thread, None), GemEnv(thread, None)
     assert await env.reset(task("hello"), 0) == "hello" and not games["game"].closed
     await env.close()
     await idle.close()
-    await room.close()
+    await thread.close()
     assert games["game"].closed
 
 
 async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_started(games):
-    room, gate = Room(), threading.Event()
-    env = GemEnv(room, None)
+    thread, gate = SeededThread(), threading.Event()
+    env = GemEnv(thread, None)
     starting = asyncio.create_task(env.reset(task("hello", gate=gate), 0))
     while "game" not in games:
         await asyncio.sleep(0.001)
@@ -70,46 +70,46 @@ async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_sta
     gate.set()
     async with asyncio.timeout(30):
         await closing
-    await room.close()
+    await thread.close()
     assert games["game"].closed
 
 
 async def test_an_environment_that_does_not_close_is_given_up_and_said(games, monkeypatch, caplog):
     monkeypatch.setattr(gem_env, "CLOSE_S", 0.05)
-    room, never, stuck = Room(), threading.Event(), asyncio.Event()
-    env = GemEnv(room, None)
+    thread, never, stuck = SeededThread(), threading.Event(), asyncio.Event()
+    env = GemEnv(thread, None)
     await env.reset(task("hello"), 0)
     loop = asyncio.get_running_loop()
-    held = asyncio.create_task(room.run(env._dice, lambda: (loop.call_soon_threadsafe(stuck.set), never.wait(60))))
+    held = asyncio.create_task(thread.run(env._random, lambda: (loop.call_soon_threadsafe(stuck.set), never.wait(60))))
     await stuck.wait()
     async with asyncio.timeout(30):
         await env.close()
     assert "was not closed within 0.05 s" in caplog.text
     never.set()
     await held
-    await room.close()
+    await thread.close()
 
 
 @pytest.mark.parametrize("terminated", [True, False])
 async def test_a_game_whose_turns_are_used_up_has_ended_and_is_not_cut_as_well(terminated, games):
-    room = Room()
-    env = GemEnv(room, None)
+    thread = SeededThread()
+    env = GemEnv(thread, None)
     await env.reset(task("hello"), 0)
     games["game"].step = lambda action: ("no turns are left", 0.25, terminated, True, {})
     step = await env.step("7", 5.0)
     assert (step.done, step.truncated, step.reward) == (terminated, not terminated, 0.25)
     await env.close()
-    await room.close()
+    await thread.close()
 
 
 @pytest.mark.parametrize("says", [None, {"board": 1}, 3])
 async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(says, games):
-    room = Room()
-    env = GemEnv(room, None)
+    thread = SeededThread()
+    env = GemEnv(thread, None)
     with pytest.raises(EnvError, match="not text"):
         await env.reset(task(says), 0)
     await env.close()
-    await room.close()
+    await thread.close()
 
 
 @pytest.mark.parametrize("fault", [KeyError("deck"), IndexError(), ValueError("x"), TypeError("y")])
@@ -118,25 +118,25 @@ async def test_a_game_that_fails_in_its_reset_is_a_failure_and_no_malformed_task
         raise fault
 
     monkeypatch.setattr(Game, "reset", broken)
-    room = Room()
-    env = GemEnv(room, None)
+    thread = SeededThread()
+    env = GemEnv(thread, None)
     with pytest.raises(EnvError):
         await env.reset(task("hello"), 0)
     await env.close()
-    await room.close()
+    await thread.close()
 
 
 def test_a_call_that_never_ends_does_not_keep_the_process_from_ending():
     program = """
 import asyncio, threading
-from env_servers.adapters.gem.room import Dice, Room
+from env_servers.adapters.gem.seeded_thread import RandomState, SeededThread
 
 async def main():
-    room, begun = Room(), threading.Event()
-    asked = asyncio.create_task(room.run(Dice(0), lambda: (begun.set(), threading.Event().wait())))
+    thread, begun = SeededThread(), threading.Event()
+    asked = asyncio.create_task(thread.run(RandomState(0), lambda: (begun.set(), threading.Event().wait())))
     await asyncio.to_thread(begun.wait)
     asked.cancel()
-    await room.close()
+    await thread.close()
 
 asyncio.run(main())
 """

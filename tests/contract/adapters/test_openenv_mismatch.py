@@ -171,7 +171,7 @@ async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodb
 def test_a_field_that_the_server_lacks_is_refused_with_those_that_it_has():
     with pytest.raises(ValueError, match="'text': the server's fields are message"):
         Shape.of(Schema(**SCHEMA), "text", None)
-    assert Shape.of(Schema(**SCHEMA), None, "").shown is None
+    assert Shape.of(Schema(**SCHEMA), None, "").shown_field is None
 
 
 @pytest.mark.parametrize(

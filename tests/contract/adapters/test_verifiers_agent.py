@@ -67,7 +67,7 @@ async def test_an_agent_that_starts_before_the_run_waits_for_it_and_ends_after_i
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     agent = Agent(tmp_path, never, workers=1, gone_s=0.0, rollout_s=1.0)
     working = asyncio.create_task(agent.work())
-    while not agent.looked:
+    while not agent.listings:
         await asyncio.sleep(0)
     assert not working.done()
     (tmp_path / "endpoints").mkdir()

@@ -88,7 +88,7 @@ async def test_a_row_says_the_question_and_the_server_proves_that_it_is_its_own(
     question = made["prompt"].removesuffix(f"\n{HOW_TO_MOVE}")
     assert await PuzzlesEnv(None).reset({**made["meta"], "asked": False}, 0) == question
     assert await PuzzlesEnv(None).reset(made["meta"], 0) == ""
-    with pytest.raises(ValueError, match=r"not that of labyrinth with seed 3\. Make the rows again"):
+    with pytest.raises(ValueError, match=r"not that of labyrinth with seed 3\. Generate the rows again"):
         await PuzzlesEnv(None).reset({**made["meta"], "level": 2}, 0)
     assert made["meta"]["digest"] == digest_of(question) and made["label"] == " ".join(
         GAMES["labyrinth"](3, 1).solution()

@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from env_servers.puzzles.check_all import complaint
+from env_servers.puzzles.check_all import fault_of
 from env_servers.puzzles.env import PuzzlesEnv
 from env_servers.puzzles.gym import Task, installed, make_puzzle, names
-from env_servers.puzzles.make_tasks import Rows, row
+from env_servers.puzzles.make_tasks import RowOptions, row
 from env_servers.puzzles.room import IMPORTS, Room
 from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.limits import Limits
@@ -48,14 +48,14 @@ async def score(room: Room, name: str, answer: str, seed: int = 3):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVALUATING, *READING, "boxnet", "rush_hour", "composite"])
 async def test_a_solution_scores_1_behind_the_guard(room, name):
-    assert [await complaint(room, Task(name, seed)) for seed in range(3)] == [None] * 3
+    assert [await fault_of(room, Task(name, seed)) for seed in range(3)] == [None] * 3
 
 
 @pytest.mark.long  # a hundred data sets; one of each way of reading an answer is above
 async def test_every_data_set_is_made_and_its_own_solution_scores_1(room):
     assert len(names()) >= 100
-    found = await asyncio.gather(*(complaint(room, Task(name, 0)) for name in names()))
-    assert {name: why for name, why in zip(names(), found, strict=True) if why is not None} == {}
+    faults = await asyncio.gather(*(fault_of(room, Task(name, 0)) for name in names()))
+    assert {name: fault for name, fault in zip(names(), faults, strict=True) if fault is not None} == {}
 
 
 FORGED = '{"score": 1.0, "error": null}'
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_code_is_scored_as_any_wrong_one(room, name):
 async def test_an_answer_that_hangs_or_eats_memory_ends_itself_and_costs_nobody_else(room, name, answer, error):
     verdict = await score(room, name, answer)
     assert verdict.score <= 0.05 and verdict.error in error
-    assert await complaint(room, Task("countdown", 1)) is None
+    assert await fault_of(room, Task("countdown", 1)) is None
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ async def test_an_integral_that_is_not_solved_is_no_solution(room):
     cheat = f"Integral({puzzle.entry['metadata']['integrand']}, {puzzle.entry['metadata']['variable']})"
     assert puzzle.score(cheat) == 1.0 and (await score(room, "simple_integration", cheat)).score == 0.0
     own = Task("intermediate_integration", 5)
-    assert "Integral" in (await room.make(own, solve=True)).solution and await complaint(room, own) is None
+    assert "Integral" in (await room.make(own, solve=True)).solution and await fault_of(room, own) is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_rows_made_in_one_process_are_the_puzzles_of_another(room):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=120
     ).stdout
     for name, question in zip(drawn, json.loads(said), strict=True):
-        made = await row(room, name, 2, None, Rows(tries=2))
+        made = await row(room, name, 2, None, RowOptions(tries=2))
         assert made["prompt"].startswith(question.strip())
         assert await PuzzlesEnv(room).reset(made["meta"], 0) == ""
 

@@ -142,11 +142,11 @@ async def test_starts_wait_for_start_workers_and_one_too_many_is_told_to_come_ag
     assert s.backend.start.inside == ["a", "b"]
 
 
-async def test_a_place_that_was_left_is_given_once():
+async def test_a_slot_that_is_released_twice_is_handed_on_once():
     admission = Admission(1, 0)
-    async with admission.slot() as place:
-        place.leave()
-        place.leave()
+    async with admission.slot() as slot:
+        slot.release()
+        slot.release()
         assert admission.running == 0
         async with admission.slot():
             assert admission.running == 1
