@@ -61,7 +61,7 @@ async def test_what_an_answer_makes_its_scorer_do_is_a_score_of_0_with_the_reaso
     [
         (
             ended(code=None, killed="time_limit"),
-            "not over within --score-deadline 30 s, without having had the 2 s of CPU that it may use",
+            "not finished within --score-deadline 30 s, without having had the 2 s of CPU that it may use",
         ),
         (ended(code=-signal.SIGKILL), "no reply .exit code -9"),
         (ended(code=1), "it said so"),
