@@ -66,7 +66,7 @@ async def test_what_an_answer_makes_its_scorer_do_is_a_score_of_0_with_the_reaso
         (ended(code=-signal.SIGKILL), "no reply .exit code -9"),
         (ended(code=1), "it said so"),
         (ended(code=0), "no reply"),
-        (ended({"fault": "ImportError: No module named 'zss'"}), "zss.*Mend the installation"),
+        (ended({"fault": "ImportError: No module named 'zss'"}), "zss.*Repair the installation"),
     ],
 )
 async def test_what_the_machine_does_is_an_error_and_no_score(end, says):
