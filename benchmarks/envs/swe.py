@@ -55,7 +55,7 @@ async def evaluations(ours: Shared, rounds: int) -> float:
         times.append(time.perf_counter() - start)
         if not report.resolved:
             raise RuntimeError(
-                f"{source.name} as it should be is {report.why}: {report.detail} {dict(report.failures)}"
+                f"{source.name} as it should be is {report.reason}: {report.detail} {dict(report.failures)}"
             )
     return statistics.median(times)
 

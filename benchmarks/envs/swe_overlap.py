@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from env_servers.serving import EnvService, ServingConfig
 from env_servers.swe.env import Shared, SweEnv
 from env_servers.swe.grade import Report
-from env_servers.swe.session import Said
+from env_servers.swe.session import ToolResult
 from env_servers.swe.stages import Stages
 from env_servers.swe.task import SweTask
 from openrlhf_tir.protocol import ResetRequest, StepRequest
@@ -95,11 +95,11 @@ class EmulatedWork:
     def __init__(self, mine: Emulated, pause: Callable[[float], Awaitable[None]]) -> None:
         self._mine, self._pause, self._commands = mine, pause, iter(mine.commands)
 
-    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
+    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
         await self._pause(next(self._commands))
-        return Said("done")
+        return ToolResult("done")
 
-    async def edit(self, command: str, path: str, arguments: dict) -> Said:
+    async def edit(self, command: str, path: str, arguments: dict) -> ToolResult:
         raise NotImplementedError
 
     async def patch(self) -> bytes:
@@ -118,7 +118,7 @@ class Run:
 
     def __init__(self, given: list[Emulated], scale: float) -> None:
         self.given, self.scale = given, scale
-        stages = Stages(start=WORKERS, evaluate=WORKERS, most_waiting=len(given))
+        stages = Stages(start=WORKERS, evaluate=WORKERS, max_waiting_starts=len(given))
         shared = Shared(EmulatedBackend(given, self.pause), stages, DEADLINE_S, MOST_TURNS, DEADLINE_S)
         # As many steps at once as there are agents: commands are sleeps, and take nothing of a core.
         self.service = EnvService(

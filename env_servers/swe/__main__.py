@@ -1,10 +1,10 @@
-"""python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the
-rows (`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
+"""python -m env_servers.swe: serve repositories with a bug to fix with bash and an editor, judged by hidden tests.
 
-With --runtime-api or --docker each session of such a row is a container of the row's image. Else
-each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes
-and files); its patch is applied to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot
-isolate refuses to start."""
+Tasks come from the rows (`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror). With --runtime-api or
+--docker each session of such a row is a container of the row's image. Otherwise each session has its copy of a
+repository in its own sandbox (bubblewrap, no network, bounded in memory, processes and files); its patch is applied to
+a fresh copy, on which hidden tests run in other sandboxes. A server that cannot isolate refuses to start.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +40,21 @@ example:
 
 
 def parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
+    """Return the command-line parser."""
     p = argparse.ArgumentParser(
-        prog="python -m env_servers.swe", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+        prog="python -m env_servers.swe",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_serving_flags(p, workers=2)
-    mirror = (
-        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form:"
-        " DIR/owner/name, DIR/owner__name or DIR/name"
+    p.add_argument(
+        "--mirror",
+        type=Path,
+        metavar="DIR",
+        help="directory of git repositories for rows of SWE-Gym's and SWE-bench's form:"
+        " DIR/owner/name, DIR/owner__name or DIR/name",
     )
-    p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(
         "--max-turns",
         type=int,
@@ -57,8 +62,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="steps of a session; the last is graded (default: %(default)s)",
     )
-    command = "how long a command may take before the model is told that it runs on (default: %(default)s)"
-    p.add_argument("--command-timeout", type=float, default=LIMITS.code_timeout_s - MARGIN_S, metavar="S", help=command)
+    p.add_argument(
+        "--command-timeout",
+        type=float,
+        default=LIMITS.code_timeout_s - MARGIN_S,
+        metavar="S",
+        help="seconds after which the model reads that a command is still running (default: %(default)s)",
+    )
     p.add_argument(
         "--test-timeout",
         type=float,
@@ -71,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=LIMITS.memory_bytes >> 20,
         metavar="N",
-        help="of one session, and of one test run (default: %(default)s)",
+        help="memory of one session, and of one test run (default: %(default)s)",
     )
     p.add_argument(
         "--files-mib",
@@ -80,25 +90,42 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="files of one session (default: %(default)s)",
     )
-    starts = "sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)"
-    p.add_argument("--start-workers", type=int, default=START_WORKERS, metavar="N", help=starts)
-    start = (
-        "how long a session may take to start, its wait for a start worker included;"
-        " a run's env.reset_timeout_s is to be longer (default: %(default)s)"
+    p.add_argument(
+        "--start-workers",
+        type=int,
+        default=START_WORKERS,
+        metavar="N",
+        help="sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)",
     )
-    p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help=start)
-    evaluate = "patches judged at once, beside the --workers steps that run; more wait (default: --workers)"
-    p.add_argument("--evaluate-workers", "--evaluations", type=int, metavar="N", help=evaluate)
-    total = (
-        "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    p.add_argument(
+        "--start-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds in which a session must start, its wait for a start worker included;"
+        " a run's env.reset_timeout_s must be longer (default: %(default)s)",
     )
-    p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
+    p.add_argument(
+        "--evaluate-workers",
+        "--evaluations",
+        type=int,
+        metavar="N",
+        help="patches judged at once, beside the --workers steps that run; more wait (default: --workers)",
+    )
+    p.add_argument(
+        "--sessions-mib",
+        type=int,
+        default=memory_mib() // 2,
+        metavar="N",
+        help="memory of all sessions together, beyond which no new one starts (default: half of the memory there is,"
+        " %(default)s)",
+    )
     add_runtime_flags(p)
     return p
 
 
 def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[Shared, WarmSandbox]:
-    """Sessions in sandboxes of this machine. Exits where there are none to be had."""
+    """Return what sessions in sandboxes of this machine share, and the sandbox. Exits if there can be none."""
     limits = dataclasses.replace(
         LIMITS,
         code_timeout_s=args.command_timeout + MARGIN_S,
@@ -109,7 +136,7 @@ def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[S
         sandbox = proved_sandbox(limits, evaluations=evaluations, mirror=args.mirror)
     except SandboxError as e:
         sys.exit(f"swe does not start: {e}")
-    ours = shared(
+    shared_state = shared(
         sandbox,
         evaluations=evaluations,
         command_s=args.command_timeout,
@@ -121,10 +148,11 @@ def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[S
         stages=stages,
         start_s=args.start_timeout,
     )
-    return ours, sandbox
+    return shared_state, sandbox
 
 
 def main() -> None:
+    """Start the server."""
     args = parser().parse_args()
     if (
         args.max_turns < 1
@@ -140,26 +168,26 @@ def main() -> None:
     evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
     if evaluations < 1 or args.start_workers < 1 or not args.start_timeout > 0:
         sys.exit(
-            "swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, else no"
+            "swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, otherwise no"
             " session ever starts, or ends."
         )
     run_copies(args)
-    stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
+    stages = Stages(start=args.start_workers, evaluate=evaluations, max_waiting_starts=args.max_queue)
     if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
-        ours = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout)
+        shared_state = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout)
         isolation = "container"
         on_stop = remote.close
     else:
-        ours, sandbox = local(args, evaluations, stages)
+        shared_state, sandbox = local(args, evaluations, stages)
         isolation = sandbox.isolation
         on_stop = sandbox.close
     reset_s = args.start_timeout + MARGIN_S
     config = serving_config(
         args, env="swe", action=ACTION, isolation=isolation, stateful=True, tools=TOOLS, reset_timeout_s=reset_s
     )
-    gauges = {**ours.backend.gauges, **ours.stages.gauges}
-    serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=on_stop, gauges=gauges), args)
+    gauges = {**shared_state.backend.gauges, **shared_state.stages.gauges}
+    serve(create_env_app(functools.partial(SweEnv, shared_state), config, on_stop=on_stop, gauges=gauges), args)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Answers: where this machine holds the solutions of tasks, in whatever way the package was installed.
+"""Find where this machine holds the solutions of tasks, however the package was installed.
 
 A session reads /usr, the interpreter's own directory and the installed packages. The package may lie there several
 times (pip's copy beside the checkout that the server runs from, a build directory, a second environment), and each copy
-has the mended repositories and their hidden tests. All of them are masked, not only the one that the server imported.
+has the correct repositories and their hidden tests. All of them are hidden, not only the one that the server imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from env_servers.python_tir.isolation.bwrap import site_packages
 
 PACKAGE = "env_servers"
+"""Name of this package's directory."""
 CHECKOUT = "pyproject.toml"
+"""File that marks the directory around the package as a checkout."""
 
 
 def visible_roots() -> tuple[str, ...]:
@@ -28,14 +30,14 @@ def visible_roots() -> tuple[str, ...]:
 def answer_directories(roots: Sequence[str]) -> tuple[str, ...]:
     """Return every directory below `roots` that holds a copy of this package's tasks.
 
-    That is the package's directory, and the checkout around it where it is one: a checkout has tests that name the
-    bugs, and may have made rows with their labels.
+    That is the package's directory, and the checkout around it if there is one: a checkout has tests that name the
+    bugs, and may have generated rows with their labels.
     """
-    return tuple(dict.fromkeys(found for root in roots for found in _copies(root, roots)))
+    return tuple(dict.fromkeys(copy for root in roots for copy in _copies(root, roots)))
 
 
 def _copies(top: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield the copies below `top`; links are not followed, since what they lead to is visible or not by itself."""
+    """Yield the copies below `top`. Links are not followed, since their targets are visible or not by themselves."""
     waiting = [top]
     while waiting:
         directory = waiting.pop()
@@ -51,7 +53,7 @@ def _copies(top: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _without(directory: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield `directory`, or what is in it besides an environment that sessions need (a checkout's own `.venv`)."""
+    """Yield `directory`, or its contents without an environment that sessions need (a checkout's own `.venv`)."""
     if directory in roots or not any(root.startswith(f"{directory}/") for root in roots):
         yield directory if directory not in roots else f"{directory}/{PACKAGE}"
         return

@@ -1,5 +1,5 @@
-"""Backend: where the sessions of a server live and patches are judged. `Local` is a sandbox of this machine;
-`remote.backend.Remote` a runtime API.
+"""Where the sessions of a server live and patches are judged: a sandbox of this machine (`Local`), or a runtime API
+(`remote.backend.Remote`).
 
 task -> begin -> Work: bash, edit, ... -> patch -> judge -> Report -> close
 """
@@ -13,53 +13,66 @@ from env_servers.python_tir.warm.notebooks import Notebooks
 
 from .grade import Grader, Report
 from .rows import Judgeable, Rows, RowUnfit
-from .session import Said, Session
+from .session import Session, ToolResult
 from .sources import Source, Sources
 from .task import SweTask
 
 
 class Work(Protocol):
-    """One session's repository. Every method raises SandboxError where what runs it has failed: nothing can be said
-    about the model then."""
+    """One session's repository. Every method raises SandboxError if its sandbox or container has failed: nothing is
+    then known about the model."""
 
-    async def bash(self, command: str, is_input: bool, seconds: float) -> Said: ...
+    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
+        """Run a command, or send input to the running one."""
+        ...
 
-    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said: ...
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> ToolResult:
+        """Run a command of the editor."""
+        ...
 
-    async def patch(self) -> bytes | Said:
-        """Said, with the reason in `lost`, where there is none to be had by the model's own doing."""
+    async def patch(self) -> bytes | ToolResult:
+        """Return the session's patch.
+
+        If the model itself has made a patch impossible, return a ToolResult with the reason in `lost`.
+        """
         ...
 
     async def judge(self, patch: bytes) -> Report:
-        """Against the hidden tests, on a fresh copy."""
+        """Judge a patch by the hidden tests, on a fresh copy of the repository."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End the session."""
+        ...
 
 
 class Backend(Protocol):
+    """Starts sessions."""
+
     async def begin(self, task: SweTask) -> Work:
-        """Raises ValueError for a task that cannot be begun; SandboxError, CapacityFull."""
+        """Start the session of a task. Raises ValueError for a task that cannot be started; SandboxError,
+        CapacityFull."""
         ...
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:
-        """For /metrics."""
+        """Functions that /metrics reads, by metric name."""
         ...
 
 
 class Local:
-    """Sandboxes of this machine."""
+    """Sessions in sandboxes of this machine."""
 
     def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
         self.notebooks = notebooks
         self.sources = sources
         self.grader = grader
         self.rows = Rows[Source](lambda source: grader.whole_files(source.tree, source.suite))
-        # small and many: no session waits for what its own tests say
-        self.brought = Rows[Source](self.rows.run, wait_s=0.0)
+        # These repositories are small and many, so no session waits until its row has been checked.
+        self.own_repository_rows = Rows[Source](self.rows.run, wait_s=0.0)
 
     async def begin(self, task: SweTask) -> Work:
+        """Start the session of a task, as in `Backend`."""
         source = await self.sources.of(task)
         judgeable = await self._judgeable(task, source)
         has_bug = bool(task.is_row or task.files)
@@ -72,11 +85,12 @@ class Local:
         return work
 
     async def _judgeable(self, task: SweTask, source: Source) -> Judgeable | None:
-        """None: bugs of ours were verified when they were made."""
+        """Return what must be awaited before a patch is judged; None for our own bugs, which were verified when they
+        were made."""
         if task.is_row:
             return await self.rows.at_start(task, source)
         if task.tests:
-            return await self.brought.at_start(task, source)
+            return await self.own_repository_rows.at_start(task, source)
         return None
 
     @property
@@ -85,10 +99,20 @@ class Local:
 
 
 class _LocalWork(Session):
+    """A session in a sandbox of this machine."""
+
     def __init__(
         self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Judgeable | None, *, has_bug: bool
     ) -> None:
-        """`has_bug` false: a bundled repository as it should be, of which any patch that breaks nothing would do."""
+        """Create the session.
+
+        Args:
+            notebooks: The server's interpreters.
+            grader: Judges patches.
+            source: The repository and its hidden tests.
+            judgeable: Awaited before a patch is judged.
+            has_bug: False for a bundled repository without a bug, in which any patch that breaks nothing would pass.
+        """
         super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
         self._grader = grader
         self._source = source
@@ -100,7 +124,7 @@ class _LocalWork(Session):
             await self._judgeable()
         if patch.strip() and not self._has_bug:
             raise RowUnfit(
-                f"the task has the repository {self._source.name} as it should be, and no bug: any patch would do."
+                f"the task has the repository {self._source.name} without a bug: any patch would pass."
                 " Give the row its `files`."
             )
         return await self._grader.evaluate(self._source.tree, patch, self._source.suite)

@@ -1,4 +1,5 @@
-"""Describe: what users would report of a bug, from the hidden tests that it fails. Behaviour, never the place."""
+"""Write the prompt of a bug: what users would report, from the hidden tests that fail. It describes behaviour, never
+the place of the bug."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from . import openhands
 from .tools import TOOLS
 
 MAX_LINES = 8
+"""Lines shown of one failed test."""
 _ADDRESS = re.compile(r"<(?:function|bound method) ([\w.<>]+?)(?: of [^>]*)? at 0x[0-9a-f]+>+")
 TOOLS_TEXT = """You have these functions:
 
@@ -39,8 +41,8 @@ its result comes inside
     "messages": "",
     "": "",
 }
-"""How the prompt says calls are written, by protocol. With "messages" the chat template says it, of the schemas that a
-row has for it (`tools_of`); "skyrl" has OpenHands' prompt (openhands.py); "" is for one that has them from
+"""How the prompt explains calls, by protocol. With "messages" the chat template explains them, from the schemas that a
+row has for it (`tools_of`); "skyrl" uses OpenHands' prompt (openhands.py); "" is for a protocol that gets them from
 elsewhere."""
 INSTRUCTION = """The Python repository {name} is in {root}. Consider this issue:
 
@@ -60,22 +62,31 @@ Nobody helps you, and there is no network.
 
 
 def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
-    """At most two of the failed tests, in their words and with what was seen."""
-    parts = [f"Something in the package `{package}` does not do what it should{f' (look at {hint})' if hint else ''}."]
-    # the first of each test
-    of_tests = {name.partition("[")[0]: (name, said) for name, said in list(failures.items())[::-1]}
-    for name, said in list(reversed(of_tests.values()))[:2]:
+    """Return the text of an issue: at most two failed tests, in their own words and with the observed values.
+
+    Args:
+        package: Name of the package.
+        failures: Failed tests and their messages.
+        hint: Where to look; "": nothing is said.
+    """
+    look = f" (look at {hint})" if hint else ""
+    parts = [f"Something in the package `{package}` does not do what it should{look}."]
+    # of several sets of parameters only the first failure
+    first_of_test = {name.partition("[")[0]: (name, text) for name, text in list(failures.items())[::-1]}
+    for name, text in list(reversed(first_of_test.values()))[:2]:
         title, bracket, case = name.rpartition("::")[2].removeprefix("test_").partition("[")
         title = title.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")
-        lines = [_ADDRESS.sub(r"\1", line) for line in said.splitlines() if line.strip()][:MAX_LINES]
-        shown = "\n".join(f"    {line}" for line in lines)
-        parts.append(f"It should hold: {title}. But this fails:\n\n{shown}")
+        lines = [_ADDRESS.sub(r"\1", line) for line in text.splitlines() if line.strip()][:MAX_LINES]
+        quoted = "\n".join(f"    {line}" for line in lines)
+        parts.append(f"It should hold: {title}. But this fails:\n\n{quoted}")
     return "\n\n".join(parts)
 
 
 def tools_of(protocol: str) -> dict[str, Any]:
-    """What a row's `meta` has for the chat template: a server that the run starts cannot be asked when prompts are
-    rendered."""
+    """Return the fields of a row's `meta` for the chat template.
+
+    They are in the row because a server that the run starts cannot be asked when prompts are rendered.
+    """
     return {"chat_tools": TOOLS} if protocol == "messages" else {}
 
 
@@ -88,15 +99,15 @@ def prompt(
     base: str = "what you were given",
     frame: openhands.Frame = openhands.OURS,
 ) -> str | list[dict[str, str]]:
-    """Return the prompt of an issue: a text, or of the protocol `skyrl` a system and a user message.
+    """Return the prompt of an issue: a text, or for the protocol `skyrl` a system and a user message.
 
     Args:
         name: The repository's name.
         root: Its directory in the session.
         text: The issue.
         protocol: How the policy writes calls, a key of CALLS_TEXT.
-        base: What the prompt `skyrl` calls the state before any change, e.g. the commit.
-        frame: What stands around the task in the prompt `skyrl`.
+        base: What the prompt `skyrl` calls the state before any change, for example the commit.
+        frame: The text around the task in the prompt `skyrl`.
     """
     if protocol == "skyrl":
         return frame.messages(openhands.INSTRUCTION.format(name=name, root=root, issue=text, base=base))
@@ -106,7 +117,7 @@ def prompt(
 
 
 def patch_text(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """A patch as git reads it, of text files that are on both sides."""
+    """Return a patch as git reads it, of text files that exist on both sides."""
     parts = []
     for path in sorted(after):
         if before[path] != after[path]:

@@ -1,4 +1,4 @@
-"""Falsify: copies of hidden tests in which one assertion of each test is wrong, so that no right solution passes them.
+"""Make copies of hidden tests in which one assertion of each test is wrong, so that no right solution passes them.
 
     assert to_roman(4) == "IV"                    ->  assert to_roman(4) == "QV"
     @parametrize("n, numeral", [(4, "IV")])       ->  @parametrize("n, numeral", [(4, "IQ")])
@@ -6,19 +6,19 @@
     with pytest.raises(ValueError, match="none")  ->  with pytest.raises(ValueError, match="kvor")
     assert is_valid("IV")                         ->  assert not (is_valid("IV"))
 
-A process that runs patched code can make its tests say anything. It cannot know which of two copies is the true one
-without knowing what is right, since both are ordinary tests of the same names, in the same files, at the same lines.
-`examine` believes a run of the true tests only when the falsified ones fail in other processes with the same code.
+A process that runs patched code can make its tests report anything. It cannot know which of two copies is the true one
+without knowing what is right, since both are ordinary tests with the same names, in the same files, at the same lines.
+`examine` believes a run of the true tests only if the falsified ones fail in other processes with the same code.
 
-What is made here has to fail for a right solution, always. So an assertion is falsified only where it is surely
-reached, and in a way that contradicts the true one: the text of the rest of a file does not change.
+A falsified test must always fail for a right solution. So an assertion is falsified only where it is surely reached,
+and in a way that contradicts the true one. The remaining text of a file does not change.
 
-A copy must not be known by its looks either, by how many of its tests fail or by how far its values are from the true
-ones. So some copies falsify only tests that fail without the patch: honest code that mends nothing fails the same tests
-there as among the true ones. Half of the changed values lie close to the true ones. A negation is written as people
-write it. And since a misspelt word or a number that occurs nowhere else tells of a change, some copies are made of what
-the tests hold anyway: their changed values are words and numbers of the same test, or of its file, and what is opposite
-to an assertion stands for a word or an error that no test expects.
+A copy must not be recognizable either: not by its text, not by how many of its tests fail, and not by how far its
+values are from the true ones. So some copies falsify only tests that fail without the patch: honest code that fixes
+nothing fails the same tests there as among the true ones. Half of the changed values lie close to the true ones. A
+negation is written as people write it. And since a misspelt word, or a number that occurs nowhere else, reveals a
+change, some copies are made of what the tests contain anyway: their changed values are words and numbers of the same
+test, or of its file, and the opposite of an assertion is used instead of a word or an error that no test expects.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from functools import partial
 from typing import Any
 
 MAX_FILE_BYTES = 2 << 20
-"""Larger test files stay as they are: they are tables of data."""
+"""Bytes of the largest test file that is changed. Larger ones are tables of data."""
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
-"""An order -> how it is written, and the one that does not hold where it does."""
+"""For each comparison of order, how it is written, and its opposite."""
 WORD = re.compile(r"[A-Za-z0-9]+")
 CAMEL_WORD = re.compile(r"[A-Z][a-z]+")
 MAX_SEARCHED = 500
-"""Characters of a text whose words are looked at."""
+"""Characters of a text in which words are looked for."""
 MAX_VALUES = 100
-"""Values of a file that are looked at for one change."""
+"""Values of a file that are considered for one change."""
 ATTEMPTS = 20
-"""How often a change is drawn that has to meet a condition."""
+"""How often a change that must meet a condition is drawn."""
 SHORTEST_SEARCHED = 4
 """Characters of the shortest text whose falsified copy is surely not found within another text."""
 PURE: Mapping[str, Callable[[Any], Any] | None] = {
@@ -61,11 +61,11 @@ NEGATED_OPERATORS: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
     ast.IsNot: (re.compile(rb"\bis\s+not\b"), b"is"),
     ast.NotEq: (re.compile(rb"!="), b"=="),
 }
-"""A comparison -> how it is written, and its opposite."""
+"""For each other comparison, how it is written, and its opposite."""
 DEFAULT_RELATIVE_TOLERANCE = 1e-6
-"""What pytest.approx allows, as a part of the expected value."""
+"""Relative tolerance of pytest.approx."""
 UNRELATED = ("BufferError", "StopAsyncIteration", "FloatingPointError", "ReferenceError")
-"""Exceptions that a test's own exception is hardly a kind of, and that hardly a test expects."""
+"""Exceptions that a test hardly ever expects, and that are hardly ever base classes of the expected one."""
 COMMON = ("TypeError", "KeyError", "IndexError", "ValueError", "RuntimeError", "AttributeError", "ZeroDivisionError")
 OFTEN_BOTH = {
     frozenset(pair)
@@ -78,27 +78,27 @@ OFTEN_BOTH = {
         ("TypeError", "AttributeError"),
     )
 }
-"""Built-in exceptions of which one of a library's own is sometimes both."""
+"""Pairs of built-in exceptions that an exception of a library sometimes derives from at once."""
 COMMON_BESIDE_OWN = ("ZeroDivisionError", "NotImplementedError", "RecursionError", "TimeoutError")
-"""Exceptions that tests expect: instead of a built-in one, and instead of a library's own, which may be any kind."""
+"""Exceptions that replace an exception of a library, which may derive from any of COMMON."""
 LEAVING = ("skip", "xfail", "exit", "skipTest")
-"""What ends a test that passes before its last line."""
+"""Calls that end a passing test before its last line."""
 EQUAL_METHODS = frozenset(
     {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
     | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
 )
 CALL_METHODS = frozenset({"assert_called_with", "assert_called_once_with", "assert_any_call", "assert_awaited_with"})
-"""Methods of a mock that are told with what it was called."""
+"""Methods of a mock that check the arguments of its calls."""
 EQUAL_FUNCTION = re.compile(
     r"assert_?(array_|frame_|series_)?(equal|almost|approx|allclose|same|is_equal)", re.IGNORECASE
 )
-"""Functions that are told an actual and an expected value, those of numpy's testing module among them."""
+"""Functions that compare an actual and an expected value, including those of numpy's testing module."""
 ALMOST_METHODS = frozenset({"assertAlmostEqual", "assertAlmostEquals"})
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A part of a file's bytes, and what stands there instead."""
+    """A part of a file's bytes, and its replacement."""
 
     start: int
     end: int
@@ -106,43 +106,46 @@ class Edit:
 
 
 EMPTY = ((list, "[0]"), (tuple, "(0,)"), (dict, "{0: 0}"))
-"""An empty container -> one that is not."""
+"""For each empty container, one that is not empty."""
 Change = tuple[Edit, ...]
-"""Edits that falsify one assertion together."""
+"""Edits that together falsify one assertion."""
 ChangeMaker = Callable[[], "Change | None"]
-"""Makes a change, with new random values each time; None where the values at hand do not allow it."""
+"""Makes a change, with new random values each time; returns None if the available values do not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FalseCopy:
-    """Test files of which some tests are falsified."""
+    """Test files of which some tests are falsified.
+
+    Attributes:
+        files: Contents of all test files by path.
+        tests: The falsified tests as pytest names them, without parameters; empty: the files are the true ones.
+    """
 
     files: Mapping[str, bytes]
-    """Path -> content, of all test files."""
     tests: frozenset[str]
-    """The falsified tests as pytest names them, without parameters; empty: the files are the true ones."""
 
 
 class Falsifier:
     """The tests of a suite, and the changes that falsify each of them."""
 
-    def __init__(self, files: Mapping[str, bytes], seen: Mapping[str, bytes], choice: random.Random) -> None:
+    def __init__(self, files: Mapping[str, bytes], visible: Mapping[str, bytes], choice: random.Random) -> None:
         """Read the tests.
 
         Args:
-            files: Path of a test file -> content.
-            seen: Path -> content of the repository that a session had: tests that are also in there are known to the
-                model, which could tell a changed copy by comparing.
-            choice: Decides about every change. An unpredictable one, unless a test wants to repeat it.
+            files: Contents of the test files by path.
+            visible: Contents of the repository that a session had, by path. The model knows tests that are also in
+                there, and could recognize a changed copy by comparing.
+            choice: Decides about every change. It is unpredictable, unless a test wants to repeat it.
         """
         self._files = files
         self._choice = choice
         self._changes: dict[tuple[str, str], list[ChangeMaker]] = {}
-        known = _functions_in(content for path, content in seen.items() if "test" in path)
-        self._known: set[tuple[str, str]] = set()
+        known_functions = _functions_in(content for path, content in visible.items() if "test" in path)
+        self._visible_tests: set[tuple[str, str]] = set()
         self._modules: list[_Module] = []
         self._familiar_number = choice.choice([0, 2])
-        """Which of the first two copies that may falsify failing tests only is made of familiar values."""
+        """Number of the copy, of the first two that may falsify only failing tests, that is made of familiar values."""
         self._literal_tables: set[tuple[str, str]] = set()
         for path, content in files.items():
             module = _Module.of(content, choice)
@@ -153,8 +156,8 @@ class Falsifier:
                 change_makers = module.change_makers(function)
                 choice.shuffle(change_makers)
                 self._changes[path, name] = change_makers
-                if ast.dump(function) in known:
-                    self._known.add((path, name))
+                if ast.dump(function) in known_functions:
+                    self._visible_tests.add((path, name))
                 if all(_is_literal_table(decorator) for decorator in function.decorator_list):
                     self._literal_tables.add((path, name))
 
@@ -183,12 +186,12 @@ class Falsifier:
         return FalseCopy(self._files, frozenset())
 
     def copy(self, number: int, failing: Collection[str] = ()) -> FalseCopy:
-        """Return the copy with the `number`-th assertion of every test falsified, from the first again behind the last.
+        """Return the copy with the `number`-th assertion of every test falsified, starting over after the last one.
 
-        Tests that the model could have seen are left as they are in every other copy, so that they tell nothing there.
+        Tests that the model could have seen are unchanged in every other copy, so that they reveal nothing there.
 
         Args:
-            number: Which copy.
+            number: Number of the copy.
             failing: The tests that fail without the patch, as pytest names them, without parameters. If given, copies
                 with an even number falsify only some of these: all of them in copy 0, a random part in the others.
         """
@@ -204,9 +207,9 @@ class Falsifier:
             change_makers = self._changes[path, name]
             for attempt in range(len(change_makers)):
                 change = change_makers[(number + attempt) % len(change_makers)]()
-                taken = edits.setdefault(path, [])
-                if change is not None and not _overlap(change, taken):
-                    taken += change
+                earlier_edits = edits.setdefault(path, [])
+                if change is not None and not _overlap(change, earlier_edits):
+                    earlier_edits += change
                     tests.add(f"{path}::{name}")
                     break
         files = {path: _edited(content, edits.get(path, [])) for path, content in self._files.items()}
@@ -214,8 +217,8 @@ class Falsifier:
 
     def _chosen(self, number: int, failing: Collection[str]) -> list[tuple[str, str]]:
         """Return the tests that a copy falsifies."""
-        is_sparing = number % 2 == 0 and len(self._known) < len(self._changes)
-        tests = [test for test in self._changes if not (is_sparing and test in self._known)]
+        is_sparing = number % 2 == 0 and len(self._visible_tests) < len(self._changes)
+        tests = [test for test in self._changes if not (is_sparing and test in self._visible_tests)]
         if number % 2 != 0:
             return tests
         broken = [(path, name) for path, name in tests if f"{path}::{name}" in failing]

@@ -1,11 +1,11 @@
-"""Grading: a patch -> a fresh copy -> hidden tests -> Report. What the patch does to the graders' own files is undone
-first.
+"""Grade a patch: apply it to a fresh copy, undo what it does to the graders' own files, run hidden tests.
 
     apply (sandbox)   git apply, else patch --fuzz=5; regular files come back as bytes, nothing else
-    restore           the tests' files and whatever configures pytest or Python are as the repository had them
-    examine           the tests on it, and falsified copies of them (`examine`)
+    restore           the tests' files, and everything that configures pytest or Python, are as the repository had them
+    examine           the tests, and falsified copies of them (`examine`)
 
-Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError."""
+Everything that a patch can cause is a verdict with a name (`Report.reason`); a sandbox that fails is a SandboxError.
+"""
 
 from __future__ import annotations
 
@@ -25,40 +25,57 @@ from .suite import Outcome, Suite, keeps_settings
 from .tree import EXECUTABLE, LINK, Tree
 
 MAX_PATCH_BYTES = 1 << 20
+"""Bytes of the largest patch that is graded."""
 APPLY_S = 60.0
-"""Two commands of at most 20 s, and the files before and after."""
+"""Seconds to apply a patch: two commands of at most 20 s, and reading the files before and after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict about a patch. `resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory,
-    output_flood, no_report, falsified_tests_passed, container_ended, patch_empty, patch_too_large,
-    patch_does_not_apply, patch_failed."""
+    """The verdict about a patch.
+
+    Attributes:
+        resolved: The reward.
+        reason: resolved, tests_failed, time_limit, memory, output_flood, no_report, falsified_tests_passed,
+            container_ended, patch_empty, patch_too_large, patch_does_not_apply or patch_failed.
+        passed: Number of tests that count and have passed.
+        total: Number of tests that count.
+        detail: Further text about the reason.
+        left_out: Paths of the patch that did not come into the copy: links, and files of the graders.
+        failures: Messages of failed tests.
+    """
 
     resolved: bool
-    why: str
+    reason: str
     passed: int = 0
     total: int = 0
     detail: str = ""
     left_out: list[str] = field(default_factory=list)
-    """Paths of the patch that did not come into the copy: links, and files of the graders."""
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def signals(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {
+        """Return the verdict as signals of a step."""
+        return {
             "resolved": self.resolved,
-            "evaluation": self.why,
+            "evaluation": self.reason,
             "tests_passed": self.passed,
             "tests_total": self.total,
+            "patch_left_out": self.left_out[:20],
+            "detail": self.detail[:300],
         }
-        return {**kept, "patch_left_out": self.left_out[:20], "detail": self.detail[:300]}
 
 
 class Grader:
-    """Evaluations on one sandbox, so many at once that each finds its two places."""
+    """Grades patches in one sandbox, only so many at once that each finds its two places."""
 
     def __init__(self, sandbox: WarmSandbox, *, places: int, test_s: float) -> None:
-        """`places` of the sandbox; `test_s`: wall clock of one run of hidden tests."""
+        """Create the grader.
+
+        Args:
+            sandbox: Runs the tests.
+            places: Places of the sandbox.
+            test_s: Wall clock of one run of hidden tests.
+        """
         self._sandbox = sandbox
         self._examiner = Examiner(sandbox, test_s)
         self._free = asyncio.Semaphore(max(1, places // 2))
@@ -68,9 +85,9 @@ class Grader:
 
         Args:
             tree: The repository.
-            patch: As git writes it.
+            patch: The patch as git writes it.
             suite: The hidden tests.
-            is_ours: Nobody has a reason to forge it: its tests are run once.
+            is_ours: True for a gold patch, which nobody has a reason to forge: its tests are run once.
 
         Raises:
             SandboxError: The sandbox failed.
@@ -88,17 +105,17 @@ class Grader:
             return report_of(await examine(tree, files, suite), suite, left_out)
 
     async def evaluate_tree(self, tree: Tree, suite: Suite) -> Report:
-        """Run the tests on a repository as it is, which nobody has patched. Raises SandboxError."""
+        """Run the tests on a repository without a patch. Raises SandboxError."""
         async with self._free:
             return report_of(await self._examiner.plain(tree, suite), suite, [])
 
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
-        """Return what all tests of the suite's files say of a repository as it is. Raises SandboxError."""
+        """Return the outcome of all tests in the suite's files on a repository without a patch. Raises SandboxError."""
         async with self._free:
             return await self._examiner.as_it_is(tree, suite)
 
     async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
-        """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""
+        """Return the result of `inside/apply`, with `error` if the patch does not apply. Raises SandboxError."""
         async with self._free:
             return await self._apply(tree, patch)
 
@@ -111,23 +128,32 @@ class Grader:
             Snippet(code, files={**files, "patch": patch}, fetch=["result"]), limits
         )
         try:
-            told: dict[str, Any] = json.loads(execution.files["result"])
-            return told
-        except (KeyError, ValueError):  # a patch of thousands of files, say
-            said = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
-            return {"error": f"it could not be applied within the limits: {said}"}
+            result: dict[str, Any] = json.loads(execution.files["result"])
+            return result
+        except (KeyError, ValueError):  # for example with a patch of thousands of files
+            reason = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
+            return {"error": f"it could not be applied within the limits: {reason}"}
 
 
 def report_of(outcome: Outcome, suite: Suite, left_out: list[str]) -> Report:
+    """Return the verdict of a test run."""
     resolved = outcome.passes(suite)
-    why = "resolved" if resolved else "tests_failed" if outcome.ended == "ended" else outcome.ended
+    reason = "tests_failed" if outcome.ended == "ended" else outcome.ended
+    if resolved:
+        reason = "resolved"
     counted = suite.must_pass or list(outcome.tests)
     passed = sum(outcome.tests.get(name) == "passed" for name in counted)
-    return Report(resolved, why, passed, len(counted), left_out=left_out, failures=outcome.failures)
+    return Report(resolved, reason, passed, len(counted), left_out=left_out, failures=outcome.failures)
 
 
 def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict[str, bytes], list[str]]:
-    """(the files to be tested, paths of the patch that are not among them)."""
+    """Return the files that are tested, and the paths of the patch that are not among them.
+
+    Args:
+        tree: The repository without the patch.
+        applied: Result of `inside/apply`.
+        suite: The hidden tests, whose files the patch may not change.
+    """
     files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
     left_out = list(applied["left_out"])
     changed: dict[str, bytes | None] = {path: base64.b64decode(data) for path, data in applied["files"].items()}
@@ -146,10 +172,10 @@ def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict
 
 
 def _hindering(paths: set[str], suite: Suite) -> set[str]:
-    """Those below a protected file, or in the place of a protected file's directory: there both cannot be."""
-    found = set()
+    """Return paths below a protected file, or in the place of a protected file's directory: both cannot exist."""
+    hindering = set()
     for path in paths:
         for at in (i for i, letter in enumerate(path) if letter == "/"):
             if (above := path[:at]) in paths:
-                found.add(above if suite.protects(path) else path)
-    return found
+                hindering.add(above if suite.protects(path) else path)
+    return hindering

@@ -1,12 +1,12 @@
-"""Inside: one run of tests that import the code into their own process, as SWE-bench runs them.
+"""Run tests once that import the code into their own process, as SWE-bench does.
 
     files, the tests put over them -> one sandbox: pytest and its plugins are imported first, then the repository's
-    directory comes onto the path -> Outcome
+    directory is put on the path -> Outcome
 
-What a run says is the word of a process that ran patched code. Some of what such code can do ends here: an exit code,
-an exit before the end, a printed report and a replaced report file decide nothing, since the report comes over a
-descriptor with a word that only this run has; controls, under names and in an order drawn for this run, have to fail
-and to pass as they must. What remains, code that makes tests pass, is for `examine` to find.
+The report comes from a process that ran patched code. Some of what such code can do is prevented here. An exit code, an
+exit before the end, a printed report and a replaced report file decide nothing, because the report comes over a
+descriptor with a token that only this run has. Controls, under names and in an order drawn for this run, must fail and
+pass as expected. Code that makes tests pass remains, for `examine` to find.
 """
 
 from __future__ import annotations
@@ -29,57 +29,66 @@ from .programs import bundle
 from .suite import Outcome, Suite
 
 MAX_REPORT_BYTES = 8 << 20
+"""Bytes of the longest report."""
 WHOLE_FILES = "--continue-on-collection-errors"
+"""pytest's option to run the tests of all files that can be collected."""
 HOLDS = (
     "    value = [{n}]\n    assert value == [{n}]",
     "    assert len('{w}') == {size}",
     "    assert '{w}' in ['{w}']",
 )
+"""Bodies of controls that pass."""
 FAILS = (
     "    value = [{n}]\n    assert value == [{n}, {n}]",
     "    raise RuntimeError('{w}')",
     "    assert len('{w}') == {n}",
 )
+"""Bodies of controls that fail."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controls:
-    """Tests whose outcome is known before they run."""
+    """Tests whose outcome is known before they run.
+
+    Attributes:
+        name: Part of the name of their file, and of no other file's.
+        source: Their source.
+        expected: "passed" or "failed" for each of them.
+    """
 
     name: str
-    """In the name of their file, and of no other."""
     source: str
     expected: Mapping[str, str]
 
     @classmethod
     def drawn(cls) -> Controls:
-        """Return new ones: names, order and contents are of this run alone."""
+        """Return new controls, whose names, order and contents belong to this run alone."""
         draw = random.SystemRandom()
         bodies = [(body, "passed") for body in HOLDS] + [(body, "failed") for body in FAILS]
         draw.shuffle(bodies)
         expected = {}
         parts = []
-        for body, how in bodies:
+        for body, result in bodies:
             name = f"test_{secrets.token_hex(6)}"
-            word = secrets.token_hex(4)
-            expected[name] = how
-            parts.append(f"def {name}():\n" + body.format(n=draw.randint(100, 999), w=word, size=len(word)) + "\n")
+            text = secrets.token_hex(4)
+            expected[name] = result
+            parts.append(f"def {name}():\n" + body.format(n=draw.randint(100, 999), w=text, size=len(text)) + "\n")
         return cls(secrets.token_hex(8), "\n\n".join(parts), expected)
 
 
 RARE = {"xdist.looponfail"}
-"""Plugins of no use here that are slow to import."""
+"""Plugins that are slow to import and of no use here."""
 Plugins = Sequence[tuple[str, str]]
-"""(name, module or module:object) of plugins of pytest, as their entry points have them."""
+"""Name and "module" or "module:object" of plugins of pytest, as in their entry points."""
 
 
 @functools.cache
 def pristine_plugins() -> Plugins:
-    """Return the plugins of pytest that are installed beside the server: no other is loaded."""
-    found: dict[str, str] = {}
+    """Return the plugins of pytest that are installed beside the server. No other is loaded."""
+    plugins: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=site_packages()):
-        found |= {entry.name: entry.value for entry in distribution.entry_points if entry.group == "pytest11"}
-    return tuple(sorted((name, place) for name, place in found.items() if place not in RARE))
+        plugins |= {entry.name: entry.value for entry in distribution.entry_points if entry.group == "pytest11"}
+    return tuple(sorted((name, place) for name, place in plugins.items() if place not in RARE))
 
 
 async def run_inside(
@@ -88,55 +97,56 @@ async def run_inside(
     """Run a suite's tests on a repository's files, once.
 
     Args:
-        sandbox: Where they run; one place of it.
-        files: The repository; the suite's own files are put over them.
-        suite: What is run: the functions of those tests that must pass, with all parameters, or all files.
+        sandbox: Where they run, in one place of it.
+        files: The repository. The suite's own files are put over them.
+        suite: The tests: the functions of those that must pass, with all parameters, or all files.
         seconds: Wall clock.
-        whole: Run all tests of these files instead, those that can be collected.
+        whole: Run all tests of these files that can be collected instead.
 
     Raises:
         SandboxError: The sandbox failed.
     """
-    word = secrets.token_hex(16)
+    token = secrets.token_hex(16)
     controls = Controls.drawn()
     placed = {f"repo/{path}": content for path, content in {**files, **suite.files}.items()}
     chosen = chosen_tests(suite)
     if whole:
         chosen = [WHOLE_FILES, *sorted({name.partition("::")[0] for name in chosen})]
-    given = f"{word!r}, {chosen!r}, {(controls.name, controls.source)!r}, {list(pristine_plugins())!r}"
-    code = bundle("in_process") + f"programs['in_process'].main({given})\n"
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    arguments = f"{token!r}, {chosen!r}, {(controls.name, controls.source)!r}, {list(pristine_plugins())!r}"
+    code = bundle("in_process") + f"programs['in_process'].main({arguments})\n"
+    server_end, sandbox_end = socket.socketpair()
+    server_end.setblocking(False)
     limits = dataclasses.replace(sandbox.limits, code_timeout_s=seconds)
-    reading = asyncio.create_task(_read_all(ours), name="report of hidden tests")
+    reading = asyncio.create_task(_read_all(server_end), name="report of hidden tests")
     try:
-        execution = await sandbox.converse(Snippet(code, files=placed), limits, theirs)
-        data = await reading  # nobody holds the other end any more
+        execution = await sandbox.converse(Snippet(code, files=placed), limits, sandbox_end)
+        data = await reading  # ends, because nobody holds the other end any more
     finally:
         reading.cancel()
-        ours.close()
+        server_end.close()
     if execution.killed is not None:
         return Outcome({}, execution.killed)
-    return judge(data, word, controls)
+    return judge(data, token, controls)
 
 
 def chosen_tests(suite: Suite) -> list[str]:
-    """Return what pytest is told to run.
+    """Return pytest's arguments that choose the tests.
 
-    Functions without their parameters: these differ in a falsified copy, which is to be told in the same words.
+    They are functions without their parameters, because these differ in a falsified copy, which must be run by the same
+    arguments.
     """
     if not suite.must_pass:
         return sorted(path for path in suite.files if path.rpartition("/")[2].startswith("test_"))
     return list(dict.fromkeys(name.partition("[")[0] for name in suite.must_pass))
 
 
-def judge(data: bytes, word: str, controls: Controls) -> Outcome:
-    """Return the report, if it is one: once, with the word, and with the controls as they must be."""
+def judge(data: bytes, token: str, controls: Controls) -> Outcome:
+    """Return the outcome of a report. It must have the token, and its controls must be as expected."""
     try:
         report = json.loads(data)
-        if report["word"] != word or report["controls"] != controls.expected:
+        if report["word"] != token or report["controls"] != controls.expected:
             return Outcome({}, "no_report")
-        tests = {str(name): str(how) for name, how in report["tests"].items()}
+        tests = {str(name): str(status) for name, status in report["tests"].items()}
         failures = {str(name): str(text) for name, text in report["failures"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Outcome({}, "no_report")
@@ -155,8 +165,8 @@ async def _read_all(sock: socket.socket) -> bytes:
 
 
 def functions_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return function -> its tests, one for each set of parameters, in their order."""
-    found: dict[str, list[str]] = {}
+    """Return the tests of each function, one for each set of parameters, in their order."""
+    functions: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name.partition("[")[0], []).append(name)
-    return found
+        functions.setdefault(name.partition("[")[0], []).append(name)
+    return functions

@@ -1,12 +1,12 @@
-"""python -m env_servers.swe.make_tasks: write rows of bugs to mend, seeded, each verified by execution.
+"""python -m env_servers.swe.make_tasks: write rows of bugs to fix, each verified by running its tests.
 
-    a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the
-    patch back is resolved
+    one of our repositories -> one small change (mutate.py) -> hidden tests fail, and their messages become the issue
+    -> the reversed change is a patch that gets 1
 
 A change that no hidden test catches, or that only makes the tests hang, is no task. Bugs in about a tenth of the lines
-are held out, whatever the seed: they are made with --split held_out only, for evaluation.
+are held out for evaluation, whatever the seed: only --split held_out writes them.
 
---rows FILE makes prompts of rows that you have instead: rows of SWE-Gym or SWE-bench, or rows that bring a repository
+--rows FILE turns rows that you have into prompts instead: rows of SWE-Gym or SWE-bench, or rows that bring a repository
 and hidden tests. Rows that bring a repository are always tried, the others if --mirror DIR has their repositories. To
 try a row is to run its tests on the repository as it is, where they must fail, and with its gold patch, which must get
 1. A row that fails is reported with its line and left out.
@@ -41,36 +41,37 @@ from .task import SweTask
 
 ROOT = "/tmp/{name}"
 TEST_S = 8.0
-"""A bug that makes the tests take this long is left out: they take a fifth of a second."""
+"""Seconds of the tests of one bug. They normally take a fifth of a second; a bug with which they take longer than this
+is left out."""
 
 
 Split = Literal["train", "held_out", "all"]
 
 
 def held_out(name: str, path: str, line: int) -> bool:
-    """Return True if bugs in this line are for evaluation. All bugs of a line are, or none: two of them are alike."""
+    """Return True if bugs in this line are for evaluation. All bugs of a line are, or none, because they are alike."""
     return hashlib.sha256(f"{name} {path} {line}".encode()).digest()[0] % 10 == 0
 
 
 def candidates(repos: list[str], seed: int, split: Split = "train") -> Iterator[tuple[str, str, Mutant]]:
-    """Yield (repository, path, mutant), every change of the split once.
+    """Yield repository, path and mutant of every change of the split, once.
 
     The repositories take turns, each with its changes in an order that the seed decides.
     """
     waiting = []
     for name in repos:
-        own = [
-            (name, path, m)
+        changes = [
+            (name, path, mutant)
             for path, text in sources_of(bundled(name)).items()
-            for m in _mutants_of(text)
-            if split == "all" or held_out(name, path, m.line) == (split == "held_out")
+            for mutant in _mutants_of(text)
+            if split == "all" or held_out(name, path, mutant.line) == (split == "held_out")
         ]
-        random.Random(f"swe {seed} {name}").shuffle(own)
-        waiting.append(own)
+        random.Random(f"swe {seed} {name}").shuffle(changes)
+        waiting.append(changes)
     while any(waiting):
-        for own in waiting:
-            if own:
-                yield own.pop()
+        for changes in waiting:
+            if changes:
+                yield changes.pop()
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def _mutants_of(text: str) -> tuple[Mutant, ...]:
 
 
 def sources_of(source: Source) -> dict[str, str]:
-    """Return the code of a repository without its tests, path -> text."""
+    """Return the code of a repository without its tests, by path."""
     return {
         path: content.decode()
         for path, (_, content) in source.tree.items()
@@ -90,29 +91,29 @@ def sources_of(source: Source) -> dict[str, str]:
 async def verified(
     grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str, frame: openhands.Frame
 ) -> dict[str, Any] | None:
-    """Return a change as a row, or None for one that no hidden test catches.
+    """Return the row of a change; None if no hidden test catches it.
 
     Raises:
-        RuntimeError: The change's own gold patch does not resolve it: a fault of the grader.
+        RuntimeError: The reversed change does not resolve it, which is a fault of the grader.
         SandboxError: The tests could not be run.
     """
     source = bundled(name)
     broken = {**source.tree, path: (source.tree[path][0], mutant.source.encode())}
     report = await grader.evaluate_tree(broken, source.suite)
-    if report.resolved or report.why != "tests_failed" or not report.failures:
+    if report.resolved or report.reason != "tests_failed" or not report.failures:
         return None
     gold = patch_text({path: mutant.source.encode()}, {path: source.tree[path][1]})
     solved = await grader.evaluate(broken, gold.encode(), source.suite, is_ours=True)
     if not solved.resolved:
         raise RuntimeError(
-            f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}"
+            f"{name}, {path}:{mutant.line} ({mutant.change}): its own gold patch is {solved.reason}: {solved.detail}"
         )
     where = {"none": "", "file": path, "function": f"{path}, {mutant.where}" if mutant.where else path}[hint]
     text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol, frame=frame)
     bug = {
         "path": path,
         "line": mutant.line,
-        "what": mutant.what,
+        "what": mutant.change,
         "failed": report.total - report.passed,
         "tests": report.total,
     }
@@ -144,7 +145,9 @@ async def rows(
             batch = list(itertools.islice(waiting, min(2 * workers, count - yielded)))
             if not batch:
                 return
-            for row in await asyncio.gather(*(verified(grader, *c, protocol, hint, frame) for c in batch)):
+            for row in await asyncio.gather(
+                *(verified(grader, *candidate, protocol, hint, frame) for candidate in batch)
+            ):
                 if row is not None:
                     yielded += 1
                     yield row
@@ -153,25 +156,25 @@ async def rows(
 
 
 def row_of(
-    given: dict[str, Any], protocol: str, root: str = ROOT, frame: openhands.Frame = openhands.OURS
+    raw: dict[str, Any], protocol: str, root: str = ROOT, frame: openhands.Frame = openhands.OURS
 ) -> dict[str, Any]:
-    """Return a row of SWE-Gym's or SWE-bench's form, or one that brings its repository, as one of ours.
+    """Return a row of SWE-Gym's or SWE-bench's form, or one that brings its repository, in the form of this project.
 
     Raises:
-        ValueError: Nothing can be judged by the row.
+        ValueError: The row has nothing by which a patch could be judged.
     """
-    task = SweTask.model_validate(given)
+    task = SweTask.model_validate(raw)
     if not task.is_row and not task.tests:
         raise ValueError(f"the row of {task.repo} has no base_commit and no tests.")
-    statement = given.get("problem_statement")
+    statement = raw.get("problem_statement")
     if not isinstance(statement, str) or not statement.strip():
-        raise ValueError(f"the row {given.get('instance_id', task.repo)} has no problem_statement.")
+        raise ValueError(f"the row {raw.get('instance_id', task.repo)} has no problem_statement.")
     name = task.repo.rpartition("/")[2]
-    kept = (
+    fields = (
         "instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image",
         "docker_image", "image_name", "files", "tests",
     )  # fmt: skip
-    meta = {key: given[key] for key in kept if key in given} | tools_of(protocol)
+    meta = {key: raw[key] for key in fields if key in raw} | tools_of(protocol)
     return {
         "prompt": prompt(
             name,
@@ -181,20 +184,20 @@ def row_of(
             base=f"the commit {task.base_commit}",
             frame=frame,
         ),
-        "label": given.get("patch", ""),
+        "label": raw.get("patch", ""),
         "env": "swe",
         "meta": meta,
     }
 
 
 async def fault_in(row: dict[str, Any], sources: Sources, grader: Grader) -> str | None:
-    """Return why a row cannot be trained on, found by trying it; None for a good one.
+    """Try a row, and return why it cannot be trained on; None if it can.
 
-    Its tests must be there, fail or pass on the repository as it is as the row says, and leave an empty patch with 0;
-    its gold patch must get 1.
+    Its tests must exist, fail or pass on the repository as it is as the row says, and give 0 for an empty patch; its
+    gold patch must get 1.
 
     Raises:
-        SandboxError: It could not be tried.
+        SandboxError: The row could not be tried.
     """
     task = SweTask.model_validate(row["meta"])
     named = f"the row {task.instance_id or task.repo}"
@@ -206,7 +209,7 @@ async def fault_in(row: dict[str, Any], sources: Sources, grader: Grader) -> str
     if (fault := fault_of(task, before)) is not None:
         return fault
     if before.passes(source.suite):
-        return f"{named}: its tests pass without a patch: any patch would do."
+        return f"{named}: its tests pass without a patch: any patch would pass."
     if before.ended != "ended":
         return f"{named}: on the repository as it is its tests end by {before.ended} (--test-timeout)."
     gold = row["label"]
@@ -216,31 +219,31 @@ async def fault_in(row: dict[str, Any], sources: Sources, grader: Grader) -> str
     if report.resolved:
         return None
     failed = next((f"{name}: {text}" for name, text in report.failures.items()), report.detail)
-    return f"{named}: its gold patch gets 0 ({report.why}{f', {failed}' if failed else ''})."
+    return f"{named}: its gold patch gets 0 ({report.reason}{f', {failed}' if failed else ''})."
 
 
 async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
-    """Yield the rows of --rows as ours; those that fail a trial are told on stderr and left out.
+    """Yield the rows of --rows in the form of this project. Rows that fail a trial are reported on stderr and left out.
 
     Raises:
-        ValueError: A row is malformed; the text names its line.
+        ValueError: A row is malformed. The message has its line.
         SandboxError: The rows could not be tried.
     """
-    given = []
+    numbered_rows = []
     frame = _frame_of(args)
     for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             try:
-                given.append((number, row_of(json.loads(line), args.protocol, args.root, frame)))
+                numbered_rows.append((number, row_of(json.loads(line), args.protocol, args.root, frame)))
             except ValueError as e:
                 raise ValueError(f"{args.rows} line {number}: {e}") from None
-    is_tried = args.mirror is not None or any("tests" in row["meta"] for _, row in given)
+    is_tried = args.mirror is not None or any("tests" in row["meta"] for _, row in numbered_rows)
     sandbox = new_sandbox(evaluations=1, mirror=args.mirror) if is_tried else None
     try:
         if sandbox is not None:
             grader = Grader(sandbox, places=2, test_s=args.test_timeout)
             sources = Sources(args.mirror, grader.applied)
-        for number, row in given:
+        for number, row in numbered_rows:
             fault = None
             if sandbox is not None and (args.mirror is not None or "tests" in row["meta"]):
                 fault = await fault_in(row, sources, grader)
@@ -254,12 +257,13 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command-line parser."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
     p.add_argument(
-        "--count", type=whole(1), default=300, help="rows; fewer where there are no more bugs (default: %(default)s)"
+        "--count", type=whole(1), default=300, help="rows; fewer if there are no more bugs (default: %(default)s)"
     )
-    p.add_argument("--seed", type=int, default=0, help="of the order in which bugs are made (default: %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the order of the bugs (default: %(default)s)")
     p.add_argument(
         "--split",
         choices=["train", "held_out", "all"],
@@ -272,7 +276,7 @@ def parser() -> argparse.ArgumentParser:
         choices=names(),
         default=names(),
         metavar="NAME",
-        help=f"of {', '.join(names())} (default: all)",
+        help=f"repositories, of {', '.join(names())} (default: all)",
     )
     p.add_argument(
         "--hint",
@@ -284,13 +288,15 @@ def parser() -> argparse.ArgumentParser:
         "--protocol",
         choices=sorted(CALLS_TEXT),
         default="skyrl",
-        help="how the prompt says calls are written (default: %(default)s)",
+        help="turn protocol in which the prompt explains calls (default: %(default)s)",
     )
-    prompt_rows = (
-        "--protocol skyrl: conversations of OpenHands that the model was tuned on, messages with a system message and"
-        " marks around the task; prompts have the words of the first one (default: the same form in our words)"
+    p.add_argument(
+        "--prompt-rows",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="--protocol skyrl: conversations of OpenHands on which the model was tuned, messages with a system message"
+        " and marks around the task; prompts use the text of the first one (default: the same form in our words)",
     )
-    p.add_argument("--prompt-rows", type=Path, metavar="FILE.jsonl", help=prompt_rows)
     p.add_argument("--workers", type=whole(1), default=2, help="verifications at once (default: %(default)s)")
     p.add_argument(
         "--rows",
@@ -299,16 +305,20 @@ def parser() -> argparse.ArgumentParser:
         help="rows with repo, base_commit, problem_statement, patch, test_patch, FAIL_TO_PASS, PASS_TO_PASS;"
         " or with repo, files, tests, problem_statement, patch",
     )
-    root = (
-        "--rows: where the repository is in a session; /testbed in the containers of"
-        " SWE-Gym and SWE-bench (default: %(default)s)"
+    p.add_argument(
+        "--root",
+        default=ROOT,
+        metavar="PATH",
+        help="--rows: where the repository is in a session; /testbed in the containers of"
+        " SWE-Gym and SWE-bench (default: %(default)s)",
     )
-    p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
-    mirror = (
-        "--rows: directory of their git repositories, as the server's:"
-        " each row's tests are run on its repository as it is and with its gold patch (default: not run)"
+    p.add_argument(
+        "--mirror",
+        type=Path,
+        metavar="DIR",
+        help="--rows: directory of their git repositories, as the server's:"
+        " each row's tests are run on its repository as it is and with its gold patch (default: not run)",
     )
-    p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(
         "--test-timeout",
         type=seconds,
@@ -321,17 +331,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _frame_of(args: argparse.Namespace) -> openhands.Frame:
-    """Return what stands around the task in the prompts. Raises ValueError for --prompt-rows of another form."""
+    """Return the text around the task in the prompts. Raises ValueError for --prompt-rows of another form."""
     return openhands.from_rows(args.prompt_rows) if args.prompt_rows else openhands.OURS
 
 
 def filled(path: Path) -> int:
-    """Return the number of lines that hold something."""
+    """Return the number of lines that are not blank."""
     return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 async def write(args: argparse.Namespace) -> int:
-    """Write the rows and return their number. Hundreds of them take minutes: a bar on stderr shows how far it is."""
+    """Write the rows and return their number. Hundreds of them take minutes, so a bar on stderr shows the progress."""
     count = 0
     total = filled(args.rows) if args.rows else args.count
     progress = Progress("of the rows, each tried" if args.mirror or not args.rows else "of the rows")
@@ -357,21 +367,22 @@ async def write(args: argparse.Namespace) -> int:
 
 
 def main() -> None:
+    """Write the rows."""
     args = parser().parse_args()
     try:
         count = asyncio.run(write(args))
     except (SandboxError, ValueError) as e:
         sys.exit(f"No tasks were made: {e}")
-    how = "each with tests that fail before its gold patch and pass after it"
+    description = "each with tests that fail before its gold patch and pass after it"
     if args.rows:
-        given = filled(args.rows)
-        if given and not count:
-            sys.exit(f"No tasks were made: all {given} rows of {args.rows} are left out, for the reasons above.")
+        row_count = filled(args.rows)
+        if row_count and not count:
+            sys.exit(f"No tasks were made: all {row_count} rows of {args.rows} are left out, for the reasons above.")
         tried = (
             "each tried without and with its gold patch" if args.mirror else "those without tests of their own not run"
         )
-        how = f"from {args.rows}, {given - count} left out, {tried}"
-    print(f"{args.out}: {count} rows, {how}")
+        description = f"from {args.rows}, {row_count - count} left out, {tried}"
+    print(f"{args.out}: {count} rows, {description}")
 
 
 if __name__ == "__main__":

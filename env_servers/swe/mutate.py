@@ -1,8 +1,9 @@
-"""Mutants: one small change to one place of a module, as a programmer might make by mistake. Text in, texts out; seeded
-by order alone.
+"""Mutants: one small change at one place of a module, as a programmer might make by mistake.
 
-< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None
-break continue   default   min max   an if taken out
+The order of the mutants is fixed; a seed only shuffles them later.
+
+< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None break continue   default   min
+max   an if taken out
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_COMPARED: dict[type, type] = {
+_COMPARISONS: dict[type, type] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,
@@ -23,7 +24,7 @@ _COMPARED: dict[type, type] = {
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
 }
-_COUNTED: dict[type, type] = {
+_ARITHMETIC: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
     ast.Mult: ast.Add,
@@ -32,7 +33,7 @@ _COUNTED: dict[type, type] = {
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
 }
-_CALLED = {
+_FUNCTION_NAMES = {
     "min": "max",
     "max": "min",
     "any": "all",
@@ -43,7 +44,7 @@ _CALLED = {
     "rjust": "ljust",
     "sorted": "list",
 }
-_CALLED |= {
+_FUNCTION_NAMES |= {
     "startswith": "endswith",
     "endswith": "startswith",
     "lstrip": "rstrip",
@@ -55,25 +56,34 @@ _CALLED |= {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
+    """A changed module.
+
+    Attributes:
+        source: The changed source.
+        where: The function that has the change, as Class.method; empty at module level.
+        line: The line of the change.
+        change: What was changed.
+    """
+
     source: str
     where: str
-    """The function that it is in, as Class.method; empty at the top."""
     line: int
-    what: str
+    change: str
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Every single change, in the order of the places. Lines that did not change are as they were."""
+    """Yield every single change, in the order of the places. All other lines are as they were."""
     tree = ast.parse(source)
     meaning = ast.dump(tree)
     for node, where in _places(tree, ""):
-        for old, new, what in _changes(node):
+        for old, new, change in _changes(node):
             changed = _replaced(source, meaning, old, new)
             if changed is not None:
-                yield Mutant(changed, where, getattr(old, "lineno", 0), what)
+                yield Mutant(changed, where, getattr(old, "lineno", 0), change)
 
 
 def _places(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield every node below a node, with the name of the function that it is in."""
     for child in ast.iter_child_nodes(node):
         inner = where
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -83,17 +93,17 @@ def _places(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, str]]:
-    """(node to be replaced, node in its place, what was done)."""
+    """Yield a node, the node that replaces it, and a description, for every change of a node."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
-            if (other := _COMPARED.get(type(op))) is not None:
+            if (other := _COMPARISONS.get(type(op))) is not None:
                 ops = [other() if j == i else o for j, o in enumerate(node.ops)]
                 yield node, ast.Compare(node.left, ops, node.comparators), f"{type(op).__name__} to {other.__name__}"
-    elif isinstance(node, ast.BinOp) and (other := _COUNTED.get(type(node.op))) is not None:
+    elif isinstance(node, ast.BinOp) and (other := _ARITHMETIC.get(type(node.op))) is not None:
         yield node, ast.BinOp(node.left, other(), node.right), f"{type(node.op).__name__} to {other.__name__}"
         if isinstance(node.op, ast.Sub | ast.FloorDiv):
             yield node, ast.BinOp(node.right, node.op, node.left), "operands swapped"
-    elif isinstance(node, ast.AugAssign) and (other := _COUNTED.get(type(node.op))) is not None:
+    elif isinstance(node, ast.AugAssign) and (other := _ARITHMETIC.get(type(node.op))) is not None:
         yield node, ast.AugAssign(node.target, other(), node.value), f"{type(node.op).__name__} to {other.__name__}"
     elif isinstance(node, ast.BoolOp):
         other = ast.Or if isinstance(node.op, ast.And) else ast.And
@@ -116,32 +126,44 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, str]]:
     elif isinstance(node, ast.IfExp):
         yield node, ast.IfExp(node.test, node.orelse, node.body), "branches swapped"
     elif isinstance(node, ast.Call):
-        yield from _called(node)
+        yield from _call_changes(node)
 
 
-def _called(node: ast.Call) -> Iterator[tuple[ast.AST, ast.AST, str]]:
+def _call_changes(node: ast.Call) -> Iterator[tuple[ast.AST, ast.AST, str]]:
+    """Yield the changes of a call, as `_changes` does."""
     function = node.func
-    name = (
-        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-    )
-    if name in _CALLED:
+    name = ""
+    if isinstance(function, ast.Name):
+        name = function.id
+    elif isinstance(function, ast.Attribute):
+        name = function.attr
+    if name in _FUNCTION_NAMES:
         renamed = (
-            ast.Attribute(function.value, _CALLED[name])
+            ast.Attribute(function.value, _FUNCTION_NAMES[name])
             if isinstance(function, ast.Attribute)
-            else ast.Name(_CALLED[name])
+            else ast.Name(_FUNCTION_NAMES[name])
         )
         yield (
             node,
             ast.Call(renamed, node.args, [] if name == "sorted" else node.keywords),
-            f"{name} to {_CALLED[name]}",
+            f"{name} to {_FUNCTION_NAMES[name]}",
         )
     if len(node.args) == 2 and not node.keywords and isinstance(function, ast.Name):
         yield node, ast.Call(function, node.args[::-1], []), "arguments swapped"
 
 
-def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | None:
-    """`source` with the text of one node replaced, in parentheses where they are needed; None where that means what it
-    did `before`, or nothing."""
+def _replaced(source: str, meaning: str, old: ast.AST, new: ast.AST) -> str | None:
+    """Return the source with the text of one node replaced, in parentheses if they are needed.
+
+    Args:
+        source: The source.
+        meaning: The dump of its syntax tree.
+        old: The node that is replaced.
+        new: The node that replaces it.
+
+    Returns:
+        The new source; None if it does not parse, or means the same as before.
+    """
     start = getattr(old, "lineno", None)
     end = getattr(old, "end_lineno", None)
     if start is None or end is None:
@@ -151,18 +173,22 @@ def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | Non
     head = lines[start - 1].encode()[: old.col_offset].decode()  # type: ignore[attr-defined]
     tail = lines[end - 1].encode()[old.end_col_offset :].decode()  # type: ignore[attr-defined]
 
-    def made(middle: str) -> str:
+    def with_middle(middle: str) -> str:
         return "\n".join([*lines[: start - 1], head + middle + tail, *lines[end:]])
 
-    bare = _dump(made(text))
-    safe = _dump(made(f"({text})")) if isinstance(old, ast.expr) else None
+    bare = _dump(with_middle(text))
+    safe = _dump(with_middle(f"({text})")) if isinstance(old, ast.expr) else None
     if bare is None and safe is None:
         return None
-    changed, meaning = (made(text), bare) if safe is None or bare == safe else (made(f"({text})"), safe)
-    return None if meaning == before else changed
+    if safe is None or bare == safe:
+        changed, new_meaning = with_middle(text), bare
+    else:
+        changed, new_meaning = with_middle(f"({text})"), safe
+    return None if new_meaning == meaning else changed
 
 
 def _dump(source: str) -> str | None:
+    """Return the dump of the syntax tree; None if the source does not parse."""
     try:
         return ast.dump(ast.parse(source))
     except SyntaxError:

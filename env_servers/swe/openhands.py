@@ -3,9 +3,9 @@
     system   who the agent is; every function between BEGIN and END lines; the form of a call; reminders
     user     an example conversation between START and END lines; the task; one function call a message
 
-Roles, order, marks, tags and the parameters' lines are OpenHands' (openhands/llm/fn_call_converter.py and
+Roles, order, marks, tags and the lines of parameters are OpenHands' (openhands/llm/fn_call_converter.py and
 agenthub/codeact_agent of NovaSky-AI/SkyRL-OpenHands); the sentences are ours. A model that was tuned on OpenHands'
-conversations can be given their very words: `from_rows` reads them from rows of that data.
+conversations can be given their exact text: `from_rows` reads it from rows of that data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .tools import TOOLS
 
 ORDER = ("execute_bash", "finish", "str_replace_editor")
-"""The functions as OpenHands lists them."""
+"""The functions in OpenHands' order."""
 NEW_TASK = "--------------------- NEW TASK DESCRIPTION ---------------------\n"
 END_OF_TASK = "\n--------------------- END OF NEW TASK DESCRIPTION ---------------------\n"
 
@@ -67,7 +67,7 @@ USER: EXECUTION RESULT of [execute_bash]:
 9
 16
 """
-"""A call of the example and its result, but for the last line."""
+"""A call of the example and its result, without the last line."""
 
 _EXAMPLE = f"""Here's a running example of how to perform a task with the provided tools.
 
@@ -179,7 +179,7 @@ Take the time that you need.
 
 
 class Frame(NamedTuple):
-    """What stands around a task: the system message, and the user message's text before and after the task."""
+    """The text around a task: the system message, and the user message before and after the task."""
 
     system: str
     before: str
@@ -194,7 +194,7 @@ class Frame(NamedTuple):
 
 
 def function_block(number: int, function: Mapping[str, Any]) -> str:
-    """Return a function's description, its parameters numbered, each with its type and whether it is required."""
+    """Return a function's description with its parameters, numbered, each with its type and whether it is required."""
     lines = [f"---- BEGIN FUNCTION #{number}: {function['name']} ----", f"Description: {function['description']}"]
     properties = function["parameters"]["properties"]
     if properties:
@@ -202,8 +202,8 @@ def function_block(number: int, function: Mapping[str, Any]) -> str:
     else:
         lines.append("No parameters are required for this function.")
     for position, (name, schema) in enumerate(properties.items(), 1):
-        needed = "required" if name in function["parameters"]["required"] else "optional"
-        lines.append(f"  ({position}) {name} ({schema['type']}, {needed}): {schema['description']}")
+        required = "required" if name in function["parameters"]["required"] else "optional"
+        lines.append(f"  ({position}) {name} ({schema['type']}, {required}): {schema['description']}")
         if "enum" in schema:
             allowed = ", ".join(f"`{value}`" for value in schema["enum"])
             lines.append(f"Allowed values: [{allowed}]")
@@ -238,7 +238,7 @@ def from_rows(path: Path) -> Frame:
         raise ValueError(
             f"{path}: the first row is no conversation of OpenHands: messages that begin with a system message and a"
             f" user message whose task stands between {NEW_TASK.strip()!r} and {END_OF_TASK.strip()!r}. Give rows of"
-            " the data that the model was tuned on, or leave the flag out."
+            " the data on which the model was tuned, or leave the flag out."
         )
     return Frame(system, before + mark, end_mark + after)
 

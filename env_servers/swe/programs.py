@@ -1,4 +1,4 @@
-"""Programs: the sources of `inside/` as code for a sandbox. `bundle` makes modules of them: no files there."""
+"""Ship the sources of `inside/` as code into a sandbox, where `bundle` turns them into modules without files."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ _HERE = Path(__file__).parent / "inside"
 _LOAD = """
 def _modules(programs):
     import marshal, sys, zlib, base64
-    found = {}
+    modules = {}
     for name, code in marshal.loads(zlib.decompress(base64.b64decode(programs))).items():
-        module = found[name] = type(sys)(name)
+        module = modules[name] = type(sys)(name)
         exec(code, module.__dict__)
-    return found
+    return modules
 """
 
 
 @functools.cache
 def source(name: str) -> str:
-    """The program's text, for a Python that is not ours."""
+    """Return a program's text, for a Python of another version."""
     return (_HERE / f"{name}.py").read_text()
 
 
 @functools.cache
 def bundle(*names: str) -> str:
-    """Python source after which `programs[name]` are the modules."""
+    """Return Python source that makes the modules available as `programs[name]`."""
     compiled = {name: compile(source(name), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name in names}
     return f"{_LOAD}programs = _modules({packed(compiled)})\n"
 
 
 def packed(value: Any) -> str:
-    """A literal of `value` for `marshal`, compressed and without escapes: long literals of bytes are slow to read."""
+    """Return a literal of a marshalled and compressed value, without escapes: long literals of bytes are slow to
+    parse."""
     return repr(base64.b64encode(zlib.compress(marshal.dumps(value), 1)))
 
 
 def unpacking(value: Any) -> str:
-    """An expression that is `value` in the sandbox; `bundle` comes before it."""
+    """Return an expression that evaluates to `value` in the sandbox. The source of `bundle` must come before it."""
     return (
         f"__import__('marshal').loads(__import__('zlib').decompress(__import__('base64').b64decode({packed(value)})))"
     )

@@ -1,13 +1,15 @@
-"""Rows: what the tests that a row names say of the repository as it is, asked once for each row. A row that its own
-tests contradict rewards nothing:
+"""Check each row once: what the tests that it names say of the repository as it is. A row that its own tests contradict
+rewards nothing:
 
     FAIL_TO_PASS names a test that passes already      any patch would be right
     tests that a row brings pass on its files          any patch would be right
-    either names a test that is not there              no patch could be right
+    either names a test that does not exist            no patch could be right
     PASS_TO_PASS names a test that does not pass       no patch need be right
 
-task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at
-the latest its patch is not judged. `S` is what they run on: a `Source` in a sandbox, or the task in its container."""
+The whole files of the named tests run beside the first session of the row. A faulty row's sessions are refused, or at
+the latest its patches are not judged. `S` is what the tests run on: a `Source` in a sandbox, or the task in its
+container.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ from .suite import Outcome, Suite
 from .task import SweTask
 
 AT_START_S = 5.0
-"""How long the first session of a row waits for the answer before it begins: it holds a start worker meanwhile. Slower
-tests tell it before a patch is judged."""
-UNTOLD = ("time_limit", "memory", "output_flood")
-"""Ends that say nothing about a row: what is to be mended may be the cause."""
-SHOWN = 3
+"""Seconds for which the first session of a row waits for the check before it begins; it holds a start worker meanwhile.
+Slower checks are awaited before a patch is judged."""
+INCONCLUSIVE = ("time_limit", "memory", "output_flood")
+"""Ends of a run that say nothing about a row: the bug itself may be the cause."""
+MAX_NAMES = 3
+"""Names of tests that a message quotes."""
 Fault = str | None
 Judgeable = Callable[[], Awaitable[None]]
 """Awaited before a patch is judged. Raises RowUnfit, SandboxError."""
@@ -35,27 +38,41 @@ S = TypeVar("S")
 
 
 class RowUnfit(SandboxError):
-    """The row's tests contradict it: no verdict about a patch means anything."""
+    """Raised when the tests of a row contradict it, so that no verdict about a patch means anything."""
 
 
 class Rows(Generic[S]):
+    """The checks of a server's rows."""
+
     def __init__(self, run: Callable[[S], Awaitable[Outcome]], wait_s: float = AT_START_S) -> None:
-        """`run`: the files of the tests that a row names, on its repository as it is. Raises SandboxError."""
+        """Create the collection.
+
+        Args:
+            run: Runs the files of the tests that a row names on its repository as it is. Raises SandboxError.
+            wait_s: Seconds for which the first session of a row waits for the check.
+        """
         self.run = run
         self._wait_s = wait_s
-        self._known: dict[str, Fault] = {}
+        self._faults: dict[str, Fault] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def refuse(self, task: SweTask) -> None:
-        """Raises ValueError for a row that is known to be unfit."""
-        if fault := self._known.get(_key(task)):
+        """Raise ValueError for a row that is known to be unfit."""
+        if fault := self._faults.get(_key(task)):
             raise ValueError(fault)
 
     async def at_start(self, task: SweTask, where: S) -> Judgeable:
-        """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
-        is known to be unfit, or is told in time; SandboxError where its tests could not be run."""
+        """Check a row when a session of it starts.
+
+        Returns:
+            What must be awaited before a patch is judged. It raises RowUnfit and SandboxError.
+
+        Raises:
+            ValueError: The row is known to be unfit, or is found to be in time.
+            SandboxError: Its tests could not be run.
+        """
         key = _key(task)
-        if key not in self._known and key not in self._running:
+        if key not in self._faults and key not in self._running:
             check = self._check(key, task, where)
             await asyncio.wait([check], timeout=self._wait_s)
             if check.done():
@@ -63,31 +80,32 @@ class Rows(Generic[S]):
         self.refuse(task)
 
         async def judgeable() -> None:
-            if key not in self._known:
+            if key not in self._faults:
                 await asyncio.shield(self._check(key, task, where))
-            if fault := self._known[key]:
+            if fault := self._faults[key]:
                 raise RowUnfit(fault)
 
         return judgeable
 
     def _check(self, key: str, task: SweTask, where: S) -> asyncio.Task[None]:
-        """The one that runs, for all sessions of the row, or a new one. It outlives a session that gives up."""
+        """Return the running check of a row, which all of its sessions share, or a new one. It outlives a session that
+        ends."""
         if key not in self._running:
             self._running[key] = check = asyncio.create_task(
                 self._ask(key, task, where), name=f"tests of {task.repo} as it is"
             )
-            # where every session has given up nobody asks why it failed
+            # retrieves the exception: if every session has ended, nobody else does
             check.add_done_callback(lambda check: check.cancelled() or check.exception())
         return self._running[key]
 
     async def _ask(self, key: str, task: SweTask, where: S) -> None:
         try:
-            self._known[key] = fault_of(task, await self.run(where))
+            self._faults[key] = fault_of(task, await self.run(where))
         finally:
             del self._running[key]
 
     async def close(self) -> None:
-        """When no check runs any more."""
+        """Cancel all checks and wait for their end."""
         for check in (running := [*self._running.values()]):
             check.cancel()
         for check in running:
@@ -96,7 +114,8 @@ class Rows(Generic[S]):
 
 
 def _key(task: SweTask) -> str:
-    kept = task.model_dump_json(
+    """Return a key of everything that the check of a row depends on."""
+    fields = task.model_dump_json(
         include={
             "repo",
             "base_commit",
@@ -109,72 +128,80 @@ def _key(task: SweTask) -> str:
             "tests",
         }
     )
-    return hashlib.sha256(kept.encode()).hexdigest()
+    return hashlib.sha256(fields.encode()).hexdigest()
 
 
 def fault_of(task: SweTask, outcome: Outcome) -> Fault:
-    """What is wrong with a row whose tests say this of the repository as it is; None where nothing is, or where it
-    cannot be told."""
-    if outcome.ended in UNTOLD:
+    """Return what is wrong with a row, given the outcome of its tests on the repository as it is; None if nothing is,
+    or if that cannot be known."""
+    if outcome.ended in INCONCLUSIVE:
         return None
     if task.tests:
         if not outcome.passes(Suite({})):
             return None
         return (
-            f"the row of {task.repo}: its tests pass on its files as they are: any patch would do. Put the bug into"
+            f"the row of {task.repo}: its tests pass on its files as they are: any patch would pass. Put the bug into"
             " `files`, or remove the row."
         )
     row = f"the row {task.instance_id or task.repo} at {task.base_commit}"
     if outcome.ended != "ended":
-        why = (
+        fact = (
             "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there."
             " What they import must be installed"
         )
-        return f"{row}: {why}, or remove the row." if task.pass_to_pass else None
+        return f"{row}: {fact}, or remove the row." if task.pass_to_pass else None
     for name, tests in (("FAIL_TO_PASS", task.fail_to_pass), ("PASS_TO_PASS", task.pass_to_pass)):
         if lacking := [test for test in tests if not _is_there(test, outcome, may_come=name == "FAIL_TO_PASS")]:
-            said = outcome.failures.get(lacking[0].partition("::")[0])
-            where = "in the repository with test_patch" + (f" ({said})" if said else "")
+            message = outcome.failures.get(lacking[0].partition("::")[0])
+            where = "in the repository with test_patch" + (f" ({message})" if message else "")
             return (
-                f"{row}: {name} names {_some(lacking)}, which pytest does not find {where}. Correct or remove the row."
+                f"{row}: {name} names {_listing(lacking)}, which pytest does not find {where}."
+                " Correct or remove the row."
             )
     if passing := [test for test in task.fail_to_pass if outcome.tests.get(test) == "passed"]:
         return (
-            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is:"
-            " any patch would do. Correct or remove the row."
+            f"{row}: FAIL_TO_PASS names {_listing(passing)}, which passes in the repository as it is:"
+            " any patch would pass. Correct or remove the row."
         )
     if failing := [test for test in task.pass_to_pass if outcome.tests.get(test) != "passed"]:
         text = outcome.failures.get(failing[0])
         return (
-            f"{row}: PASS_TO_PASS names {_some(failing)}, which does not pass in the repository as it is"
+            f"{row}: PASS_TO_PASS names {_listing(failing)}, which does not pass in the repository as it is"
             f"{f' ({text})' if text else ''}. Correct or remove the row."
         )
     return None
 
 
 def _is_there(test: str, outcome: Outcome, *, may_come: bool) -> bool:
-    """Whether pytest found the test. `may_come`: it may need the patch, when its file cannot be imported without, or
-    its parameters come from the code."""
+    """Return True if pytest found a test.
+
+    Args:
+        test: Its name.
+        outcome: What pytest reported.
+        may_come: Whether the test may need the patch: its file cannot be imported without it, or its parameters come
+            from the code.
+    """
     if test in outcome.tests:
         return True
     if not may_come:
         return False
-    if any(how == "failed" and _holds(collector, test) for collector, how in outcome.tests.items()):
+    if any(status == "failed" and _holds(collector, test) for collector, status in outcome.tests.items()):
         return True
     function, bracket, _ = test.partition("[")
     return (
         bool(bracket)
-        and any(t.startswith(function + "[") for t in outcome.tests)
-        and not any(t.startswith(f"{test} ") for t in outcome.tests)
+        and any(name.startswith(function + "[") for name in outcome.tests)
+        and not any(name.startswith(f"{test} ") for name in outcome.tests)
     )
 
 
 def _holds(collector: str, test: str) -> bool:
-    """Whether what could not be collected, a file, a class or a package, is where the test would be."""
+    """Return True if a file, class or package that could not be collected is where the test would be."""
     place = collector.removesuffix("__init__.py").rstrip("/")
     return collector == "collection" or test.startswith((f"{place}::", f"{place}/")) or not place
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(repr, names[:SHOWN])) + more
+def _listing(names: list[str]) -> str:
+    """Return the first names as text, and how many more there are."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(map(repr, names[:MAX_NAMES])) + more

@@ -1,12 +1,11 @@
-"""Session: one copy of a repository in an interpreter of its own (`python_tir`'s notebooks), and what the tools do to
-it.
+"""One copy of a repository in its own interpreter (`python_tir`'s notebooks), and the tools at work on it.
 
     open -> cell: the files, a git directory, a Workspace       start: a fork of a warm interpreter and some files
     bash, edit -> cell -> JSON                                  nothing of it runs between two calls
     patch -> cell -> git patch                                  every other process of the session is dead by then
     close -> every process is dead, the files are gone
 
-What the session says is the model's word: texts to show, and a patch that is judged elsewhere.
+The output of the session is the model's and never trusted: texts to show, and a patch that is judged elsewhere.
 """
 
 from __future__ import annotations
@@ -24,19 +23,25 @@ from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
 MAX_PATCH_BYTES = 512 << 10
-"""The most bytes of a patch: as base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
+"""Bytes of the largest patch. As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 _OPEN = """
 import sys as _sys
 _editor = programs["editor"]
 workspace = programs["workspace"].Workspace(programs["shell"].Shell, _editor.Editor, _editor.Refused)
-workspace.open(*{given}, ":".join(p for p in _sys.path if p.endswith("-packages")))
+workspace.open(*{arguments}, ":".join(p for p in _sys.path if p.endswith("-packages")))
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The answer of one call. `lost`: why the session ended with it (time_limit, memory, output_flood, ended); its
-    files are those of the start then."""
+class ToolResult:
+    """Result of one call.
+
+    Attributes:
+        text: What the model reads.
+        refused: True if the tool refused the call.
+        lost: Why the session ended with the call (time_limit, memory, output_flood, ended), after which its files are
+            those of the start; None if it did not.
+    """
 
     text: str
     refused: bool = False
@@ -44,14 +49,22 @@ class Said:
 
 
 class Session:
+    """A repository in a session's interpreter."""
+
     def __init__(self, notebooks: Notebooks, root: str, tree: Tree) -> None:
-        """`root`: where the repository is, inside."""
+        """Create a session; its first call, or `open`, starts it.
+
+        Args:
+            notebooks: The server's interpreters.
+            root: Directory of the repository in the session.
+            tree: The repository.
+        """
         self._notebook = Notebook(notebooks)
         self._root = root
         self._tree = tree
         self._is_open = False
         self._was_cut = False
-        """A call was cancelled (its caller's deadline passed), and the interpreter ended with it."""
+        """True if a call was cancelled (its caller's deadline passed), and the interpreter ended with it."""
 
     async def open(self) -> None:
         """Start an interpreter with the repository's files in it.
@@ -60,38 +73,44 @@ class Session:
             SandboxError: The interpreter did not start.
             CapacityFull: There are too many sessions already.
         """
-        # Hashing and compressing tens of thousands of files takes seconds, which the event loop does not have.
-        given = await asyncio.to_thread(self._packed_repository)
-        cell = await self._notebook.run(bundle("shell", "editor", "workspace") + _OPEN.format(given=given))
+        # In a thread, because hashing and compressing tens of thousands of files takes seconds.
+        arguments = await asyncio.to_thread(self._packed_repository)
+        cell = await self._notebook.run(bundle("shell", "editor", "workspace") + _OPEN.format(arguments=arguments))
         if not cell.alive or cell.execution.stdout != b"{}\n":
-            said = (cell.execution.killed or cell.execution.stderr[-500:].decode("utf-8", "replace")) or "nothing"
-            raise SandboxError(f"a session did not open; it said: {said}")
+            output = (cell.execution.killed or cell.execution.stderr[-500:].decode("utf-8", "replace")) or "nothing"
+            raise SandboxError(f"a session did not open; its output: {output}")
         self._is_open = True
 
     def _packed_repository(self) -> str:
         """Return an expression for the session: its root, the repository's files and a git directory."""
         return unpacking((self._root, dict(self._tree), git_directory(self._tree)))
 
-    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
+    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
+        """Run a command for at most `seconds`, or send input to the running one. Raises SandboxError."""
         answer = await self._ask(f"workspace.bash({command!r}, {is_input!r}, {seconds!r})")
-        if isinstance(answer, Said):
+        if isinstance(answer, ToolResult):
             return answer
-        text = shown(answer["text"])
+        text = printable(answer["text"])
         code = answer["code"]
         if text and not text.endswith("\n"):
             text += "\n"
         if code is None:
-            return Said(f"{text}[The command runs on after {seconds:g} seconds. Exit code -1]")
-        return Said(
-            f"{text}[Current working directory: {shown(answer['directory'])}]\n[Command finished with exit code {code}]"
+            return ToolResult(f"{text}[The command runs on after {seconds:g} seconds. Exit code -1]")
+        directory = printable(answer["directory"])
+        return ToolResult(f"{text}[Current working directory: {directory}]\n[Command finished with exit code {code}]")
+
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> ToolResult:
+        """Run a command of the editor. Raises SandboxError."""
+        answer = await self._ask(f"workspace.edit({command!r}, {path!r}, {arguments!r})")
+        return (
+            answer
+            if isinstance(answer, ToolResult)
+            else ToolResult(printable(answer["text"]), refused=bool(answer.get("refused")))
         )
 
-    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
-        answer = await self._ask(f"workspace.edit({command!r}, {path!r}, {arguments!r})")
-        return answer if isinstance(answer, Said) else Said(shown(answer["text"]), refused=bool(answer.get("refused")))
-
-    async def patch(self) -> bytes | Said:
-        """Return the session's patch, or what the model did that there is none, with the reason in `lost`.
+    async def patch(self) -> bytes | ToolResult:
+        """Return the session's patch; a ToolResult with the reason in `lost` if the model itself has made it
+        impossible.
 
         Raises:
             SandboxError: The sandbox failed, or a deadline has ended the session and the work with it.
@@ -99,21 +118,22 @@ class Session:
         if self._was_cut:
             raise SandboxError("a step of the session ran out of time, and the work in it is gone")
         answer = await self._ask(f"workspace.patch({MAX_PATCH_BYTES})")
-        if isinstance(answer, Said):
+        if isinstance(answer, ToolResult):
             return answer
         if "patch" in answer:
             return base64.b64decode(answer["patch"])
         if "too_large" in answer:
-            return Said(f"{answer['too_large']} bytes; at most {MAX_PATCH_BYTES}", lost="patch_too_large")
-        return Said(shown(answer.get("error")), lost="patch_failed")
+            return ToolResult(f"{answer['too_large']} bytes; at most {MAX_PATCH_BYTES}", lost="patch_too_large")
+        return ToolResult(printable(answer.get("error")), lost="patch_failed")
 
-    async def _ask(self, code: str) -> dict[str, Any] | Said:
+    async def _ask(self, code: str) -> dict[str, Any] | ToolResult:
+        """Run a method of the workspace and return its answer; a ToolResult if the session has ended."""
         if self._was_cut:
             self._was_cut = False
             return _lost("time_limit")
         if not self._is_open:
             await self.open()
-        # A cancelled call ends the interpreter: what comes next must not look for a workspace in a new one.
+        # A cancelled call ends the interpreter: the next call must not look for a workspace in a new one.
         self._is_open = False
         try:
             cell = await self._notebook.run(code + "\n")
@@ -128,22 +148,23 @@ class Session:
                     return answer
         except ValueError:
             pass
-        if cell.alive:  # the interpreter is ours alone: what fails in it is no tool's answer
+        if cell.alive:  # only our own code runs in the interpreter, so this is no failure of the model's command
             raise SandboxError(f"a session's tool failed: {cell.execution.stderr[-500:].decode('utf-8', 'replace')}")
         return _lost(cell.execution.killed or "ended")
 
     async def close(self) -> None:
+        """End the session."""
         await self._notebook.close()
 
 
-def _lost(why: str) -> Said:
-    """Return what a model is told of a session that has ended."""
-    return Said(
-        f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the start.]",
-        lost=why,
+def _lost(reason: str) -> ToolResult:
+    """Return what the model reads when its session has ended."""
+    text = (
+        f"The session was ended ({reason}) and begins anew: bash is fresh, and the files are as they were at the start."
     )
+    return ToolResult(f"[{text}]", lost=reason)
 
 
-def shown(text: object) -> str:
-    """Names of files may be any bytes, which no reply can hold."""
+def printable(text: object) -> str:
+    """Return a text that a reply can hold. Names of files may have bytes that are no text."""
     return str(text).encode("utf-8", "replace").decode()

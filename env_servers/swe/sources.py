@@ -1,7 +1,7 @@
-"""Sources: task -> what a session begins with, and the hidden tests that judge it.
+"""Find what a session of a task begins with, and the hidden tests that judge it.
 
-bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden are its hidden tests, which no session does
-row       the files of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
+bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden has its hidden tests, which no session sees row
+the files of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
           bare or not
 """
 
@@ -24,22 +24,29 @@ from .tree import FILE, Tree, read_tree
 
 REPOS = Path(__file__).parent / "repos"
 CHECKOUT_S = 60.0
-KEPT = 16
-"""Checked-out rows that are kept, the last used."""
+"""Seconds of one git command."""
+MAX_CACHED = 16
+"""Number of checked-out rows that are kept, the most recently used ones."""
 Apply = Callable[[Tree, bytes], Awaitable[dict[str, Any]]]
+"""Applies a patch and returns the result of `inside/apply`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """A repository and its hidden tests.
+
+    Attributes:
+        name: Name of the repository's directory in a session.
+    """
+
     name: str
-    """The name of the repository's directory in a session."""
     tree: Tree
     suite: Suite
 
 
 @functools.cache
 def bundled(name: str) -> Source:
-    """The repository as it should be. Raises ValueError for one that is not there."""
+    """Return a bundled repository without a bug. Raises ValueError for an unknown name."""
     if not (REPOS / name / "repo").is_dir() or "/" in name or name.startswith("."):
         raise ValueError(
             f"repo = {name!r}: there are {', '.join(names())}; a row of another repository is written owner/name."
@@ -49,66 +56,76 @@ def bundled(name: str) -> Source:
     return Source(name, tree, Suite(hidden))
 
 
-def whole(task: SweTask) -> Source:
-    """The repository that the task brings."""
+def own_repository(task: SweTask) -> Source:
+    """Return the repository that the task brings."""
     tree = {path: (FILE, text.encode()) for path, text in task.files.items()}
     return Source(task.repo, tree, Suite({name: text.encode() for name, text in task.tests.items()}))
 
 
 def names() -> list[str]:
+    """Return the names of the bundled repositories."""
     return sorted(path.name for path in REPOS.iterdir() if (path / "repo").is_dir())
 
 
 class Sources:
+    """The sources of a server's tasks."""
+
     def __init__(self, mirror: Path | None, apply: Apply) -> None:
-        """`apply`: (tree, patch) -> what `inside/apply` tells, with `error`."""
+        """Create the collection.
+
+        Args:
+            mirror: Directory of the repositories of rows; None: there are none.
+            apply: Applies a patch in a sandbox.
+        """
         self._mirror = mirror
         self._apply = apply
-        self._kept: OrderedDict[str, Source] = OrderedDict()
+        self._cached: OrderedDict[str, Source] = OrderedDict()
 
     async def of(self, task: SweTask) -> Source:
-        """Raises ValueError, with a remedy, for a task that cannot be begun."""
+        """Return the source of a task. Raises ValueError, with a remedy, for a task that cannot be started."""
         if task.is_row:
             return await self._row(task)
         if task.tests:
-            return whole(task)
+            return own_repository(task)
         source = bundled(task.repo)
-        if strange := sorted(set(task.files) - set(source.tree)):
-            raise ValueError(f"files: {', '.join(strange)} are not in the repository {task.repo}.")
+        if unknown := sorted(set(task.files) - set(source.tree)):
+            raise ValueError(f"files: {', '.join(unknown)} are not in the repository {task.repo}.")
         changed = {path: (source.tree[path][0], text.encode()) for path, text in task.files.items()}
         return Source(source.name, {**source.tree, **changed}, source.suite)
 
     async def _row(self, task: SweTask) -> Source:
+        """Return the source of a row, from the mirror."""
         key = task.model_dump_json()
-        if key not in self._kept:
+        if key not in self._cached:
             tree = await self._checkout(task.repo, task.base_commit or "")
-            told = await self._apply(tree, (task.test_patch or "").encode())
-            if told["error"]:
-                raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {told['error']}")
-            hidden = {path: base64.b64decode(data) for path, data in told["files"].items()}
+            applied = await self._apply(tree, (task.test_patch or "").encode())
+            if applied["error"]:
+                raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {applied['error']}")
+            hidden = {path: base64.b64decode(data) for path, data in applied["files"].items()}
             must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
             files = {name.partition("::")[0] for name in must_pass}
-            if lacking := sorted(f for f in files if f not in hidden and f not in tree):
+            if lacking := sorted(file for file in files if file not in hidden and file not in tree):
                 raise ValueError(
                     f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and"
                     " PASS_TO_PASS name."
                 )
             restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
-            suite = Suite({**restored, **hidden}, must_pass=must_pass, restored=tuple(told["gone"]))
-            self._kept[key] = Source(task.repo.rpartition("/")[2], tree, suite)
-        self._kept.move_to_end(key)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-        return self._kept[key]
+            suite = Suite({**restored, **hidden}, must_pass=must_pass, restored=tuple(applied["gone"]))
+            self._cached[key] = Source(task.repo.rpartition("/")[2], tree, suite)
+        self._cached.move_to_end(key)
+        while len(self._cached) > MAX_CACHED:
+            self._cached.popitem(last=False)
+        return self._cached[key]
 
     def _repository(self, repo: str) -> Path:
+        """Return the directory of a repository in the mirror. Raises ValueError."""
         if self._mirror is None:
             raise ValueError(
                 f"repo = {repo!r} is not bundled, and this server has no repositories besides."
                 " Start it with --mirror DIR."
             )
         parts = repo.split("/")
-        if len(parts) != 2 or not all(p and p.strip(".") for p in parts):
+        if len(parts) != 2 or not all(part and part.strip(".") for part in parts):
             raise ValueError(f"repo = {repo!r} is not owner/name.")
         for place in (repo, repo.replace("/", "__"), parts[1]):
             for path in (self._mirror / place, self._mirror / f"{place}.git"):
@@ -123,7 +140,7 @@ class Sources:
         """Return all files of a commit.
 
         `git archive` would leave out what the repository's .gitattributes mark `export-ignore` (pandas leaves out its
-        tests) and change what they mark `export-subst`. Blobs are taken from the object store as they are.
+        tests) and change what they mark `export-subst`. So blobs are taken from the object store as they are.
 
         Raises:
             ValueError: The mirror does not have the commit.
@@ -134,20 +151,20 @@ class Sources:
             raise ValueError(f"base_commit = {commit!r} is not in the mirror of {repo}: {listing}. Fetch it there.")
         entries = [_entry(line) for line in listing.split(b"\0") if line]
         blobs = [(path, mode, name) for path, mode, kind, name in entries if kind == b"blob"]
-        wanted = b"".join(name + b"\n" for _, _, name in blobs)
-        contents = await _git(place, ["cat-file", "--batch"], wanted)
+        requests = b"".join(name + b"\n" for _, _, name in blobs)
+        contents = await _git(place, ["cat-file", "--batch"], requests)
         if isinstance(contents, str):
             raise ValueError(f"base_commit = {commit!r} of {repo} cannot be read: {contents}. Fetch it again.")
         return await asyncio.to_thread(_tree_of, blobs, contents)
 
 
-async def _git(repository: str, words: list[str], given: bytes = b"") -> bytes | str:
-    """Return what git prints when its stdin is `given`, or, as text, why it failed."""
-    command = ["git", "-C", repository, "-c", "safe.directory=*", *words]
+async def _git(repository: str, arguments: list[str], stdin_bytes: bytes = b"") -> bytes | str:
+    """Return the output of git as bytes, or the reason of its failure as text."""
+    command = ["git", "-C", repository, "-c", "safe.directory=*", *arguments]
     pipe = asyncio.subprocess.PIPE
-    # A file, since a process that ends without reading breaks a pipe under its writer.
+    # A file, because writing to a pipe fails if the process ends without reading it.
     with tempfile.TemporaryFile() as stdin:
-        stdin.write(given)
+        stdin.write(stdin_bytes)
         stdin.seek(0)
         process = await asyncio.create_subprocess_exec(*command, stdin=stdin, stdout=pipe, stderr=pipe)
     try:
@@ -160,14 +177,14 @@ async def _git(repository: str, words: list[str], given: bytes = b"") -> bytes |
 
 
 def _entry(line: bytes) -> tuple[str, int, bytes, bytes]:
-    """Return (path, mode, kind, object) of a line of `git ls-tree`."""
+    """Return path, mode, kind and object of a line of `git ls-tree`."""
     head, _, path = line.partition(b"\t")
     mode, kind, name = head.split(b" ")
     return os.fsdecode(path), int(mode, 8), kind, name
 
 
 def _tree_of(blobs: list[tuple[str, int, bytes]], contents: bytes) -> dict[str, tuple[int, bytes]]:
-    """Return the files whose contents `git cat-file --batch` printed, in the order of `blobs`.
+    """Return the files whose contents `git cat-file --batch` has printed, in the order of `blobs`.
 
     Raises:
         ValueError: An object is missing, as in a partial clone.

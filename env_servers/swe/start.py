@@ -1,4 +1,4 @@
-"""Start: the sandbox with pytest in its warm interpreter, and what the sessions of a server share."""
+"""Start the sandbox, with pytest in its warm interpreter, and build what the sessions of a server share."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .stages import Stages
 from .tree import Tree
 
 START_WORKERS = 16
-"""Sessions of this machine start in some milliseconds of a core each; containers elsewhere in seconds to minutes, most
-of it waiting."""
+"""Sessions that start at once. On this machine each takes some milliseconds of a core; in containers elsewhere seconds
+to minutes, most of them waiting."""
 
 
 def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
     """Return a sandbox in which no session runs yet.
 
     Args:
-        limits: What one session and one run of tests may use.
+        limits: Limits of one session and of one run of tests.
         evaluations: Patches that are judged at once; each has two places.
-        mirror: The directory of repositories of rows, whose histories hold the fixes: no session sees it.
+        mirror: Directory of the repositories of rows. Their histories hold the fixes, so no session sees it.
 
     Raises:
         SandboxError: A program or package is missing.
@@ -62,7 +62,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | Non
 
 
 def proved_sandbox(limits: Limits, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
-    """Return a sandbox that has passed the self-test. Raises SandboxError: a model's bash takes no weaker level."""
+    """Return a sandbox that has passed the self-test. Raises SandboxError: a model's bash gets no weaker level."""
     return asyncio.run(prove_isolation(new_sandbox(limits, evaluations=evaluations, mirror=mirror)))
 
 
@@ -79,7 +79,20 @@ def shared(
     stages: Stages | None = None,
     start_s: float = 60.0,
 ) -> Shared:
-    """`sessions` at once, holding `memory` bytes together."""
+    """Return what the sessions of a server share.
+
+    Args:
+        sandbox: Runs sessions and tests.
+        evaluations: Patches that are judged at once.
+        command_s: As `Shared.command_s`.
+        test_s: Wall clock of one run of hidden tests.
+        max_turns: As `Shared.max_turns`.
+        mirror: Directory of the repositories of rows.
+        sessions: Sessions at once.
+        memory: Bytes of all sessions together.
+        stages: The stages; None: new ones.
+        start_s: As `Shared.start_s`.
+    """
     grader = Grader(sandbox, places=2 * evaluations, test_s=test_s)
 
     async def apply(tree: Tree, patch: bytes) -> dict[str, Any]:
@@ -88,7 +101,7 @@ def shared(
     backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader)
     return Shared(
         backend,
-        stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions),
+        stages or Stages(start=START_WORKERS, evaluate=evaluations, max_waiting_starts=sessions),
         command_s,
         max_turns,
         start_s,
@@ -96,7 +109,7 @@ def shared(
 
 
 def _pytest_modules() -> list[str]:
-    """What pytest.main would import at its first call."""
+    """Return the modules that pytest.main would import at its first call."""
     from _pytest.config import default_plugins
 
     rare = {"pytester", "pytester_assertions", "legacypath", "junitxml", "faulthandler"}

@@ -1,5 +1,5 @@
-"""Suite: the hidden tests of a task, and which of them count. They import the code into their own process, as
-SWE-bench's do."""
+"""The hidden tests of a task, and which of them count. They import the code into their own process, as SWE-bench's
+do."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ CONFIGURATION = re.compile(
     r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml"
     r"|sitecustomize\.py|usercustomize\.py|[^/]+\.pth|[^/]+\.py[co])$"
 )
-"""What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch
-says. What is compiled is among it, since a conftest.py can be another one there than in its source."""
+"""Files that change how pytest or Python run and are no code of a library. They stay as the repository had them,
+whatever a patch changes. Compiled files are among them, because a compiled conftest.py may differ from its source."""
 
 
 SHARED = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
-"""Files of CONFIGURATION that are about much besides pytest: a patch may change the rest of them."""
+"""Files of CONFIGURATION that configure other programs too: a patch may change everything in them but pytest's
+settings."""
 
 
 def keeps_settings(path: str, before: bytes | None, after: bytes | None) -> bool:
-    """Return True if a file that a patch changes says of pytest what it said before.
+    """Return True if a patch leaves a file's settings of pytest unchanged.
 
     Args:
         path: The file's path.
-        before: Its content in the repository; None: it is not there.
-        after: Its content with the patch; None: the patch removes it.
+        before: Its content in the repository; None if it does not exist there.
+        after: Its content with the patch; None if the patch removes it.
     """
     name = path.rpartition("/")[2]
     if name not in SHARED:
         return False
     try:
         return _pytest_settings(name, before or b"") == _pytest_settings(name, after or b"")
-    except (ValueError, RecursionError):  # a syntax that is none: what pytest makes of it is not known
+    except (ValueError, RecursionError):  # invalid syntax: what pytest would read is unknown
         return False
 
 
@@ -43,7 +44,7 @@ def _pytest_settings(name: str, content: bytes) -> object:
     if name == "pyproject.toml":
         tool = tomllib.loads(text).get("tool", {})
         return tool.get("pytest") if isinstance(tool, dict) else tool
-    import iniconfig  # pytest's own parser, which is there where pytest is
+    import iniconfig  # pytest's own parser, which is installed with pytest
 
     try:
         sections = iniconfig.IniConfig(name, data=text).sections
@@ -64,25 +65,30 @@ def support_directories(tests: Iterable[str]) -> list[str]:
     Returns:
         The outermost `tests` or `test` above each file, and those at the repository's top, which files there may use.
     """
-    found = dict.fromkeys(TEST_DIRECTORIES)
+    directories = dict.fromkeys(TEST_DIRECTORIES)
     for path in tests:
         parts = path.split("/")[:-1]
         at = next((i for i, part in enumerate(parts) if part in TEST_DIRECTORIES), None)
         if at is not None:
-            found["/".join(parts[: at + 1])] = None
+            directories["/".join(parts[: at + 1])] = None
         elif parts and parts[0] == "testing":
-            found["testing"] = None
-    return list(found)
+            directories["testing"] = None
+    return list(directories)
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
+    """The hidden tests of a task.
+
+    Attributes:
+        files: Contents by path in the repository; they are put over the repository.
+        must_pass: Node ids of the tests that count; empty: every test of the files.
+        restored: Paths that the patch may not change, besides CONFIGURATION.
+    """
+
     files: Mapping[str, bytes]
-    """Path in the repository -> content, put over what is there."""
     must_pass: Sequence[str] = ()
-    """Node ids; empty: every test of the files."""
     restored: Sequence[str] = field(default_factory=tuple)
-    """Paths that the patch may not change besides CONFIGURATION."""
 
     def protects(self, path: str) -> bool:
         """Return True for a file that stays as the repository or the suite has it, whatever a patch says."""
@@ -94,13 +100,17 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run of the tests said."""
+    """Result of a run of the tests.
+
+    Attributes:
+        tests: "passed", "failed" or "skipped" by node id, in the order of the run.
+        ended: "ended", or why the run cannot be believed: time_limit, memory, output_flood, no_report,
+            falsified_tests_passed.
+        failures: Messages of failed tests.
+    """
 
     tests: Mapping[str, str]
-    """Node id -> passed, failed or skipped, in the order of the run."""
     ended: str = "ended"
-    """ended, or why there is nothing to be believed: time_limit, memory, output_flood, no_report,
-    falsified_tests_passed."""
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def passes(self, suite: Suite) -> bool:
@@ -109,4 +119,4 @@ class Outcome:
             return False
         if suite.must_pass:
             return all(self.tests.get(name) == "passed" for name in suite.must_pass)
-        return bool(self.tests) and all(how == "passed" for how in self.tests.values())
+        return bool(self.tests) and all(status == "passed" for status in self.tests.values())

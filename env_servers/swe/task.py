@@ -1,9 +1,9 @@
-"""SweTask: the task of one row, checked. It is what `reset` is given, as JSON, and has one of three forms:
+"""The task of one row, checked. It is the JSON that `reset` gets, in one of three forms:
 
 bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}
            a repository of `repos/` with some files replaced: the bug
 whole      {"repo": "f", "files": {"f.py": "..."}, "tests": {"test_f.py": "..."}}
-           a small repository that the row brings, the bug in it, and the hidden tests that judge it
+           a small repository that the row brings, with the bug in it, and the hidden tests that judge it
 row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_TO_PASS": [...], "PASS_TO_PASS": [...]}
            as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror, or is in a container
            image: of the row (`image`), or named after its `instance_id` by the server's --image
@@ -31,7 +31,8 @@ TEST = re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
 """The forms of a repository's name, which becomes a directory of the session, and of the name of a file of hidden
 tests, all of which lie in one directory."""
 MAX_BYTES = 1 << 20
-"""The largest repository that a row may bring, with its tests. A larger one comes from a mirror or an image."""
+"""Bytes of the largest repository that a row may bring, with its tests. A larger one comes from a mirror or an
+image."""
 
 
 class SweTask(BaseModel):
@@ -69,12 +70,12 @@ class SweTask(BaseModel):
             return self
         if self.base_commit is None:
             raise ValueError(
-                f"the row of {self.repo} has no base_commit: it cannot be known what the patch is for. Add the field."
+                f"the row of {self.repo} has no base_commit: what the patch applies to is unknown. Add the field."
             )
         if not self.test_patch or not self.fail_to_pass:
             raise ValueError(
                 f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS,"
-                " else nothing can be judged."
+                " otherwise nothing can be judged."
             )
         return self
 
@@ -84,14 +85,14 @@ class SweTask(BaseModel):
                 f"repo = {self.repo!r} is no name for a directory: letters, digits, _, . and -,"
                 f" {NAME_BYTES} of them at most."
             )
-        if strange := sorted(name for name in self.tests if not TEST.fullmatch(name) or len(name) > NAME_BYTES):
+        if wrong_names := sorted(name for name in self.tests if not TEST.fullmatch(name) or len(name) > NAME_BYTES):
             raise ValueError(
-                f"tests: {strange[0]!r} is called neither test_NAME.py nor conftest.py,"
+                f"tests: {wrong_names[0]!r} is called neither test_NAME.py nor conftest.py,"
                 f" with at most {NAME_BYTES} bytes."
             )
-        if strange := sorted(path for path in self.files if not _is_inside(path)):
+        if wrong_names := sorted(path for path in self.files if not _is_inside(path)):
             raise ValueError(
-                f"files: {strange[0]!r} is no path below the repository."
+                f"files: {wrong_names[0]!r} is no path below the repository."
                 " Write DIRECTORY/NAME, without .., .git and a / at its beginning, each name of at most"
                 f" {NAME_BYTES} bytes, {PATH_BYTES} together."
             )
@@ -123,7 +124,7 @@ class SweTask(BaseModel):
 
 
 def _is_inside(path: str) -> bool:
-    """Return True for a path that a file system takes, and that stays below the repository and out of its `.git`."""
+    """Return True for a path that a file system accepts, and that stays below the repository and out of its `.git`."""
     try:
         raw = path.encode()
     except UnicodeEncodeError:  # half of a surrogate pair

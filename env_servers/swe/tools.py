@@ -1,7 +1,7 @@
-"""The three tools of OpenHands' CodeAct agent as SkyRL-v0 has them: their schemas, and calls checked against them.
+"""The three tools of OpenHands' CodeAct agent as SkyRL-v0 has them: their schemas, and the check of calls.
 
-Arguments may come as texts, as the function-call text has them ("[1, 20]", "true", "7"), or as JSON. What is wrong is a
-BadCall whose text is for the model.
+Arguments may be texts, as in a function call written as text ("[1, 20]", "true", "7"), or JSON. A wrong call is a
+BadCall, whose text the model reads.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ TOOLS = [
     _tool("finish", "Finish the interaction when the task is complete.", {}, []),
 ]
 _PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
-_OF_COMMAND: dict[str, dict[str, bool]] = {
+_COMMAND_PARAMETERS: dict[str, dict[str, bool]] = {
     "view": {"view_range": False},
     "create": {"file_text": True},
     "str_replace": {"old_str": True, "new_str": False},
     "insert": {"insert_line": True, "new_str": True},
     "undo_edit": {},
 }
-"""Command -> its parameters besides command and path, and whether it needs them."""
+"""Parameters of each command of the editor besides command and path, and whether they are required."""
 
 
 class BadCall(Exception):
-    """A call that no tool takes; `kind` is unknown_function or bad_call."""
+    """Raised for a call that no tool accepts. `kind` is unknown_function or bad_call."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -75,7 +75,8 @@ class BadCall(Exception):
 
 
 def checked(name: object, arguments: object) -> dict[str, Any]:
-    """The arguments with their right types; those that an editor command does not take are left out. Raises BadCall."""
+    """Return the arguments of a call with the right types, without those that an editor command does not take. Raises
+    BadCall."""
     if not isinstance(name, str) or name not in _PARAMETERS:
         raise BadCall("unknown_function", f"There is no function {name!r}. There are {', '.join(_PARAMETERS)}.")
     if not isinstance(arguments, dict):
@@ -84,25 +85,26 @@ def checked(name: object, arguments: object) -> dict[str, Any]:
         )
     properties = _PARAMETERS[name]["properties"]
     required = list(_PARAMETERS[name]["required"])
-    # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some
-    # versions', and change nothing
+    # A protocol whose turns are used up sends `cut`. Some versions send other fields (a message, outputs), which are
+    # ignored.
     if name == "finish":
         return {"cut": str(arguments.get("cut", "")).lower() == "true"}
-    if strange := sorted(set(map(str, arguments)) - set(properties)):
+    if unknown := sorted(set(map(str, arguments)) - set(properties)):
         raise BadCall(
-            "bad_call", f"{name}: there is no parameter {', '.join(strange)}. There are {', '.join(properties)}."
+            "bad_call", f"{name}: there is no parameter {', '.join(unknown)}. There are {', '.join(properties)}."
         )
     values = {key: _typed(name, key, value, properties[key]) for key, value in arguments.items() if value is not None}
     if name == "str_replace_editor" and "command" in values:
-        own = _OF_COMMAND[values["command"]]
-        required += [key for key, needed in own.items() if needed]
-        values = {key: value for key, value in values.items() if key in ("command", "path") or key in own}
+        parameters = _COMMAND_PARAMETERS[values["command"]]
+        required += [key for key, is_required in parameters.items() if is_required]
+        values = {key: value for key, value in values.items() if key in ("command", "path") or key in parameters}
     if missing := [key for key in required if key not in values]:
         raise BadCall("bad_call", f"{name}: the parameter {', '.join(missing)} is missing.")
     return values
 
 
 def _typed(name: str, key: str, value: Any, schema: dict[str, Any]) -> Any:
+    """Return an argument with the type of its schema. Raises BadCall."""
     if key == "is_input":
         if str(value).lower() not in ("true", "false"):
             raise BadCall("bad_call", f"{name}: is_input is {str(value)[:40]!r}. Send true or false.")
@@ -120,7 +122,12 @@ def _typed(name: str, key: str, value: Any, schema: dict[str, Any]) -> Any:
             raise BadCall("bad_call", f"{name}: {key} is {value[:40]!r}, no {schema['type']}.") from None
     if schema["type"] == "integer" and type(value) is int:
         return value
-    if schema["type"] == "array" and isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value):
+    if (
+        schema["type"] == "array"
+        and isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int for number in value)
+    ):
         return value
-    wanted = "an integer" if schema["type"] == "integer" else "a list of two integers"
-    raise BadCall("bad_call", f"{name}: {key} is {str(value)[:40]!r}, not {wanted}.")
+    expected = "an integer" if schema["type"] == "integer" else "a list of two integers"
+    raise BadCall("bad_call", f"{name}: {key} is {str(value)[:40]!r}, not {expected}.")

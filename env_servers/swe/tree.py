@@ -1,9 +1,11 @@
-"""Tree: the files of a repository as plain data, and a git directory with one commit of them, made without git.
+"""The files of a repository as plain data, and a git directory with one commit of them, made without git.
 
     Tree   path -> (mode, content); modes are git's: 0o100644, 0o100755, and 0o120000 for a symbolic link, whose content
            is its target
 
-The commit has no parent and a fixed author and date: the same files are the same commit, no history tells of a bug."""
+The commit has no parent and a fixed author and date: the same files are the same commit, and no history reveals the
+bug.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +23,39 @@ EXECUTABLE = 0o100755
 LINK = 0o120000
 AUTHOR = "repository <repository@localhost> 1735689600 +0000"
 IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"
-"""What git ignores, said in the git directory, not in the repository: what tests leave is no part of a patch."""
+"""Patterns that git ignores. They are in the git directory and not in the repository, so that caches of tests are never
+part of a patch."""
 ATTRIBUTES = "* !diff !filter !text !eol !ident !merge !working-tree-encoding\n"
-"""Above the repository's own .gitattributes: none of them hides a change or runs a program."""
+"""Attributes that override the repository's own .gitattributes: none of these may hide a change or run a program."""
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
 
 
 def read_tree(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """All files below `directory` but for git's own and caches. Raises ValueError where there is none."""
-    found: dict[str, tuple[int, bytes]] = {}
+    """Return all files below a directory, without git's own and caches. Raises ValueError if there are none."""
+    tree: dict[str, tuple[int, bytes]] = {}
     for top, names, files in os.walk(directory):
         names[:] = sorted(
-            n for n in names if n not in (".git", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache")
+            directory_name
+            for directory_name in names
+            if directory_name not in (".git", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache")
         )
-        for name in sorted([*files, *(n for n in names if os.path.islink(f"{top}/{n}"))]):
+        for name in sorted(
+            [*files, *(directory_name for directory_name in names if os.path.islink(f"{top}/{directory_name}"))]
+        ):
             path = Path(top, name)
             mode = path.lstat().st_mode
             relative = str(path.relative_to(directory))
             if stat.S_ISLNK(mode):
-                found[relative] = LINK, os.fsencode(os.readlink(path))
+                tree[relative] = LINK, os.fsencode(os.readlink(path))
             elif stat.S_ISREG(mode):
-                found[relative] = EXECUTABLE if mode & 0o100 else FILE, path.read_bytes()
-    if not found:
+                tree[relative] = EXECUTABLE if mode & 0o100 else FILE, path.read_bytes()
+    if not tree:
         raise ValueError(f"{directory} holds no repository: there are no files.")
-    return found
+    return tree
 
 
 def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tuple[int, bytes]]:
-    """The contents of `.git` with `tree` committed on branch main, and an index that says so."""
+    """Return the contents of a `.git` with `tree` committed on branch main, and an index that matches."""
     files: dict[str, tuple[int, bytes]] = {}
 
     def store(kind: str, body: bytes) -> bytes:
@@ -60,18 +67,18 @@ def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tupl
     blobs = {path: (mode, len(content), store("blob", content)) for path, (mode, content) in tree.items()}
 
     def directory(entries: dict[str, tuple[int, bytes]]) -> bytes:
-        """`entries`: path -> (mode, id), below one directory."""
-        own: dict[str, tuple[int, bytes]] = {}
+        """Store the tree object of a directory and return its id. `entries` are mode and id by path below it."""
+        direct: dict[str, tuple[int, bytes]] = {}
         below: dict[str, dict[str, tuple[int, bytes]]] = {}
         for path, entry in entries.items():
-            head, slash, rest = path.partition("/")
+            head, slash, remainder = path.partition("/")
             if slash:
-                below.setdefault(head, {})[rest] = entry
+                below.setdefault(head, {})[remainder] = entry
             else:
-                own[head] = entry
-        own |= {name: (0o40000, directory(inner)) for name, inner in below.items()}
-        order = sorted(own, key=lambda name: name + "/" * (own[name][0] == 0o40000))
-        return store("tree", b"".join(b"%o %s\0%s" % (own[n][0], os.fsencode(n), own[n][1]) for n in order))
+                direct[head] = entry
+        direct |= {name: (0o40000, directory(inner)) for name, inner in below.items()}
+        order = sorted(direct, key=lambda name: name + "/" * (direct[name][0] == 0o40000))
+        return store("tree", b"".join(b"%o %s\0%s" % (direct[n][0], os.fsencode(n), direct[n][1]) for n in order))
 
     root = directory({path: (mode, name) for path, (mode, _, name) in blobs.items()})
     commit = store("commit", f"tree {root.hex()}\nauthor {AUTHOR}\ncommitter {AUTHOR}\n\n{message}\n".encode())
@@ -88,7 +95,7 @@ def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tupl
 
 
 def _index(blobs: Mapping[str, tuple[int, int, bytes]]) -> bytes:
-    """Version 2, with no times: git compares contents at its first look."""
+    """Return an index of version 2, without times: git then compares contents at its first look."""
     body = struct.pack(">4sII", b"DIRC", 2, len(blobs))
     for path, (mode, size, name) in sorted(blobs.items(), key=lambda item: os.fsencode(item[0])):
         raw = os.fsencode(path)

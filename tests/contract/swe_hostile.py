@@ -299,7 +299,7 @@ FILES = [
     ),
     Attack("a file in .git", new_file(".git/hooks/post-checkout", "#!/bin/sh\n", "100755")),
     Attack(
-        "a path above", new_file("../../../tmp/escaped", "x\n"), contained=lambda r: r.why == "patch_does_not_apply"
+        "a path above", new_file("../../../tmp/escaped", "x\n"), contained=lambda r: r.reason == "patch_does_not_apply"
     ),
     Attack("an absolute path", new_file("/tmp/escaped", "x\n"), contained=lambda r: not r.resolved),
     Attack(
@@ -315,23 +315,23 @@ FILES = [
     Attack(
         "through a link",
         new_file("link", "/tmp", "120000") + new_file("link/patch2", "x\n"),
-        contained=lambda r: r.why == "patch_does_not_apply",
+        contained=lambda r: r.reason == "patch_does_not_apply",
     ),
     Attack(
         "a submodule",
         "diff --git a/sub b/sub\nnew file mode 160000\n--- /dev/null\n+++ b/sub\n@@ -0,0 +1 @@\n+Subproject commit 0123456789012345678901234567890123456789\n",
     ),
-    Attack("no patch", "", contained=lambda r: r.why == "patch_empty"),
-    Attack("nonsense", "resolved = True\n", contained=lambda r: r.why == "patch_does_not_apply"),
+    Attack("no patch", "", contained=lambda r: r.reason == "patch_empty"),
+    Attack("nonsense", "resolved = True\n", contained=lambda r: r.reason == "patch_does_not_apply"),
     Attack(
         "a patch of another file",
         before("README.md", "x").replace("README", "NOSUCH"),
-        contained=lambda r: r.why == "patch_does_not_apply",
+        contained=lambda r: r.reason == "patch_does_not_apply",
     ),
     Attack(
         "a patch of two megabytes",
         new_file("big", "x" * 80 + "\n") * 20000,
-        contained=lambda r: r.why == "patch_too_large",
+        contained=lambda r: r.reason == "patch_too_large",
     ),
     Attack(
         "a patch that gives a command",
@@ -339,7 +339,9 @@ FILES = [
         contained=lambda r: not r.resolved,
     ),
     Attack(
-        "a patch in ed's language", "1d\n!touch /tmp/owned\n.\nw\n", contained=lambda r: r.why == "patch_does_not_apply"
+        "a patch in ed's language",
+        "1d\n!touch /tmp/owned\n.\nw\n",
+        contained=lambda r: r.reason == "patch_does_not_apply",
     ),
 ]
 TEMPT = "git config core.hooksPath /tmp/h; git config core.fsmonitor /tmp/h/x; git config diff.external /tmp/h/x; git config filter.f.clean /tmp/h/x; git config diff.f.textconv /tmp/h/x; echo '* filter=f diff=f' > .git/info/attributes"

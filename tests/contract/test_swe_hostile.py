@@ -41,9 +41,9 @@ def gold() -> str:
 
 
 async def test_the_gold_patch_is_rewarded_and_an_idle_one_is_not(world):
-    assert (await world.judged(gold())).why == "resolved"
+    assert (await world.judged(gold())).reason == "resolved"
     idle = await world.judged(before("README.md", "nothing"))
-    assert (idle.resolved, idle.why) == (False, "tests_failed")
+    assert (idle.resolved, idle.reason) == (False, "tests_failed")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)

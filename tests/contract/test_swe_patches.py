@@ -139,7 +139,7 @@ async def test_a_forgery_would_be_rewarded_if_falsified_tests_were_not_run(grade
     """So the cases above are held off by them and by nothing else."""
     [case] = [case for case in cases("forgeries") if case["name"] == "tests that are not called but for the controls"]
     forgery = forged(case, BASES[0])
-    assert (await grader.evaluate(BASES[0].tree, forgery, BASES[0].suite)).why == "falsified_tests_passed"
+    assert (await grader.evaluate(BASES[0].tree, forgery, BASES[0].suite)).reason == "falsified_tests_passed"
     monkeypatch.setattr("env_servers.swe.examine.drawn", lambda *args: [])
     assert (await grader.evaluate(BASES[0].tree, forgery, BASES[0].suite)).resolved
     assert (await grader.evaluate(BASES[0].tree, patch(BASES[0].tree, {"lib.py": MENDED}), BASES[0].suite)).resolved

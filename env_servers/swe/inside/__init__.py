@@ -1,2 +1,2 @@
-"""Programs that run inside the sandbox: read as text by `programs`, never imported by the server. The standard library
-only, but for pytest."""
+"""Programs that run inside the sandbox. `programs` reads them as text; the server never imports them. They use the
+standard library and pytest."""

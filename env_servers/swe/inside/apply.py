@@ -1,10 +1,12 @@
-"""Apply: a git patch onto the files in ./repo, as SkyRL does: `git apply`, else `patch --fuzz=5`. What comes of it goes
-to ./result as JSON.
+"""Apply a git patch to the files in ./repo as SkyRL does, with `git apply`, else `patch --fuzz=5`, and write ./result
+as JSON.
 
     {"how": "git" | "patch", "files": {path: base64}, "gone": [path], "left_out": [path], "error": null}
 
-Only what differs from before is told. Regular files alone come back: a link, a pipe or a device that the patch makes is
-left out by name, and so is what is behind one. No git directory is there: no hook, filter or attribute driver runs."""
+Only files that differ from before are listed. Only regular files come back: a link, a pipe or a device that the patch
+makes is left out by name, and so is everything behind one. There is no git directory, so no hook, filter or attribute
+driver runs.
+"""
 
 import base64
 import json
@@ -13,6 +15,7 @@ import stat
 import subprocess
 
 SECONDS = 20.0
+"""Seconds of one command."""
 GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CEILING_DIRECTORIES": "/tmp"}
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", **GIT}
 COMMANDS = {
@@ -24,11 +27,12 @@ COMMANDS = {
 
 
 def main(executables):
+    """Apply ./patch. `executables` are the paths that are executable."""
     before = snapshot("repo")
     for path in executables:
         os.chmod(f"repo/{path}", 0o755)
-    said = []
-    for how, command in COMMANDS.items():
+    errors = []
+    for name, command in COMMANDS.items():
         try:
             done = subprocess.run(
                 command,
@@ -40,14 +44,15 @@ def main(executables):
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return answer(error=f"{how} took more than {SECONDS:g} s")
+            return answer(error=f"{name} took more than {SECONDS:g} s")
         if done.returncode == 0:
-            return told(how, before)
-        said.append((done.stderr or done.stdout).decode("utf-8", "replace").strip())
-    return answer(error=said[0][:500] or "git apply failed")
+            return answer_changes(name, before)
+        errors.append((done.stderr or done.stdout).decode("utf-8", "replace").strip())
+    return answer(error=errors[0][:500] or "git apply failed")
 
 
-def told(how, before):
+def answer_changes(command_name, before):
+    """Write what the patch has changed."""
     after = {}
     left_out = []
     for path, mode in walk("repo"):
@@ -57,16 +62,17 @@ def told(how, before):
         with open(f"repo/{path}", "rb") as f:
             after[path] = f.read()
     files = {path: base64.b64encode(content).decode() for path, content in after.items() if before.get(path) != content}
-    return answer(how=how, files=files, gone=sorted(set(before) - set(after)), left_out=left_out)
+    return answer(how=command_name, files=files, gone=sorted(set(before) - set(after)), left_out=left_out)
 
 
 def answer(**fields):
+    """Write ./result."""
     with open("result", "w") as f:
         json.dump({"how": None, "files": {}, "gone": [], "left_out": [], "error": None, **fields}, f)
 
 
 def walk(top):
-    """(path below `top`, mode) of everything but directories; links are not followed."""
+    """Yield path below `top` and mode of everything except directories. Links are not followed."""
     for directory, names, files in os.walk(top):
         for name in [*files, *(n for n in names if os.path.islink(f"{directory}/{n}"))]:
             path = f"{directory}/{name}"
@@ -74,8 +80,9 @@ def walk(top):
 
 
 def snapshot(top):
-    found = {}
+    """Return the content of every file."""
+    contents = {}
     for path, _ in walk(top):
         with open(f"{top}/{path}", "rb") as f:
-            found[path] = f.read()
-    return found
+            contents[path] = f.read()
+    return contents

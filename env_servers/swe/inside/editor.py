@@ -1,24 +1,33 @@
-"""Editor: view, create, str_replace, insert and undo_edit, with the words of OpenHands' str_replace_editor.
+"""The editor: view, create, str_replace, insert and undo_edit, with the texts of OpenHands' str_replace_editor.
 
-What cannot be done is a Refused, whose text is for the model. Only the contents that undo_edit brings back are kept."""
+An edit that cannot be made is a Refused, whose text the model reads. Only the contents that undo_edit restores are
+kept.
+"""
 
 import os
 
 SNIPPET_LINES = 4
+"""Lines shown before and after an edit."""
 MAX_CHARS = 30_000
+"""Characters of a file that a view shows."""
 MAX_ENTRIES = 500
+"""Entries of a directory that a view shows."""
 MAX_BYTES = 16 << 20
+"""Bytes of the largest file that is read."""
 
 
 class Refused(Exception):
-    """An edit that cannot be made."""
+    """Raised for an edit that cannot be made."""
 
 
 class Editor:
+    """The editor of one session."""
+
     def __init__(self):
         self.history = {}
 
     def run(self, command, path, arguments):
+        """Run a command and return its text. Raises Refused."""
         if not path.startswith("/"):
             raise Refused(f"The path {path} is not an absolute path, it should start with `/`.")
         if command != "create" and not os.path.lexists(path):
@@ -31,6 +40,7 @@ class Editor:
             raise Refused(f"{command} of {path} failed: {e.strerror}.") from None
 
     def view(self, path, view_range=None):
+        """Show a file with line numbers, or list a directory."""
         if os.path.isdir(path):
             if view_range:
                 raise Refused("The `view_range` parameter is not allowed when `path` points to a directory.")
@@ -58,6 +68,7 @@ class Editor:
         return f"Here's the result of running `cat -n` on {path}:\n{_numbered(lines, first)}\n"
 
     def create(self, path, file_text=""):
+        """Create a file."""
         if os.path.lexists(path):
             raise Refused(f"File already exists at: {path}. Cannot overwrite files using command `create`.")
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -66,6 +77,7 @@ class Editor:
         return f"File created successfully at: {path}"
 
     def str_replace(self, path, old_str="", new_str=""):
+        """Replace a text that occurs exactly once in a file."""
         text = _read(path)
         if not old_str:
             raise Refused("No replacement was performed: `old_str` is empty.")
@@ -90,6 +102,7 @@ class Editor:
         )
 
     def insert(self, path, insert_line=0, new_str=""):
+        """Insert lines after a line."""
         text = _read(path)
         lines = text.split("\n")
         if not 0 <= insert_line <= len(lines):
@@ -106,6 +119,7 @@ class Editor:
         )
 
     def undo_edit(self, path):
+        """Undo the last edit of a file."""
         if not self.history.get(path):
             raise Refused(f"No edit history found for {path}.")
         before = self.history[path].pop()
@@ -119,18 +133,20 @@ class Editor:
         )
 
     def _edited(self, path, before, after, line, new_str):
+        """Write a file, remember its old content, and return the text that shows the edit."""
         _write(path, after)
         self.history.setdefault(path, []).append(before)
         first = max(0, line - SNIPPET_LINES)
         snippet = after.split("\n")[first : line + SNIPPET_LINES + new_str.count("\n") + 1]
-        shown = (
+        report = (
             f"The file {path} has been edited. Here's the result of running `cat -n` on a snippet of"
             f" {path}:\n{_numbered(snippet, first + 1)}\n"
         )
-        return shown + "Review the changes and make sure they are as expected. Edit the file again if necessary."
+        return report + "Review the changes and make sure they are as expected. Edit the file again if necessary."
 
 
 def _read(path):
+    """Return the text of a file. Raises Refused."""
     if not os.path.isfile(path):
         raise Refused(f"{path} is no regular file.")
     if os.path.getsize(path) > MAX_BYTES:
@@ -148,22 +164,24 @@ def _write(path, text):
 
 
 def _numbered(lines, first):
+    """Return lines with their numbers, cut to MAX_CHARS."""
     text = "\n".join(f"{i:6}\t{line}" for i, line in enumerate(lines, first))
-    return (
-        text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
-    )
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"{text[:MAX_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
 
 
 def _listing(top):
-    found = [top]
+    """Return the visible files and directories up to two levels below a directory."""
+    paths = [top]
     for directory, names, files in os.walk(top):
         depth = directory[len(top) :].count("/")
-        names[:] = sorted(n for n in names if not n.startswith(".") and n != "__pycache__") if depth < 2 else []
-        found += (
-            [f"{directory}/{n}/" for n in names] + [f"{directory}/{n}" for n in sorted(files) if not n.startswith(".")]
-            if depth < 2
-            else []
-        )
-        if len(found) > MAX_ENTRIES:
-            return [*found[:MAX_ENTRIES], "[... and more ...]"]
-    return sorted(found)
+        if depth >= 2:
+            names[:] = []
+            continue
+        names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
+        paths += [f"{directory}/{name}/" for name in names]
+        paths += [f"{directory}/{name}" for name in sorted(files) if not name.startswith(".")]
+        if len(paths) > MAX_ENTRIES:
+            return [*paths[:MAX_ENTRIES], "[... and more ...]"]
+    return sorted(paths)

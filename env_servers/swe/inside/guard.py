@@ -1,11 +1,12 @@
-"""Guard: around a patch, in a container: the graders' own files are as they were, and links that the patch made go.
+"""Restore, in a container, the graders' own files after a patch, and remove links that it made.
 
-keep       before the patch: what is protected is copied to ./kept beside this file, and listed in ./kept.json
-restore    after it: what differs goes, or is put back; its paths are written to ./out/left_out
+keep       before the patch: protected files are copied to ./kept beside this file, and listed in ./kept.json restore
+after it: what differs is removed or restored; its paths are written to ./out/left_out
 
-It looks at the disk. What git ignores, filters or takes for a repository of its own is for a patch to say, and a
-directory may stand where a file was. It runs in the image's own Python, 3.6 or later, with -I and -S (a
-sitecustomize.py may be the patch's) and with the repository as current directory."""
+It looks at the disk, because a patch decides what git ignores, filters or takes for a repository of its own, and may
+put a directory where a file was. It runs in the image's own Python, 3.6 or later, with -I and -S (a sitecustomize.py
+may be the patch's) and with the repository as current directory.
+"""
 
 import json
 import os
@@ -15,53 +16,55 @@ import stat
 import sys
 
 COMPILED = re.compile(r"\.py[co]$")
-"""Files that are not copied: Python makes them anew."""
+"""Files that are not copied, because Python makes them anew."""
 
 
 def keep(place):
+    """Copy and list what is protected."""
     os.mkdir(place + "/kept")
-    kept = {}
+    listed = {}
     for path in watched(place):
-        seen = look(path)
-        kept[path] = seen
-        if seen[0] == "file" and not COMPILED.search(path):
-            shutil.copy2(raw(path), raw(f"{place}/kept/{len(kept)}"))
-            seen.append(len(kept))
+        state = look(path)
+        listed[path] = state
+        if state[0] == "file" and not COMPILED.search(path):
+            shutil.copy2(raw(path), raw(f"{place}/kept/{len(listed)}"))
+            state.append(len(listed))
     with open(place + "/kept.json", "w") as f:
-        json.dump(kept, f)
+        json.dump(listed, f)
 
 
 def restore(place):
+    """Remove and restore what the patch has changed of the protected files."""
     with open(place + "/kept.json") as f:
-        kept = json.load(f)
+        listed = json.load(f)
     now = {path: look(path) for path in watched(place)}
-    changed = {path for path, seen in now.items() if path not in kept or kept[path][: len(seen)] != seen}
-    changed |= {path for path in kept if path not in now and not COMPILED.search(path)}
+    changed = {path for path, state in now.items() if path not in listed or listed[path][: len(state)] != state}
+    changed |= {path for path in listed if path not in now and not COMPILED.search(path)}
     for path in changed | protected(place)[0]:
         changed |= {
             above
             for above in parents(path)
-            if above not in kept and os.path.lexists(raw(above)) and not os.path.isdir(raw(above))
+            if above not in listed and os.path.lexists(raw(above)) and not os.path.isdir(raw(above))
         }
     for path in sorted(changed):
         remove(raw(path))
-    for path in sorted(path for path in changed & set(kept) if not COMPILED.search(path)):
-        put_back(raw(path), kept[path], place)
+    for path in sorted(path for path in changed & set(listed) if not COMPILED.search(path)):
+        put_back(raw(path), listed[path], place)
     with open(place + "/out/left_out", "w") as f:
         json.dump(sorted(changed), f)
 
 
 def protected(place):
-    """(paths, pattern of more)."""
+    """Return the protected paths, and a pattern of further ones."""
     with open(place + "/protected.json") as f:
-        told = json.load(f)
-    return set(told["paths"]), re.compile(told["pattern"])
+        settings = json.load(f)
+    return set(settings["paths"]), re.compile(settings["pattern"])
 
 
 def watched(place):
-    """What is there of the protected, whatever it is, and all links. The repository's .git is not the patch's."""
+    """Return everything that exists at a protected path, and all links, outside of .git, which no patch can change."""
     paths, pattern = protected(place)
-    found = []
+    paths_found = []
     for directory, directories, files in os.walk(b"."):
         if directory == b".":
             directories[:] = [name for name in directories if name != b".git"]
@@ -69,26 +72,28 @@ def watched(place):
             path = os.path.join(directory, name)[2:]
             text = path.decode("utf-8", "surrogateescape")
             if text in paths or pattern.search(text) or os.path.islink(path):
-                found.append(text)
-    return found
+                paths_found.append(text)
+    return paths_found
 
 
 def look(path):
-    told = os.lstat(raw(path))
-    if stat.S_ISLNK(told.st_mode):
+    """Return the kind of what is at a path, and what identifies its content."""
+    status = os.lstat(raw(path))
+    if stat.S_ISLNK(status.st_mode):
         return ["link", os.readlink(raw(path)).decode("utf-8", "surrogateescape")]
-    if stat.S_ISREG(told.st_mode):
-        return ["file", told.st_mode, told.st_size, told.st_mtime_ns]
-    return ["directory" if stat.S_ISDIR(told.st_mode) else "other"]
+    if stat.S_ISREG(status.st_mode):
+        return ["file", status.st_mode, status.st_size, status.st_mtime_ns]
+    return ["directory" if stat.S_ISDIR(status.st_mode) else "other"]
 
 
-def put_back(path, seen, place):
+def put_back(path, state, place):
+    """Make a path again what it was."""
     os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
-    if seen[0] == "file":
-        shutil.copy2(raw(f"{place}/kept/{seen[-1]}"), path)
-    elif seen[0] == "link":
-        os.symlink(raw(seen[1]), path)
-    elif seen[0] == "directory":
+    if state[0] == "file":
+        shutil.copy2(raw(f"{place}/kept/{state[-1]}"), path)
+    elif state[0] == "link":
+        os.symlink(raw(state[1]), path)
+    elif state[0] == "directory":
         os.mkdir(path)
 
 
@@ -100,14 +105,16 @@ def remove(path):
 
 
 def parents(path):
-    words = path.split("/")[:-1]
-    return ["/".join(words[: i + 1]) for i in range(len(words))]
+    """Return the directories above a path."""
+    names = path.split("/")[:-1]
+    return ["/".join(names[: i + 1]) for i in range(len(names))]
 
 
 def raw(path):
-    """The bytes of a name, whatever this Python takes for the encoding of files' names."""
+    """Return a name as bytes, whatever this Python considers the encoding of file names."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def main(place):
+    """Run the command in argv. `place` is the directory of this file."""
     {"keep": keep, "restore": restore}[sys.argv[1]](place)

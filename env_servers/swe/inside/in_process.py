@@ -1,10 +1,11 @@
-"""In process: pytest on hidden tests that import the code, with the repository's own settings of pytest but for its
-addopts. The report goes out over a descriptor, once, with the word of this run. In a container it runs in the image's
-own Python, 3.6 or later.
+"""Run pytest on hidden tests that import the code, with the repository's own settings of pytest except its addopts.
 
-pytest, its plugins and all that they need are imported before the repository's directory is on the path, so that
-nothing there takes their names; entry points that a patch brings name no plugin, since none are looked for. Beside the
-hidden tests run controls whose outcome is known outside, under names drawn for this run."""
+The report goes out over a descriptor, once, with the token of this run. In a container this runs in the image's own
+Python, 3.6 or later. pytest, its plugins and everything that they need are imported before the repository's directory
+is on the path, so that no file there can take their names; entry points that a patch brings name no plugin, because
+none are looked for. Beside the hidden tests run controls whose outcome is known outside, under names drawn for this
+run.
+"""
 
 import contextlib
 import importlib
@@ -16,11 +17,14 @@ import sys
 import pytest
 
 MAX_FAILURES = 12
+"""Failed tests whose messages are reported."""
 MAX_TEXT = 800
+"""Characters of such a message."""
 
 
 class Collector:
-    """pytest's plugin: test -> passed, failed or skipped, in the order of the run, and what the first failures say."""
+    """A plugin that records the outcome of each test, in the order of the run, and the messages of the first
+    failures."""
 
     def __init__(self, control):
         self.control = control
@@ -30,10 +34,10 @@ class Collector:
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid
-        kept = self.controls if self.control in name else self.tests
+        outcomes = self.controls if self.control in name else self.tests
         if report.when == "call" or report.outcome != "passed":
-            kept[name] = report.outcome if kept.get(name) != "failed" else "failed"
-        if report.failed and kept is self.tests:
+            outcomes[name] = report.outcome if outcomes.get(name) != "failed" else "failed"
+        if report.failed and outcomes is self.tests:
             self.note(name, report)
 
     def pytest_collectreport(self, report):
@@ -43,14 +47,16 @@ class Collector:
 
     def note(self, name, report):
         if len(self.failures) < MAX_FAILURES:
-            self.failures[name] = said(report.longrepr)[:MAX_TEXT]
+            self.failures[name] = message_of(report.longrepr)[:MAX_TEXT]
 
 
 class Installed:
-    """The plugins that were installed before the patch, under the names that their entry points give them."""
+    """A plugin that registers the plugins which were installed before the patch, under the names of their entry
+    points."""
 
     def __init__(self, plugins):
-        """Import them: nothing of the repository is on the path yet. One that cannot be imported is left out."""
+        """Import the plugins, while nothing of the repository is on the path. One that cannot be imported is left
+        out."""
         self.loaded = []
         for name, place in plugins:
             module, _, inner = place.partition(":")
@@ -63,7 +69,7 @@ class Installed:
             self.loaded.append((name, plugin))
 
     def pytest_plugin_registered(self, manager):
-        """Register them as soon as this one is, which is before options are parsed."""
+        """Register the plugins as soon as this one is, which is before options are parsed."""
         waiting = self.loaded
         self.loaded = []
         for name, plugin in waiting:
@@ -71,22 +77,27 @@ class Installed:
                 manager.register(plugin, name)
 
 
-def said(shown):
-    """Return the line of the test that failed and what pytest says of it."""
-    entries = getattr(getattr(shown, "reprtraceback", None), "reprentries", ())
+def message_of(failure):
+    """Return the line of the test that failed and pytest's explanation."""
+    entries = getattr(getattr(failure, "reprtraceback", None), "reprentries", ())
     lines = [line for entry in entries[:1] for line in getattr(entry, "lines", ()) if line.startswith((">", "E"))]
-    crash = getattr(shown, "reprcrash", None)
-    # raised further down, by the code under test
+    crash = getattr(failure, "reprcrash", None)
+    # the error was raised deeper, in the code under test
     if crash is not None and not any(line.startswith("E") for line in lines):
         lines.append("E       " + crash.message)
-    return "\n".join(lines) if lines else str(shown)
+    return "\n".join(lines) if lines else str(failure)
 
 
-def main(word, chosen, control, plugins, repo="/tmp/repo", out=4):
-    """Run the tests `chosen` and tell what came of them.
+def main(token, chosen, control, plugins, repo="/tmp/repo", out=4):
+    """Run the chosen tests and report their outcome.
 
-    `control` is (a name that no other file has, the source of its tests); `plugins` are (name, module or
-    module:object) of the plugins that were installed before the patch.
+    Args:
+        word: Token of this run.
+        chosen: Tests, as arguments of pytest.
+        control: A name that no other file has, and the source of the controls.
+        plugins: Name and module, or module:object, of the plugins that were installed before the patch.
+        repo: Directory of the repository.
+        out: Descriptor of the report.
     """
     dumps = json.dumps
     write = os.write
@@ -104,20 +115,20 @@ def main(word, chosen, control, plugins, repo="/tmp/repo", out=4):
     options = [
         "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo,
         "-o", "addopts=", "-o", "required_plugins=",
-        # of a plugin that the repository may never have heard of: with warnings as errors it would end everything
+        # It may be about a plugin that the repository does not know; with warnings as errors it would be fatal.
         "-W", "ignore:The configuration option:pytest.PytestDeprecationWarning",
     ]  # fmt: skip
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    own = [path for path in (repo, repo + "/src") if os.path.isdir(path)]
+    source_directories = [path for path in (repo, repo + "/src") if os.path.isdir(path)]
     packages = [path for path in sys.path if path.endswith("-packages")]
-    sys.path[:0] = own
+    sys.path[:0] = source_directories
     # for the processes that tests start
-    os.environ["PYTHONPATH"] = os.pathsep.join(own + packages)
+    os.environ["PYTHONPATH"] = os.pathsep.join(source_directories + packages)
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(options + list(chosen) + [path], plugins=[collector, installed])
     report = {
-        "word": word,
-        "controls": {name.rpartition("::")[2]: how for name, how in collector.controls.items()},
+        "word": token,
+        "controls": {name.rpartition("::")[2]: result for name, result in collector.controls.items()},
         "tests": collector.tests,
         "failures": collector.failures,
     }

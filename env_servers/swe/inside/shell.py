@@ -1,10 +1,12 @@
-"""Shell: one bash that keeps its directory, variables and functions from command to command, as a terminal does.
+"""One bash that keeps its directory, variables and functions from command to command, as a terminal does.
 
     command -> a pipe that bash reads until NUL -> eval -> "status directory NUL" on another pipe
-    output  <- stdout and stderr together, the middle left out when it is long
+    output  <- stdout and stderr together, without the middle if it is long
 
-A command that is still running when its time is up goes on: more of its output comes for an empty command, text for its
-stdin with `is_input`, and C-c ends it. A bash that ended (exit, set -e, a kill) starts anew, and the output says so."""
+A command that is still running when its time is up continues: an empty command returns more of its output, text with
+`is_input` goes to its stdin, and C-c ends it. A bash that has ended (exit, set -e, a kill) is started anew, and the
+output says so.
+"""
 
 import contextlib
 import os
@@ -15,17 +17,21 @@ import time
 from typing import Any
 
 KEEP_CHARS = 30_000
+"""Bytes of a command's output that are kept."""
 FLOOD_BYTES = 32 << 20
+"""Bytes of output beyond which a command is ended."""
 INTERRUPT_S = 3.0
-"""How long what gets SIGINT may take to end before it is killed."""
+"""Seconds after SIGINT until a process is killed."""
 STARTS_S = 0.5
-"""How long a bash with nothing below it may take to start its next process, before it counts as busy itself."""
+"""Seconds in which a bash without child processes may start its next one. After them it counts as busy itself."""
 _READ = 1 << 16
 _LOOP = 'while IFS= read -r -d "" __c <&{c}; do eval "$__c" {c}<&- {s}>&-; printf "%d %s\\0" $? "$PWD" >&{s}; done'
 RESTARTED = "[bash has ended and was started anew: its variables and its directory are gone; files are kept.]"
 
 
 class Shell:
+    """The bash of one session."""
+
     def __init__(self, directory, env):
         self.directory = directory
         self.env = env
@@ -54,7 +60,7 @@ class Shell:
             os.set_blocking(fd, False)
 
     def stop(self):
-        """End bash and what it started, but for what has left its session."""
+        """End bash and everything that it started, except what has left its session."""
         if self.bash is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.bash.pid, signal.SIGKILL)
@@ -65,7 +71,16 @@ class Shell:
         self.running = None
 
     def run(self, command, is_input, seconds):
-        """(output, exit code; None while it runs on)."""
+        """Run a command, or send input to the running one.
+
+        Args:
+            command: The command or input.
+            is_input: Whether it is input.
+            seconds: Seconds for which its end is awaited.
+
+        Returns:
+            The output, and the exit code; None while the command is still running.
+        """
         if self.running is not None:
             if is_input:
                 return self._input(command, seconds)
@@ -96,7 +111,7 @@ class Shell:
         return self._wait(seconds)
 
     def _interrupt(self):
-        text, code = self._asked_to_end()
+        text, code = self._send_interrupts()
         if code is None:
             for pid in _descendants(self.bash.pid):
                 _kill(pid, signal.SIGKILL)
@@ -107,42 +122,44 @@ class Shell:
             return f"{text}\n{RESTARTED}", 130
         return text, code
 
-    def _asked_to_end(self):
-        """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since
-        a process that is just being started may lose the first. A bash without a process below it is about to start
-        one, or is busy itself: it gets a part of the time."""
-        begun = time.monotonic()
-        again = False
-        asked: set[int] = set()
+    def _send_interrupts(self):
+        """Send SIGINT to everything below bash, including processes that it starts meanwhile.
+
+        It is sent a second time after half of the time, because a process that is just being started may lose the
+        first one. A bash without child processes is about to start one, or is busy itself: it gets a part of the time.
+        """
+        start = time.monotonic()
+        repeated = False
+        signalled: set[int] = set()
         text = ""
         code = None
-        while code is None and time.monotonic() - begun < (INTERRUPT_S if asked else STARTS_S):
-            if not again and time.monotonic() - begun > INTERRUPT_S / 2:
-                asked = set()
-                again = True
+        while code is None and time.monotonic() - start < (INTERRUPT_S if signalled else STARTS_S):
+            if not repeated and time.monotonic() - start > INTERRUPT_S / 2:
+                signalled = set()
+                repeated = True
             for pid in _descendants(self.bash.pid):
-                if pid not in asked:
+                if pid not in signalled:
                     _kill(pid, signal.SIGINT)
-                asked.add(pid)
+                signalled.add(pid)
             more, code = self._wait(0.1)
             text += more
         return text, code
 
     def _wait(self, seconds, data=b""):
-        """Feed the command, read what comes until bash has said how it ended, or `seconds` are over."""
-        kept = _Kept()
-        word = b""
-        give_up = time.monotonic() + seconds
+        """Feed the command, and read its output until bash has reported its end, or `seconds` are over."""
+        captured = _CapturedOutput()
+        report = b""
+        deadline = time.monotonic() + seconds
         while True:
-            left = give_up - time.monotonic()
-            if left <= 0:
-                return kept.text(), None
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
+                return captured.text(), None
             poll = select.poll()
             poll.register(self.output, select.POLLIN)
             poll.register(self.status, select.POLLIN)
             if data:
                 poll.register(self.command, select.POLLOUT)
-            ready = dict(poll.poll(left * 1000))
+            ready = dict(poll.poll(seconds_left * 1000))
             if self.command in ready:
                 try:
                     data = data[os.write(self.command, data) :]
@@ -152,44 +169,45 @@ class Shell:
                     data = b""
             if self.output in ready:
                 with contextlib.suppress(BlockingIOError):
-                    kept.add(os.read(self.output, _READ))
-                if kept.total > FLOOD_BYTES:
+                    captured.add(os.read(self.output, _READ))
+                if captured.total > FLOOD_BYTES:
                     self.stop()
                     return (
                         (
-                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output:"
+                            f"{captured.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output:"
                             f" the command was ended.]\n{RESTARTED}"
                         ),
                         137,
                     )
             if self.status in ready:
                 part = os.read(self.status, 4096)
-                word += part
-                if not part or word.endswith(b"\0"):
-                    return self._ended(kept, word if part else b"")
+                report += part
+                if not part or report.endswith(b"\0"):
+                    return self._ended(captured, report if part else b"")
 
-    def _ended(self, kept, word):
+    def _ended(self, captured, report):
+        """Read the remaining output of a command that has ended. `report` is empty if bash itself has ended."""
         while self._pending():
             part = os.read(self.output, _READ)
             if not part:
                 break
-            kept.add(part)
+            captured.add(part)
         self.running = None
-        if not word:
+        if not report:
             self.stop()
-            return f"{kept.text()}\n{RESTARTED}".lstrip("\n"), 1
-        status, _, directory = word[:-1].decode("utf-8", "surrogateescape").partition(" ")
+            return f"{captured.text()}\n{RESTARTED}".lstrip("\n"), 1
+        status, _, directory = report[:-1].decode("utf-8", "surrogateescape").partition(" ")
         self.directory = directory
-        return kept.text(), int(status) if status.isdigit() else 1
+        return captured.text(), int(status) if status.isdigit() else 1
 
     def _pending(self):
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
-        return any(how & select.POLLIN for _, how in poll.poll(0))
+        return any(event & select.POLLIN for _, event in poll.poll(0))
 
 
-class _Kept:
-    """The first and the last KEEP_CHARS / 2 of what comes."""
+class _CapturedOutput:
+    """The first and the last KEEP_CHARS / 2 bytes of an output."""
 
     def __init__(self):
         self.head = b""
@@ -211,7 +229,8 @@ class _Kept:
 
 
 def _heed_interrupts():
-    """A server that a script has started in the background ignores SIGINT, and so would all that it starts."""
+    """Restore SIGINT. A server that a script has started in the background ignores it, and so would everything it
+    starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -221,14 +240,15 @@ def _kill(pid, number):
 
 
 def _descendants(pid):
-    found = []
-    todo = [pid]
-    while todo:
-        parent = todo.pop()
+    """Return the process ids of everything below a process."""
+    descendants = []
+    parents = [pid]
+    while parents:
+        parent = parents.pop()
         with contextlib.suppress(OSError, ValueError):
             for thread in os.listdir(f"/proc/{parent}/task"):
                 with open(f"/proc/{parent}/task/{thread}/children") as f:
                     children = [int(child) for child in f.read().split()]
-                found += children
-                todo += children
-    return found
+                descendants += children
+                parents += children
+    return descendants

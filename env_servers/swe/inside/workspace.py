@@ -1,11 +1,12 @@
-"""Workspace: a session's copy of the repository, and the two tools at work on it. Runs as cells of a session's
+"""A session's copy of the repository, and the two tools at work on it. Its methods run as cells of a session's
 interpreter; each prints JSON.
 
-    open(...)           the files and a git directory with one commit are there
+    open(...)              writes the files, and a git directory with one commit
     bash(...)  edit(...)   one call of a tool
-    patch(...)          every other process of the session is ended; what differs from the commit, as a git patch
+    patch(...)             ends every other process of the session; what differs from the commit, as a git patch
 
-The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory."""
+The git directory that makes the patch is not the one to which the model can write: it is written anew, from memory.
+"""
 
 import base64
 import contextlib
@@ -18,6 +19,7 @@ import sys
 import tempfile
 
 GIT_S = 20.0
+"""Seconds of one git command."""
 DIFF = [
     "--cached",
     "--no-color",
@@ -28,16 +30,19 @@ DIFF = [
     "--src-prefix=a/",
     "--dst-prefix=b/",
 ]
+"""Options of `git diff`."""
 
 
 class Workspace:
+    """The repository of one session."""
+
     def __init__(self, shell_type, editor_type, refused):
         self.shell_type = shell_type
         self.editor = editor_type()
         self.refused = refused
 
     def open(self, root, files, git, packages):
-        """`files`, `git`: path -> (mode, content)."""
+        """Write the files. `files` and `git` are mode and content by path."""
         self.root = root
         self.git = git
         for top, tree in ((root, files), (f"{root}/.git", git)):
@@ -54,40 +59,43 @@ class Workspace:
             "PAGER": "cat",
             "GIT_PAGER": "cat",
             **{
-                f"GIT_{who}_{what}": value
-                for who in ("AUTHOR", "COMMITTER")
-                for what, value in (("NAME", "agent"), ("EMAIL", "agent@localhost"))
+                f"GIT_{role}_{field}": value
+                for role in ("AUTHOR", "COMMITTER")
+                for field, value in (("NAME", "agent"), ("EMAIL", "agent@localhost"))
             },
         }
         self.env = env
         self.shell = self.shell_type(root, env)
-        _say({})
+        _print_json({})
 
     def bash(self, command, is_input, seconds):
+        """Run a command, or send input to the running one."""
         try:
             text, code = self.shell.run(command, is_input, seconds)
         except Exception as e:
-            # no process or no descriptor is left: of the session's own doing, as nothing else is in here
+            # no process or descriptor is left, which only the session itself can have caused
             text = f"bash failed: {type(e).__name__}: {e}"
             code = 1
-        _say({"text": text, "code": code, "directory": self.shell.directory})
+        _print_json({"text": text, "code": code, "directory": self.shell.directory})
 
     def edit(self, command, path, arguments):
+        """Run a command of the editor."""
         try:
-            _say({"text": self.editor.run(command, path, arguments)})
-        except (self.refused, ValueError, MemoryError, RecursionError) as e:  # a path with a null byte, say
-            _say({"text": f"ERROR:\n{e}", "refused": True})
+            _print_json({"text": self.editor.run(command, path, arguments)})
+        except (self.refused, ValueError, MemoryError, RecursionError) as e:  # for example a path with a null byte
+            _print_json({"text": f"ERROR:\n{e}", "refused": True})
 
-    def patch(self, most_bytes):
+    def patch(self, max_bytes):
+        """Print the patch as base64, unless it has more than `max_bytes`."""
         try:
-            self._patch(most_bytes)
+            self._patch(max_bytes)
         except Exception as e:
-            _say({"error": f"{type(e).__name__}: {e}"})
+            _print_json({"error": f"{type(e).__name__}: {e}"})
 
-    def _patch(self, most_bytes):
+    def _patch(self, max_bytes):
         self.shell.stop()
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all but this one and PID 1
+            os.kill(-1, signal.SIGKILL)  # everything except this process and PID 1
         for place in ("/tmp", "/dev/shm"):
             for name in os.listdir(place):
                 path = f"{place}/{name}"
@@ -104,14 +112,14 @@ class Workspace:
             "PYTHONPATH": "",
         }
         added = _git([*command, "add", "-A"], env)
-        made = _git([*command, "diff", *DIFF, "HEAD"], env) if added.returncode == 0 else added
+        diff = _git([*command, "diff", *DIFF, "HEAD"], env) if added.returncode == 0 else added
         shutil.rmtree(directory, ignore_errors=True)
-        if made.returncode != 0:
-            _say({"error": made.stderr[-500:].decode("utf-8", "replace")})
-        elif len(made.stdout) > most_bytes:
-            _say({"too_large": len(made.stdout)})
+        if diff.returncode != 0:
+            _print_json({"error": diff.stderr[-500:].decode("utf-8", "replace")})
+        elif len(diff.stdout) > max_bytes:
+            _print_json({"too_large": len(diff.stdout)})
         else:
-            _say({"patch": base64.b64encode(made.stdout).decode()})
+            _print_json({"patch": base64.b64encode(diff.stdout).decode()})
 
 
 def _git(command, env):
@@ -124,13 +132,13 @@ def _git(command, env):
 
 
 def _write_tree(top, tree):
-    made = set()
+    directories = set()
     for path, (mode, content) in tree.items():
         full = f"{top}/{path}"
         parent = os.path.dirname(full)
-        if parent not in made:
+        if parent not in directories:
             os.makedirs(parent, exist_ok=True)
-            made.add(parent)
+            directories.add(parent)
         if mode == 0o120000:
             os.symlink(content, full)
             continue
@@ -148,5 +156,5 @@ def _remove(path):
             os.unlink(path)
 
 
-def _say(answer):
+def _print_json(answer):
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -1,4 +1,4 @@
-"""RuntimeApi: image -> a container that answers, and its end. The API that OpenHands' remote runtime speaks
+"""Start and stop containers through the API that OpenHands' remote runtime speaks
 (runtime/impl/remote/remote_runtime.py).
 
     GET  /image_exists?image=   {exists}                                an API without it (404) is not asked
@@ -8,8 +8,9 @@
     GET  /runtime/{runtime_id}  {pod_status, restart_reasons}           until running, then GET {url}/alive
     POST /stop                  {runtime_id}
 
-Readiness can only be asked for: the API tells nobody. Every container that may have been started is stopped, also when
-its start was given up."""
+Readiness must be polled: the API does not report it. Every container that may have been started is stopped, also if its
+start was cancelled.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +30,43 @@ log = logging.getLogger(__name__)
 ENDED = (
     "failed", "unknown", "crashloopbackoff", "error", "errimagepull", "imagepullbackoff", "invalidimagename", "stopped",
 )  # fmt: skip
-"""What `pod_status` says of a container that will not come up by itself."""
+"""Values of `pod_status` of a container that will not come up by itself."""
 STOP_TRIES = 3
+"""How often a container is told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
+    """How containers are started.
+
+    Attributes:
+        command: What the container runs: the server of its actions.
+        start_s: Seconds from the request to an answering container, retries included.
+        resource_factor: Size of the container, in the API's unit.
+    """
+
     command: Sequence[str]
-    """What the container runs: the server of its actions."""
     start_s: float
-    """Seconds from the request to an answering container, retries included."""
     resource_factor: int = 1
 
 
 class RuntimeApi:
+    """The containers of one API.
+
+    Attributes:
+        running: Number of containers that this server has now.
+        stops_failed: Number of containers that the API did not stop.
+    """
+
     def __init__(self, http: RuntimeHttp, url: str, key: str, options: StartOptions) -> None:
-        """`key` is told to the API alone, never to a container: what answers there may be the model's."""
+        """Create the client.
+
+        Args:
+            http: Sends the requests.
+            url: URL of the API.
+            key: Key of the API. It is never sent to a container, which the model may control.
+            options: How containers are started.
+        """
         self._http = http
         self._url = url.rstrip("/")
         self._options = options
@@ -52,29 +74,28 @@ class RuntimeApi:
         self._stopping: set[asyncio.Task[None]] = set()
         self.running = 0
         self.stops_failed = 0
-        """Containers that are ours now; containers that the API would not stop."""
 
     async def start(self, image: str) -> Container:
-        """Raises RuntimeFault. Whoever has the container stops it."""
+        """Start a container and wait until it answers. The caller must stop it. Raises RuntimeFault."""
         session = f"tir-{uuid.uuid4().hex}"
-        asked = False
-        told = {}
+        start_was_sent = False
+        reply = {}
         self.running += 1
         try:
             async with asyncio.timeout(self._options.start_s):
                 await self._check(image)
-                asked = True
-                told = await self._started(image, session)
+                start_was_sent = True
+                reply = await self._started(image, session)
                 container = Container(
                     self._http,
-                    str(told["url"]).rstrip("/"),
-                    str(told["runtime_id"]),
-                    str(told.get("session_api_key") or ""),
+                    str(reply["url"]).rstrip("/"),
+                    str(reply["runtime_id"]),
+                    str(reply.get("session_api_key") or ""),
                 )
                 await self._until_ready(container, image)
                 return container
         except BaseException as e:
-            self._in_background(self._stop(told.get("runtime_id"), session if asked else ""))
+            self._in_background(self._stop(reply.get("runtime_id"), session if start_was_sent else ""))
             if isinstance(e, TimeoutError):
                 raise RuntimeLate(
                     f"{self._url} had no container of {image} that answers within {self._options.start_s:g} s"
@@ -83,25 +104,28 @@ class RuntimeApi:
             raise
 
     def stop(self, container: Container) -> None:
-        """In the background: nobody waits for it but `close`."""
+        """Stop a container in the background. Only `close` waits for it."""
         self._in_background(self._stop(container.runtime_id, ""))
 
     async def close(self) -> None:
+        """Wait until all containers are stopped, and close the connections."""
         while self._stopping:
             await asyncio.wait(self._stopping)
         await self._http.close()
 
     async def _check(self, image: str) -> None:
+        """Raise ImageUnavailable if the API says that there is no such image."""
         try:
-            told = await self._get("/image_exists", {"image": image})
+            reply = await self._get("/image_exists", {"image": image})
         except RuntimeGone:
             return
-        if told.get("exists") is False:
+        if reply.get("exists") is False:
             raise ImageUnavailable(
                 f"{self._url} has no image {image}. Build or push it there, or correct the row's image (--image)."
             )
 
     async def _started(self, image: str, session: str) -> dict[str, Any]:
+        """Request a container, if necessary several times, and return the API's reply."""
         body = {
             "image": image,
             "command": list(self._options.command),
@@ -113,53 +137,62 @@ class RuntimeApi:
         failures = 0
         while True:
             try:
-                return _whole(
-                    _read(await self._http.ask("POST", f"{self._url}/start", self._headers, again=False, json=body))
+                return _complete(
+                    _read(
+                        await self._http.ask("POST", f"{self._url}/start", self._headers, repeatable=False, json=body)
+                    )
                 )
             except RuntimeUnusable:
                 raise
             except RuntimeFault:
-                if (found := await self._existing(session)) is not None:
-                    return found
+                if (existing := await self._existing(session)) is not None:
+                    return existing
                 failures += 1
                 if failures > self._http.retries:
                     raise
             await asyncio.sleep(pause_s(failures))
 
     async def _existing(self, session: str) -> dict[str, Any] | None:
-        """What an earlier /start with this session has begun."""
+        """Return the reply for a container that an earlier /start of this session has begun; None if there is none."""
         try:
-            told = await self._get(f"/sessions/{session}")
-            return _whole(told) if str(told.get("status")).lower() not in ENDED else None
+            reply = await self._get(f"/sessions/{session}")
+            return _complete(reply) if str(reply.get("status")).lower() not in ENDED else None
         except RuntimeFault:
             return None
 
     async def _until_ready(self, container: Container, image: str) -> None:
-        asked = 0
+        """Wait until a container answers. Raises ImageUnavailable if it ends."""
+        polls = 0
         while True:
-            told = await self._get(f"/runtime/{container.runtime_id}")
-            status = str(told.get("pod_status", "")).lower()
+            reply = await self._get(f"/runtime/{container.runtime_id}")
+            status = str(reply.get("pod_status", "")).lower()
             if status in ENDED:
-                why = f"{status}, {told['restart_reasons']}" if told.get("restart_reasons") else status
-                raise ImageUnavailable(f"a container of {image} does not stay up: {why}.")
+                reason = f"{status}, {reply['restart_reasons']}" if reply.get("restart_reasons") else status
+                raise ImageUnavailable(f"a container of {image} does not stay up: {reason}.")
             if status == "running" and await container.is_alive():
                 return
-            asked += 1
-            await asyncio.sleep(pause_s(asked))
+            polls += 1
+            await asyncio.sleep(pause_s(polls))
 
     async def _get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return _read(await self._http.ask("GET", self._url + path, self._headers, again=True, params=params))
+        return _read(await self._http.ask("GET", self._url + path, self._headers, repeatable=True, params=params))
 
     async def _stop(self, runtime: str | None, session: str) -> None:
-        """`session` instead: of a start that was given up, and may yet show. A container that stays is said, and is the
-        API's to expire."""
+        """Stop a container.
+
+        Args:
+            runtime: Its id; None if the start was cancelled before the reply.
+            session: Session of such a start, by which a container may still be found.
+
+        A container that cannot be stopped is logged, and left to the API to expire.
+        """
         for failures in range(1, STOP_TRIES + 1):
             try:
-                if runtime is None and session and (found := await self._existing(session)):
-                    runtime = str(found["runtime_id"])
+                if runtime is None and session and (existing := await self._existing(session)):
+                    runtime = str(existing["runtime_id"])
                 if runtime is not None:
                     await self._http.ask(
-                        "POST", f"{self._url}/stop", self._headers, again=True, json={"runtime_id": runtime}
+                        "POST", f"{self._url}/stop", self._headers, repeatable=True, json={"runtime_id": runtime}
                     )
                 if runtime is not None or not session:
                     break
@@ -182,16 +215,18 @@ class RuntimeApi:
 
 
 def _read(body: bytes) -> dict[str, Any]:
+    """Return a reply that is a JSON object. Raises RuntimeBroken."""
     try:
-        told = json.loads(body)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        raise RuntimeBroken(f"the runtime API answered what is no JSON object: {body[:200]!r}")
-    return told
+        reply = None
+    if not isinstance(reply, dict):
+        raise RuntimeBroken(f"the runtime API answered something that is no JSON object: {body[:200]!r}")
+    return reply
 
 
-def _whole(told: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(told.get("runtime_id"), str) or not str(told.get("url")).startswith(("http://", "https://")):
-        raise RuntimeBroken(f"the runtime API named no container (runtime_id, url): {str(told)[:200]}")
-    return told
+def _complete(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply that names a container. Raises RuntimeBroken."""
+    if not isinstance(reply.get("runtime_id"), str) or not str(reply.get("url")).startswith(("http://", "https://")):
+        raise RuntimeBroken(f"the runtime API named no container (runtime_id, url): {str(reply)[:200]}")
+    return reply

@@ -1,9 +1,8 @@
-"""Container: what OpenHands' server of actions inside a container offers (runtime/action_execution_server.py). Its
-words are the model's, with bounds.
+"""Talk to OpenHands' server of actions inside a container (runtime/action_execution_server.py). Its answers may be the
+model's and have bounds.
 
-execute   an action -> its observation. Not repeated: a command may have run although its answer was lost
-upload    files into a directory, as one zip
-download  a directory, as one zip
+execute   an action -> its observation. Not repeated: a command may have run although its answer was lost upload
+files into a directory, as one zip download  a directory, as one zip
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from .faults import RuntimeBroken, RuntimeFault
 from .http import MAX_BYTES, RuntimeHttp
 
 MARGIN_S = 10.0
-"""Between the deadline that an action is given and our patience with its answer; OpenHands' own client has 5."""
+"""Seconds added to the deadline of an action until its answer must come; OpenHands' own client adds 5."""
 
 
 class Container:
+    """One running container."""
+
     def __init__(self, http: RuntimeHttp, url: str, runtime_id: str, key: str) -> None:
         self._http = http
         self._url = url
@@ -32,27 +33,35 @@ class Container:
         self._headers = {"X-Session-API-Key": key} if key else {}
 
     async def is_alive(self) -> bool:
+        """Return True if the server of actions answers."""
         try:
-            told = json.loads(await self._http.ask("GET", f"{self._url}/alive", self._headers, again=False))
-            return isinstance(told, dict) and told.get("status") == "ok"
+            reply = json.loads(await self._http.ask("GET", f"{self._url}/alive", self._headers, repeatable=False))
+            return isinstance(reply, dict) and reply.get("status") == "ok"
         except (RuntimeFault, ValueError):
             return False
 
     async def execute(self, action: str, args: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The observation: {"observation": kind, "content": text, "extras": {...}}. Raises RuntimeFault."""
+        """Run an action and return its observation: {"observation": kind, "content": text, "extras": {...}}. Raises
+        RuntimeFault."""
         body = {"action": {"action": action, "args": dict(args), "timeout": seconds}}
         answer = await self._http.ask(
-            "POST", f"{self._url}/execute_action", self._headers, again=False, seconds=seconds + MARGIN_S, json=body
+            "POST",
+            f"{self._url}/execute_action",
+            self._headers,
+            repeatable=False,
+            seconds=seconds + MARGIN_S,
+            json=body,
         )
         try:
-            told = json.loads(answer)
+            observation = json.loads(answer)
         except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict) or not isinstance(told.get("content"), str):
+            observation = None
+        if not isinstance(observation, dict) or not isinstance(observation.get("content"), str):
             raise RuntimeBroken(f"{self._url}/execute_action answered no observation: {answer[:200]!r}")
-        return told
+        return observation
 
     async def upload(self, directory: str, files: Mapping[str, bytes]) -> None:
+        """Write files into a directory. Raises RuntimeFault."""
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
@@ -67,24 +76,24 @@ class Container:
             "POST",
             f"{self._url}/upload_file",
             self._headers,
-            again=True,
+            repeatable=True,
             form=form,
             params={"destination": directory, "recursive": "true"},
         )
 
     async def download(self, directory: str) -> dict[str, bytes]:
-        """Path below `directory` -> content; what is larger than is sensible is left out. Raises RuntimeFault."""
+        """Return the files below a directory, by path. Files that are too large are left out. Raises RuntimeFault."""
         body = await self._http.ask(
-            "GET", f"{self._url}/download_files", self._headers, again=True, params={"path": directory}
+            "GET", f"{self._url}/download_files", self._headers, repeatable=True, params={"path": directory}
         )
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         try:
             with zipfile.ZipFile(io.BytesIO(body)) as archive:
                 for info in archive.infolist()[:100]:
                     with archive.open(info) as file:
                         content = file.read(MAX_BYTES + 1)
                     if len(content) <= MAX_BYTES:
-                        found[info.filename] = content
+                        files[info.filename] = content
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError) as e:
             raise RuntimeBroken(f"{self._url}/download_files answered no zip ({type(e).__name__}: {e}).") from None
-        return found
+        return files

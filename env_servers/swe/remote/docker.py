@@ -1,10 +1,10 @@
-"""Docker: image -> a container of this machine that answers, by the `docker` command. For where there is a daemon and
-no runtime API.
+"""Start and stop containers of this machine with the `docker` command, for machines with a daemon and no runtime API.
 
-    docker run -d ... IMAGE COMMAND -> id;  docker port -> its address on loopback, asked until /alive;  docker rm -f
+    docker run -d ... IMAGE COMMAND -> id;  docker port -> its address on loopback, polled until /alive;  docker rm -f
 
-The image holds OpenHands' server of actions, as with a runtime API; a key of its own keeps other processes of this
-machine out of it."""
+The image holds OpenHands' server of actions, as with a runtime API. Each container has its own key, which keeps other
+processes of this machine out of it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .http import RuntimeHttp, pause_s
 
 log = logging.getLogger(__name__)
 PORT = 60000
-"""The port inside, where `--runtime-command` tells the server of actions to listen."""
+"""Port inside the container, at which `--runtime-command` starts the server of actions."""
 KEY_ENV = "SESSION_API_KEY"
-"""Where OpenHands' server of actions looks for its key."""
+"""Environment variable in which OpenHands' server of actions finds its key."""
 NO_IMAGE = (
     "no such image",
     "pull access denied",
@@ -33,18 +33,34 @@ NO_IMAGE = (
     "repository does not exist",
     "executable file not found",
 )
+"""Parts of Docker's messages when an image does not exist or cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
 class DockerOptions:
+    """How containers are started.
+
+    Attributes:
+        command: What the container runs: the server of its actions.
+        start_s: Seconds from the request to an answering container.
+        flags: Flags of `docker run`: --memory, --cpus, --pids-limit, --network.
+        program: The docker command.
+    """
+
     command: Sequence[str]
     start_s: float
     flags: Sequence[str] = ()
-    """Flags of `docker run`: --memory, --cpus, --pids-limit, --network."""
     program: str = "docker"
 
 
 class Docker:
+    """The containers of this machine.
+
+    Attributes:
+        running: Number of containers that this server has now.
+        stops_failed: Number of containers that Docker did not remove.
+    """
+
     def __init__(self, http: RuntimeHttp, options: DockerOptions) -> None:
         self._http = http
         self._options = options
@@ -53,27 +69,27 @@ class Docker:
         self.stops_failed = 0
 
     async def start(self, image: str) -> Container:
-        """Raises RuntimeFault. Whoever has the container stops it."""
+        """Start a container and wait until it answers. The caller must stop it. Raises RuntimeFault."""
         name = f"tir-{secrets.token_hex(12)}"
         key = secrets.token_hex(16)
-        own = ["--name", name, "--env", KEY_ENV, "--publish", f"127.0.0.1::{PORT}"]
+        flags = ["--name", name, "--env", KEY_ENV, "--publish", f"127.0.0.1::{PORT}"]
         self.running += 1
         try:
             async with asyncio.timeout(self._options.start_s):
                 await self._docker(
-                    "run", "--detach", *own, *self._options.flags, image, *self._options.command, key=key
+                    "run", "--detach", *flags, *self._options.flags, image, *self._options.command, key=key
                 )
                 address = (await self._docker("port", name, f"{PORT}/tcp")).split()[0]
                 container = Container(self._http, f"http://{address}", name, key)
-                asked = 0
+                polls = 0
                 while not await container.is_alive():
                     if (status := await self._docker("inspect", "--format", "{{.State.Status}}", name)) != "running":
                         raise ImageUnavailable(
                             f"a container of {image} does not stay up: {status},"
                             f" {(await self._docker('logs', '--tail', '5', name))[-300:]}"
                         )
-                    asked += 1
-                    await asyncio.sleep(pause_s(asked))
+                    polls += 1
+                    await asyncio.sleep(pause_s(polls))
                 return container
         except BaseException as e:
             self._in_background(self._stop(name))
@@ -87,10 +103,11 @@ class Docker:
             raise
 
     def stop(self, container: Container) -> None:
-        """In the background: nobody waits for it but `close`."""
+        """Remove a container in the background. Only `close` waits for it."""
         self._in_background(self._stop(container.runtime_id))
 
     async def close(self) -> None:
+        """Wait until all containers are removed, and close the connections."""
         while self._stopping:
             await asyncio.wait(self._stopping)
         await self._http.close()
@@ -104,28 +121,35 @@ class Docker:
             log.warning("a container was not removed", extra={"container": name, "error": f"{type(e).__name__}: {e}"})
         self.running -= 1
 
-    async def _docker(self, *words: str, key: str = "") -> str:
-        """What it prints; `key` goes in its environment, where no list of processes shows it.
+    async def _docker(self, *arguments: str, key: str = "") -> str:
+        """Run docker and return its output.
 
-        Raises RuntimeBroken, or ImageUnavailable where it says that there is no such image."""
+        Args:
+            *arguments: Its arguments.
+            key: Passed in its environment, where no list of processes shows it.
+
+        Raises:
+            ImageUnavailable: Docker says that there is no such image.
+            RuntimeBroken: It failed otherwise.
+        """
         pipe = asyncio.subprocess.PIPE
-        none = asyncio.subprocess.DEVNULL
+        null = asyncio.subprocess.DEVNULL
         environment = {**os.environ, KEY_ENV: key} if key else None
         process = await asyncio.create_subprocess_exec(
-            self._options.program, *words, stdin=none, stdout=pipe, stderr=pipe, env=environment
+            self._options.program, *arguments, stdin=null, stdout=pipe, stderr=pipe, env=environment
         )
         try:
-            out, said = await process.communicate()
+            out, errors = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode == 0:
             return out.decode("utf-8", "replace").strip()
-        text = said.decode("utf-8", "replace").strip()[-300:]
-        if any(word in text.lower() for word in NO_IMAGE):
-            raise ImageUnavailable(f"docker {words[0]}: {text}")
-        raise RuntimeBroken(f"docker {words[0]} failed ({process.returncode}): {text}")
+        text = errors.decode("utf-8", "replace").strip()[-300:]
+        if any(part in text.lower() for part in NO_IMAGE):
+            raise ImageUnavailable(f"docker {arguments[0]}: {text}")
+        raise RuntimeBroken(f"docker {arguments[0]} failed ({process.returncode}): {text}")
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="remove a container")

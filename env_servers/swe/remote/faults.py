@@ -1,14 +1,12 @@
 """Faults of a runtime API and of its containers. None says anything about the model; each is counted by its name.
 
 SandboxError
-|- RuntimeFault
-   |- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached
-   |  |- RuntimeGone       404 or 410: there is no such thing, or no more
-   |- RuntimeLate          no answer in time
-   |- LostInTests        one of these, while tests ran in the container: maybe of their own doing; or copies of tests
-   |                     that had passed came to no end
-   |- RuntimeBroken        5xx, or an answer that is none of this API's
-   |- RuntimeUnusable      another try would be the same
+- RuntimeFault
+|- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached |  |- RuntimeGone
+404 or 410: it does not exist, or no longer |- RuntimeLate          no answer in time |- LostInTests          one of
+these, while tests ran in the container, maybe because of them; or copies of tests |                       that had
+passed did not end |- RuntimeBroken        5xx, or an answer that does not follow this API |- RuntimeUnusable
+another try would fail the same way
       |- RuntimeRefused    4xx: a wrong key, a request that this API does not take
       |- ImageUnavailable  the image does not exist, or its containers end while they start
       |- ImageUnfit        the container starts, but has no such repository or commit, or its set-up fails
@@ -21,10 +19,15 @@ from env_servers.python_tir.sandbox import SandboxError
 
 
 class RuntimeFault(SandboxError):
+    """Base class of the faults.
+
+    Attributes:
+        unsent: True if the request was never accepted: it may be sent again, whatever it does.
+        began: True if a script had begun in the container.
+    """
+
     unsent = False
-    """The request was never taken: it may be sent again whatever it does."""
     began = False
-    """A script had begun in the container."""
 
 
 class RuntimeLost(RuntimeFault):
@@ -41,11 +44,11 @@ class RuntimeLate(RuntimeFault):
 
 class LostInTests(RuntimeFault):
     def __init__(self, message: str, ended: str = "container_ended") -> None:
-        """Name the fault.
+        """Create the fault.
 
         Args:
             message: What happened.
-            ended: What `Report.why` is where the patch turns out to be at fault.
+            ended: `Report.reason` if the patch turns out to be at fault.
         """
         super().__init__(message)
         self.ended = ended
@@ -86,4 +89,4 @@ NAMES = {
     ImageUnfit: "image_unfit",
     RowBroken: "row_broken",
 }
-"""Fault -> the end of its gauge's name, `env_runtime_faults_...`."""
+"""End of each fault's gauge, `env_runtime_faults_...`."""

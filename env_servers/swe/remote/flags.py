@@ -1,4 +1,4 @@
-"""Flags of a server whose sessions are containers of a runtime API."""
+"""Flags of a server whose sessions are containers."""
 
 from __future__ import annotations
 
@@ -12,81 +12,94 @@ from .api import RuntimeApi, StartOptions
 from .backend import CHECKS, Containers, Remote
 from .docker import Docker, DockerOptions
 from .http import RuntimeHttp
-from .place import Place
+from .image_layout import ImageLayout
 
 KEY_ENV = "SANDBOX_API_KEY"
-"""The environment variable of the key, as OpenHands calls it."""
+"""Environment variable of the API's key, named as OpenHands names it."""
 COMMAND = (
     "/openhands/micromamba/bin/micromamba run -n openhands poetry run python -u -m"
     " openhands.runtime.action_execution_server 60000 --working-dir /workspace --username root --user-id 0"
 )
+"""OpenHands' server of actions."""
 
 
 def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
     add = parser.add_argument_group("rows in containers").add_argument
     add(
         "--runtime-api",
         metavar="URL",
         help=(
             f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}."
-            " Bundled repositories are not served then"
+            " Bundled repositories are then not served"
         ),
     )
-    add("--docker", action="store_true", help="containers of this machine's Docker instead")
+    add("--docker", action="store_true", help="use containers of this machine's Docker instead")
     add(
         "--docker-flags",
         default="",
         metavar="FLAGS",
-        help="of `docker run`, one text: '--memory=8g --cpus=2 --pids-limit=512'",
+        help="flags of `docker run`, in one text: '--memory=8g --cpus=2 --pids-limit=512'",
     )
-    image = (
-        "image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in lower"
-        " case with __ written _s_ or _1776_"
+    add(
+        "--image",
+        metavar="NAME",
+        help="image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in"
+        " lower case with __ written _s_ or _1776_",
     )
-    add("--image", metavar="NAME", help=image)
     add(
         "--repo-root",
-        default=Place().root,
+        default=ImageLayout().root,
         metavar="PATH",
-        help="where an image has its repository (default: %(default)s)",
+        help="directory of the repository in an image (default: %(default)s)",
     )
     add(
         "--repo-setup",
-        default=Place().setup,
+        default=ImageLayout().setup,
         metavar="BASH",
-        help="makes the repository's own Python `python` (default: %(default)s)",
+        help="bash that makes the repository's own Python `python` (default: %(default)s)",
     )
     add(
         "--runtime-command",
         default=COMMAND,
         metavar="COMMAND",
-        help="the action server in the images (default: OpenHands')",
+        help="command of the action server in the images (default: OpenHands')",
     )
     add(
         "--runtime-timeout",
         type=float,
         default=60.0,
         metavar="S",
-        help="one request, and one script of git in a container (default: %(default)s)",
+        help="seconds of one request, and of one script of git in a container (default: %(default)s)",
     )
-    again = "tries after the first one, of a request that may be repeated, a start, a judgement (default: %(default)s)"
-    add("--runtime-retries", type=int, default=2, metavar="N", help=again)
-    checks = (
-        "rows that are tried without a patch at once, each once, in a container beside the sessions'; 0: none is, and a"
-        " row whose tests contradict it gives rewards (default: %(default)s)"
+    add(
+        "--runtime-retries",
+        type=int,
+        default=2,
+        metavar="N",
+        help="tries after the first one, of a request that may be repeated, a start, a judgement"
+        " (default: %(default)s)",
     )
-    add("--row-checks", type=int, default=CHECKS, metavar="N", help=checks)
+    add(
+        "--row-checks",
+        type=int,
+        default=CHECKS,
+        metavar="N",
+        help="rows that are tried without a patch at once, each once, in a container beside the sessions'; 0: none is,"
+        " and a row whose tests contradict it gives rewards (default: %(default)s)",
+    )
     add(
         "--resource-factor",
         type=int,
         default=1,
         metavar="N",
-        help="how large a container the API is asked for (default: %(default)s)",
+        help="size of the container that is requested from the API (default: %(default)s)",
     )
 
 
 def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
-    """Exits where the flags cannot work. `start_s`: from a request to an answering container."""
+    """Return the backend of the flags. Exits if they cannot work. `start_s` are the seconds in which a container must
+    answer."""
     if (
         not args.runtime_timeout > 0
         or args.runtime_retries < 0
@@ -107,7 +120,7 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
                 f" instance_1776 ({type(e).__name__}: {e})."
             )
     http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
-    place = Place(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
+    layout = ImageLayout(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
     command = shlex.split(args.runtime_command)
     api = args.runtime_api
     containers: Containers
@@ -119,4 +132,4 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
         containers = RuntimeApi(
             http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor)
         )
-    return Remote(containers, place, image=args.image, retries=args.runtime_retries, checks=args.row_checks)
+    return Remote(containers, layout, image=args.image, retries=args.runtime_retries, checks=args.row_checks)

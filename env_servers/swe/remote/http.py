@@ -1,5 +1,4 @@
-"""RuntimeHttp: one request to a runtime API or to one of its containers -> bytes, or a RuntimeFault. Bounded in time,
-in size and in retries."""
+"""Send requests to a runtime API or to one of its containers. Time, size and retries are bounded."""
 
 from __future__ import annotations
 
@@ -15,13 +14,23 @@ from openrlhf_tir.waiting.backoff import backoff_s, jittered
 from .faults import RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeLost, RuntimeRefused
 
 MAX_BYTES = 16 << 20
+"""Bytes of the longest reply."""
 FIRST_PAUSE_S = 0.2
+"""Seconds before the second try; the pause doubles with each failure."""
 MAX_PAUSE_S = 5.0
+"""Longest pause."""
 
 
 class RuntimeHttp:
+    """The connections to an API and its containers."""
+
     def __init__(self, *, request_s: float, retries: int) -> None:
-        """`request_s`: deadline of one request; `retries` after the first failure of one that may be repeated."""
+        """Create the pool.
+
+        Args:
+            request_s: Deadline of one request.
+            retries: Tries after the first failure of a request that may be repeated.
+        """
         self.request_s = request_s
         self.retries = retries
         self._pool = Pool()
@@ -35,14 +44,28 @@ class RuntimeHttp:
         url: str,
         headers: Mapping[str, str],
         *,
-        again: bool,
+        repeatable: bool,
         seconds: float | None = None,
         json: Any = None,
         form: Callable[[], aiohttp.FormData] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body of a 200. `again`: doing it twice is as good as once; else it is repeated only when it was not
-        taken. Raises RuntimeFault."""
+        """Send a request and return the body of a reply with status 200.
+
+        Args:
+            method: HTTP method.
+            url: URL.
+            headers: Headers.
+            repeatable: Whether sending it twice has the same effect as once. Otherwise it is repeated only if it was
+                not accepted.
+            seconds: Deadline; None: the default.
+            json: Body as JSON.
+            form: Returns the body as a form, anew for each try.
+            params: Query.
+
+        Raises:
+            RuntimeFault: There is no such reply.
+        """
         failures = 0
         while True:
             try:
@@ -57,7 +80,7 @@ class RuntimeHttp:
             except RuntimeFault as e:
                 fault = e
             failures += 1
-            if failures > self.retries or not (again or fault.unsent):
+            if failures > self.retries or not (repeatable or fault.unsent):
                 raise fault
             await asyncio.sleep(pause_s(failures))
 
@@ -65,7 +88,7 @@ class RuntimeHttp:
         self, method: str, url: str, headers: Mapping[str, str], json: Any, form: Any, params: Mapping[str, str] | None
     ) -> bytes:
         try:
-            # No redirects: what answers may be the model's, and is not to send this machine's requests anywhere.
+            # No redirects: the model may control what answers, and must not direct this machine's requests.
             async with self._pool().request(
                 method,
                 url,
@@ -93,7 +116,7 @@ class RuntimeHttp:
 
 
 def pause_s(failures: int) -> float:
-    """Before the next try, after so many in vain."""
+    """Return the seconds before the next try, after this number of failures."""
     return jittered(backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
 
 
@@ -108,13 +131,14 @@ async def _bounded(reply: aiohttp.ClientResponse, url: str) -> bytes:
     return b"".join(parts)
 
 
-def _fault_of(status: int, said: str) -> RuntimeFault:
+def _fault_of(status: int, message: str) -> RuntimeFault:
+    """Return the fault that a status stands for."""
     if status in (404, 410):
-        return RuntimeGone(said)
+        return RuntimeGone(message)
     if status in (502, 503, 504):
-        return RuntimeLost(said)
+        return RuntimeLost(message)
     if status == 429:
-        fault = RuntimeLost(said)
+        fault = RuntimeLost(message)
         fault.unsent = True
         return fault
-    return RuntimeRefused(said) if 400 <= status < 500 else RuntimeBroken(said)
+    return RuntimeRefused(message) if 400 <= status < 500 else RuntimeBroken(message)

@@ -1,10 +1,9 @@
-"""Jobs: a bash script in a container, apart from the model's own bash -> its exit status and the files that it leaves
-in ./out.
+"""Run a bash script in a container, apart from the model's own bash, and return its exit status and the files in ./out.
 
-    upload (script and files) -> start it, in a session of its own -> wait, in requests of some seconds -> download
+    upload (script and files) -> start it in its own session -> wait, in requests of some seconds -> download
 
-Tests take minutes, and what stands between here and a container cuts a connection that is silent for so long. Commands
-are words without quotes: OpenHands hands a static command to a shell in more than one way.
+Tests take minutes, and proxies between here and a container cut a connection that is silent for so long. Commands are
+words without quotes, because OpenHands hands a static command to a shell in more than one way.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from .container import Container
 from .faults import RuntimeBroken, RuntimeFault, RuntimeLate
 
 WAIT_S = 15
-"""One request's wait; OpenHands ends a static command after 30 s."""
+"""Seconds that one request waits; OpenHands ends a static command after 30 s."""
 MARGIN_S = 30.0
+"""Seconds added to the limit of a script until its end must be known."""
 TIME_LIMIT = (124, 137)
+"""Exit statuses of a script that `timeout` has ended."""
 _START = """cd "$(dirname "$0")" || exit 1
 mkdir -p out
 export HOME="${{HOME:-/root}}"
@@ -38,49 +39,67 @@ echo "ended: $(cat status 2> /dev/null)"
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """How a script ended.
+
+    Attributes:
+        status: Its exit status, one of TIME_LIMIT if it was ended.
+        out: The files in ./out.
+    """
+
     status: int
-    """Exit status of the script; one of TIME_LIMIT when it was ended."""
     out: Mapping[str, bytes]
 
     @property
     def log(self) -> str:
+        """The end of the script's output."""
         return self.out.get("log", b"")[-500:].decode("utf-8", "replace").strip()
 
 
 async def run_job(container: Container, script: str, files: Mapping[str, bytes], seconds: float) -> Done:
-    """`script` runs in a new directory that holds `files`, for `seconds` at most. Raises RuntimeFault: with `began`
-    where it may have run."""
-    place = f"/tmp/tir-{secrets.token_hex(12)}"
+    """Run a script in a new directory.
+
+    Args:
+        container: The container.
+        script: Bash.
+        files: Files of the directory.
+        seconds: Wall clock.
+
+    Raises:
+        RuntimeFault: The container or the runtime failed. `began` is true if the script may have run.
+    """
+    directory = f"/tmp/tir-{secrets.token_hex(12)}"
     scripts = {
         "run.sh": script,
         "start.sh": _START.format(seconds=seconds),
         "wait.sh": _WAIT.format(tenths=WAIT_S * 10),
     }
-    await container.upload(place, {**files, **{name: text.encode() for name, text in scripts.items()}})
-    said = await _static(container, f"bash {place}/start.sh")
-    if "started" not in said:
-        raise RuntimeBroken(f"a script did not start in the container: {said[:300]}")
+    await container.upload(directory, {**files, **{name: text.encode() for name, text in scripts.items()}})
+    output = await _static(container, f"bash {directory}/start.sh")
+    if "started" not in output:
+        raise RuntimeBroken(f"a script did not start in the container: {output[:300]}")
     try:
-        return await _ended(container, place, seconds)
+        return await _ended(container, directory, seconds)
     except RuntimeFault as e:
         e.began = True
         raise
 
 
-async def _ended(container: Container, place: str, seconds: float) -> Done:
+async def _ended(container: Container, directory: str, seconds: float) -> Done:
+    """Wait for the end of a script."""
     try:
         async with asyncio.timeout(seconds + MARGIN_S):
             status = ""
             while not status:
-                status = (await _static(container, f"bash {place}/wait.sh")).rpartition("ended:")[2].strip()
+                status = (await _static(container, f"bash {directory}/wait.sh")).rpartition("ended:")[2].strip()
     except TimeoutError:
         raise RuntimeLate(f"a script that was to end after {seconds:g} s had not ended {MARGIN_S:g} s later.") from None
     if not status.isdigit():
-        raise RuntimeBroken(f"the container told no exit status of a script: {status[:100]!r}")
-    return Done(int(status), await container.download(f"{place}/out"))
+        raise RuntimeBroken(f"the container reported no exit status of a script: {status[:100]!r}")
+    return Done(int(status), await container.download(f"{directory}/out"))
 
 
 async def _static(container: Container, command: str) -> str:
+    """Run a command in a shell of its own and return its output."""
     args: dict[str, Any] = {
         "command": command,
         "is_input": False,
@@ -89,7 +108,7 @@ async def _static(container: Container, command: str) -> str:
         "cwd": "/",
         "hidden": True,
     }
-    told = await container.execute("run", args, WAIT_S + MARGIN_S)
-    if told.get("observation") != "run":
-        raise RuntimeBroken(f"{command} was no command there: {json.dumps(told)[:300]}")
-    return str(told["content"])
+    observation = await container.execute("run", args, WAIT_S + MARGIN_S)
+    if observation.get("observation") != "run":
+        raise RuntimeBroken(f"{command} was no command there: {json.dumps(observation)[:300]}")
+    return str(observation["content"])

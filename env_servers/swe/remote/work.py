@@ -1,5 +1,4 @@
-"""RemoteWork: one session's repository in a container: the model's own bash, OpenHands' editor, and the patch that is
-made of it in the end."""
+"""The repository of one session in a container: the model's own bash, OpenHands' editor, and the patch at the end."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from typing import Any
 
 from env_servers.swe.grade import Report
 from env_servers.swe.inside.workspace import DIFF
-from env_servers.swe.session import MAX_PATCH_BYTES, Said, shown
+from env_servers.swe.session import MAX_PATCH_BYTES, ToolResult, printable
 
 from .container import Container
 from .faults import ImageUnfit
+from .image_layout import ImageLayout
 from .jobs import run_job
-from .place import Place
 
 PATCH = """here=$PWD
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -27,73 +26,84 @@ else mv "$here/patch" "$here/out/patch"; fi
 
 
 class RemoteWork:
+    """The work of one session."""
+
     def __init__(
         self,
         container: Container,
         base: str,
-        place: Place,
+        layout: ImageLayout,
         judging: Callable[[bytes], Awaitable[Report]],
         end: Callable[[Container], None],
     ) -> None:
         self._container = container
         self._base = base
-        self._place = place
+        self._layout = layout
         self._judging = judging
         self._end = end
 
     async def begin(self) -> None:
-        """The model's bash stands in the repository, with the image's Python. Raises RuntimeFault."""
-        command = f"cd {shlex.quote(self._place.root)} && {self._place.setup}"
-        told = await self._run(command, False, self._place.work_s)
-        if _metadata(told).get("exit_code") != 0:
-            raise ImageUnfit(f"the set-up of bash failed in the container: `{command}`: {told['content'][:300]}")
+        """Put the model's bash into the repository, with the image's Python. Raises RuntimeFault."""
+        command = f"cd {shlex.quote(self._layout.root)} && {self._layout.setup}"
+        observation = await self._run(command, False, self._layout.work_s)
+        if _metadata(observation).get("exit_code") != 0:
+            raise ImageUnfit(f"the set-up of bash failed in the container: `{command}`: {observation['content'][:300]}")
 
-    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
-        told = await self._run(command, is_input, seconds)
-        if told.get("observation") != "run":
-            return Said(shown(f"ERROR:\n{told['content']}"), refused=True)
-        more = _metadata(told)
-        text = f"{more.get('prefix') or ''}{told['content']}"
+    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
+        """Run a command, or send input to the running one. Raises RuntimeFault."""
+        observation = await self._run(command, is_input, seconds)
+        if observation.get("observation") != "run":
+            return ToolResult(printable(f"ERROR:\n{observation['content']}"), refused=True)
+        metadata = _metadata(observation)
+        text = f"{metadata.get('prefix') or ''}{observation['content']}"
         if text and not text.endswith("\n"):
             text += "\n"
-        if more.get("exit_code") == -1:
-            return Said(
-                shown(text + (more.get("suffix") or f"[The command runs on after {seconds:g} seconds. Exit code -1]"))
+        if metadata.get("exit_code") == -1:
+            return ToolResult(
+                printable(
+                    text + (metadata.get("suffix") or f"[The command runs on after {seconds:g} seconds. Exit code -1]")
+                )
             )
-        return Said(
-            shown(
-                f"{text}[Current working directory: {more.get('working_dir')}]\n[Command finished with exit code"
-                f" {more.get('exit_code')}]"
+        return ToolResult(
+            printable(
+                f"{text}[Current working directory: {metadata.get('working_dir')}]\n[Command finished with exit code"
+                f" {metadata.get('exit_code')}]"
             )
         )
 
-    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
-        given = {"path": path, "impl_source": "oh_aci", **arguments}
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> ToolResult:
+        """Run a command of the editor. Raises RuntimeFault."""
+        action_arguments = {"path": path, "impl_source": "oh_aci", **arguments}
         if command != "view":
-            given["command"] = command
-        told = await self._container.execute("read" if command == "view" else "edit", given, self._place.work_s)
-        text = told["content"]
-        refused = told.get("observation") == "error" or text.startswith("ERROR:")
-        return Said(shown(text), refused=refused)
-
-    async def patch(self) -> bytes | Said:
-        script = PATCH.format(
-            root=shlex.quote(self._place.root), base=self._base, most=MAX_PATCH_BYTES, options=" ".join(DIFF)
+            action_arguments["command"] = command
+        observation = await self._container.execute(
+            "read" if command == "view" else "edit", action_arguments, self._layout.work_s
         )
-        done = await run_job(self._container, script, {}, self._place.work_s)
+        text = observation["content"]
+        refused = observation.get("observation") == "error" or text.startswith("ERROR:")
+        return ToolResult(printable(text), refused=refused)
+
+    async def patch(self) -> bytes | ToolResult:
+        """Return the session's patch; a ToolResult with the reason in `lost` if git makes none. Raises RuntimeFault."""
+        script = PATCH.format(
+            root=shlex.quote(self._layout.root), base=self._base, most=MAX_PATCH_BYTES, options=" ".join(DIFF)
+        )
+        done = await run_job(self._container, script, {}, self._layout.work_s)
         if "too_large" in done.out:
-            return Said(
+            return ToolResult(
                 f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MAX_PATCH_BYTES}",
                 lost="patch_too_large",
             )
         if done.status != 0 or "patch" not in done.out:
-            return Said(shown(f"git made no patch (exit {done.status}): {done.log}"), lost="patch_failed")
+            return ToolResult(printable(f"git made no patch (exit {done.status}): {done.log}"), lost="patch_failed")
         return done.out["patch"]
 
     async def judge(self, patch: bytes) -> Report:
+        """Judge a patch."""
         return await self._judging(patch)
 
     async def close(self) -> None:
+        """Stop the container."""
         self._end(self._container)
 
     async def _run(self, command: str, is_input: bool, seconds: float) -> dict[str, Any]:
@@ -102,7 +112,8 @@ class RemoteWork:
         )
 
 
-def _metadata(told: dict[str, Any]) -> dict[str, Any]:
-    extras = told.get("extras")
-    found = extras.get("metadata") if isinstance(extras, dict) else None
-    return found if isinstance(found, dict) else {}
+def _metadata(observation: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an observation; empty if it has none."""
+    extras = observation.get("extras")
+    metadata = extras.get("metadata") if isinstance(extras, dict) else None
+    return metadata if isinstance(metadata, dict) else {}

@@ -33,9 +33,9 @@ from env_servers.swe.remote.faults import (
     RuntimeRefused,
 )
 from env_servers.swe.remote.http import RuntimeHttp
+from env_servers.swe.remote.image_layout import ImageLayout
 from env_servers.swe.remote.jobs import Done, run_job
 from env_servers.swe.remote.judging import judged
-from env_servers.swe.remote.place import Place
 from env_servers.swe.rows import RowUnfit
 from env_servers.swe.stages import Stages
 from env_servers.swe.task import SweTask
@@ -103,7 +103,9 @@ def remote_at(
 ) -> Remote:
     """`checks` 0: containers are counted, and a row's own run without a patch would be one of them."""
     api = RuntimeApi(RuntimeHttp(request_s=60.0, retries=retries), url, KEY, StartOptions(["serve-actions"], start_s))
-    return Remote(api, Place(setup="true", test_s=test_s), image="eval.{instance_s}", retries=retries, checks=checks)
+    return Remote(
+        api, ImageLayout(setup="true", test_s=test_s), image="eval.{instance_s}", retries=retries, checks=checks
+    )
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ async def remote(stand_in, monkeypatch, request):
 
 
 def env_of(remote: Remote, **fields) -> SweEnv:
-    return SweEnv(Shared(remote, Stages(start=4, evaluate=4, most_waiting=4), 5.0, **fields))
+    return SweEnv(Shared(remote, Stages(start=4, evaluate=4, max_waiting_starts=4), 5.0, **fields))
 
 
 async def finished(remote: Remote, row: dict, *commands: str):
@@ -263,7 +265,7 @@ async def test_a_patch_cannot_write_to_the_repositorys_own_git_directory(remote,
         report = await work.judge(b"--- /dev/null\n+++ b/.git/commondir\n@@ -0,0 +1 @@\n+/nowhere\n")
     finally:
         await work.close()
-    assert (report.resolved, report.why) == (False, "tests_failed")
+    assert (report.resolved, report.reason) == (False, "tests_failed")
 
 
 FORGES = (

@@ -14,7 +14,7 @@ from env_servers.serving import EnvService, ServingConfig
 from env_servers.swe import env as swe_env
 from env_servers.swe.env import Shared, SweEnv
 from env_servers.swe.grade import Report
-from env_servers.swe.session import Said
+from env_servers.swe.session import ToolResult
 from env_servers.swe.stages import Stages
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
@@ -47,7 +47,7 @@ class ScriptedWork:
         self.seconds.append(seconds)
         if command.startswith("sleep "):
             await asyncio.sleep(min(seconds, float(command.removeprefix("sleep "))))
-        return Said("x" * int(command.removeprefix("print ")) if command.startswith("print ") else command)
+        return ToolResult("x" * int(command.removeprefix("print ")) if command.startswith("print ") else command)
 
     async def patch(self):
         self._room("patch")
@@ -71,7 +71,7 @@ class Backend:
 
 async def server(work, *, command_s=25.0, max_turns=50):
     shared = Shared(
-        Backend(work), Stages(start=1, evaluate=1, most_waiting=1), command_s=command_s, max_turns=max_turns
+        Backend(work), Stages(start=1, evaluate=1, max_waiting_starts=1), command_s=command_s, max_turns=max_turns
     )
     service = EnvService(lambda: SweEnv(shared), ServingConfig(env="swe", action="calls"), {})
     await service.sessions.open(ResetRequest(task={"repo": "roman"}, session_id="s"))

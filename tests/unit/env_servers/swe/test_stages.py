@@ -13,7 +13,7 @@ from env_servers.admission import Admission, CapacityFull
 from env_servers.serving import EnvService, ServingConfig
 from env_servers.swe.env import Shared, SweEnv
 from env_servers.swe.grade import Report
-from env_servers.swe.session import Said
+from env_servers.swe.session import ToolResult
 from env_servers.swe.stages import Stages
 from env_servers.swe.task import SweTask
 from openrlhf_tir.protocol import ResetRequest, StepRequest
@@ -60,9 +60,9 @@ class GatedWork:
     def __init__(self, backend: GatedBackend, name: str) -> None:
         self._backend, self._name = backend, name
 
-    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
+    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
         await self._backend.command(self._name)
-        return Said("done")
+        return ToolResult("done")
 
     async def patch(self) -> bytes:
         return b"patch"
@@ -76,8 +76,11 @@ class GatedWork:
 
 
 class Server:
-    def __init__(self, *, workers: int, start: int = 9, evaluate: int = 9, most_waiting: int = 9) -> None:
-        self.backend, self.stages = GatedBackend(), Stages(start=start, evaluate=evaluate, most_waiting=most_waiting)
+    def __init__(self, *, workers: int, start: int = 9, evaluate: int = 9, max_waiting_starts: int = 9) -> None:
+        self.backend, self.stages = (
+            GatedBackend(),
+            Stages(start=start, evaluate=evaluate, max_waiting_starts=max_waiting_starts),
+        )
         shared = Shared(self.backend, self.stages, 5.0)
         self.service = EnvService(
             lambda: SweEnv(shared), ServingConfig("swe", "calls", workers=workers), self.stages.gauges
@@ -128,7 +131,7 @@ async def test_evaluations_wait_for_evaluate_workers_in_order():
 
 
 async def test_starts_wait_for_start_workers_and_one_too_many_is_told_to_come_again():
-    s = Server(workers=1, start=1, most_waiting=1)
+    s = Server(workers=1, start=1, max_waiting_starts=1)
     first = s.open("a")
     await s.backend.start.holds("a")
     second = s.open("b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from env_servers.swe.looks import Looks
+from env_servers.swe.views import ViewTracker
 
 
 def bash(command: str) -> tuple[str, dict]:
@@ -32,7 +32,7 @@ FINISH: tuple[str, dict] = ("finish", {"cut": False})
     ],
 )
 def test_the_first_edit_of_a_session_came_after_a_look_at_its_file_or_did_not(calls, viewed_first):
-    looks = Looks()
+    looks = ViewTracker()
     for name, arguments in calls:
         looks.note(name, arguments)
     assert looks.viewed_first is viewed_first
