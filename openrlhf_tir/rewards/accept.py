@@ -94,7 +94,7 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
         RewardError: It is something else.
     """
 
-    def wrong(fault: str) -> MethodError:
+    def error_for(fault: str) -> MethodError:
         return wrong_result(place, name, function, fault, RewardError)
 
     if isinstance(result, tuple) and len(result) == 3:
@@ -106,18 +106,18 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
     value = _number(reward)
     if value is None:
         is_number = isinstance(reward, numbers.Real)
-        raise wrong(f"the reward is {_show(reward)}" + (", not finite" if is_number else ", not a number"))
-    truth = float(value > 0) if correct is None else _number(correct)
-    if truth is None:
-        raise wrong(f"`correct` is {_show(correct)}, not True or False")
+        raise error_for(f"the reward is {_show(reward)}" + (", not finite" if is_number else ", not a number"))
+    correct_value = float(value > 0) if correct is None else _number(correct)
+    if correct_value is None:
+        raise error_for(f"`correct` is {_show(correct)}, not True or False")
     if not isinstance(parts, Mapping):
-        raise wrong(f"`parts` is {_show(parts)}, not a dict of numbers")
+        raise error_for(f"`parts` is {_show(parts)}, not a dict of numbers")
     part_values = {}
     for part, part_value in parts.items():
         if not isinstance(part, str) or (number := _number(part_value)) is None:
-            raise wrong(f"parts[{part!r}] is {_show(part_value)}, not a finite number")
+            raise error_for(f"parts[{part!r}] is {_show(part_value)}, not a finite number")
         part_values[part] = number
-    return RewardParts(value, bool(truth), part_values)
+    return RewardParts(value, bool(correct_value), part_values)
 
 
 def group_rewards(

@@ -1,9 +1,9 @@
-"""BFCL's AST check: 1 iff the calls are what the answer allows. Source: gorilla, bfcl_eval ast_checker.py
-(Python categories).
+"""BFCL's AST check: 1 if the calls are what the answer allows, else 0.
 
-The label is JSON: {"function": [descriptions], "possible_answer": [{name: {parameter: [allowed values]}}], "category":
-"simple" | "multiple" | "parallel"}. "" among the allowed values: the parameter may be left out. Strings are compared
-without space, ,./-_*^ and case; an integer may stand for a float, and True is no integer.
+Source: gorilla, bfcl_eval ast_checker.py (Python categories). The label is JSON: {"function": [descriptions],
+"possible_answer": [{name: {parameter: [allowed values]}}], "category": "simple" | "multiple" | "parallel"}. "" among
+the allowed values means that the parameter may be left out. Strings are compared without space, ,./-_*^ and case; an
+integer may stand for a float, and True is no integer.
 """
 
 from __future__ import annotations
@@ -30,104 +30,120 @@ TYPES: dict[str, type[Any]] = {
     "dict": dict,
     "any": str,
 }
+"""Python type of each type of a description."""
 NOTATIONS = {"python": python_calls, "json": json_call_arguments}
+"""Reader of each notation of calls."""
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def check_calls(
     functions: list[dict], calls: Calls, answers: list[dict], category: str, *, underscores: bool = False
 ) -> str | None:
-    """The official error type, None where the calls are right. `underscores`: the model writes a.b as a_b."""
-    kind = (
-        "parallel_function_checker_no_order"
-        if "parallel" in category
-        else "multiple_function_checker"
-        if "multiple" in category
-        else None
-    )
+    """Check calls and return the official error type; None if they are right.
+
+    Args:
+        functions: Descriptions of the functions.
+        calls: The model's calls.
+        answers: The allowed calls.
+        category: BFCL's category.
+        underscores: Whether the model writes a.b as a_b.
+    """
+    checker = "simple_function_checker"
+    if "parallel" in category:
+        checker = "parallel_function_checker_no_order"
+    elif "multiple" in category:
+        checker = "multiple_function_checker"
     if len(calls) != len(answers):
-        return f"{kind or 'simple_function_checker'}:wrong_count"
+        return f"{checker}:wrong_count"
     if not answers:
-        return None  # nothing was to be called, and nothing was
-    described = {f["name"]: f for f in functions}
+        return None  # nothing should be called, and nothing was
+    described = {function["name"]: function for function in functions}
     if "parallel" not in category:
         return _check_call(described[next(iter(answers[0]))], calls[0], answers[0], underscores)
-    left = list(calls)
+    unmatched = list(calls)
     for answer in answers:
         function = described[next(iter(answer))]
         match = next(
-            (i for i, call in enumerate(left) if _check_call(function, call, answer, underscores) is None), None
+            (i for i, call in enumerate(unmatched) if _check_call(function, call, answer, underscores) is None), None
         )
         if match is None:
-            return f"{kind}:cannot_find_match"
-        del left[match]
+            return f"{checker}:cannot_find_match"
+        del unmatched[match]
     return None
 
 
 def _check_call(function: dict, call: dict, answer: dict, underscores: bool) -> str | None:
+    """Return the error type of one call; None if it is right."""
     name = function["name"].replace(".", "_") if underscores else function["name"]
     allowed = next(iter(answer.values()))
     details = function["parameters"]["properties"]
     if name not in call:
         return "simple_function_checker:wrong_func_name"
-    given = call[name]
-    if not isinstance(given, dict):
+    arguments = call[name]
+    if not isinstance(arguments, dict):
         return "simple_function_checker:unexpected_param"  # the reference crashes
-    if any(p not in given for p in function["parameters"]["required"]):
+    if any(required not in arguments for required in function["parameters"]["required"]):
         return "simple_function_checker:missing_required"
-    for parameter, value in given.items():
+    for parameter, value in arguments.items():
         if parameter not in details or parameter not in allowed:
             return "simple_function_checker:unexpected_param"
         if error := _check_value(value, allowed[parameter], details[parameter]):
             return error
-    if any(p not in given and "" not in values for p, values in allowed.items()):
+    if any(optional not in arguments and "" not in values for optional, values in allowed.items()):
         return "simple_function_checker:missing_optional"
     return None
 
 
 def _check_value(value: Any, allowed: list, description: dict) -> str | None:
-    named = description["type"]
-    expected = TYPES[named]
-    inner = TYPES[description["items"]["type"]] if named in ("array", "tuple") else None
-    if named == "tuple" and isinstance(value, tuple):
+    """Return the error type of an argument; None if it is right."""
+    type_name = description["type"]
+    expected = TYPES[type_name]
+    inner = TYPES[description["items"]["type"]] if type_name in ("array", "tuple") else None
+    if type_name == "tuple" and isinstance(value, tuple):
         value = list(value)
-    elif named == "float" and type(value) is int:
+    elif type_name == "float" and type(value) is int:
         if abs(value) > sys.float_info.max:
             return "type_error:simple"  # the reference crashes
         value = float(value)
-    of_answer = next((type(a) for a in allowed if a != ""), None)
-    variable = of_answer is not None and of_answer is not expected  # the answer names a variable instead of a value
+    answer_type = next((type(answer) for answer in allowed if answer != ""), None)
+    is_variable = (
+        answer_type is not None and answer_type is not expected
+    )  # the answer names a variable instead of a value
     if type(value) is not expected:
-        if type(value) is not of_answer:
+        if type(value) is not answer_type:
             return "type_error:simple"
-        variable = True
-    elif inner is not None and not any(_items_fit(value, a, inner) for a in allowed):
+        is_variable = True
+    elif inner is not None and not any(_items_fit(value, answer, inner) for answer in allowed):
         return "type_error:nested"
-    if variable:
+    if is_variable:
         return None if value in allowed else "value_error:others"
     if expected is dict:
         return _check_dict(value, allowed)
     if inner is dict:
         return _check_dicts(value, allowed)
-    if standard(value) in [[] if expected is list and a == "" else standard(a) for a in allowed]:
+    if standard(value) in [[] if expected is list and answer == "" else standard(answer) for answer in allowed]:
         return None
     errors: dict[type, str] = {str: "value_error:string", list: "value_error:list/tuple"}
     return errors.get(expected, "value_error:others")
 
 
 def _items_fit(value: list, allowed: Any, inner: type) -> bool:
+    """Return True if the items of a list have the type of the description, or that of the answer's items."""
     if not isinstance(allowed, list):
         return True
-    of_answer = next((type(a) for a in allowed if a != ""), None)
-    return all(type(item) is inner or type(item) is of_answer for item in value)
+    answer_type = next((type(item) for item in allowed if item != ""), None)
+    return all(type(item) is inner or type(item) is answer_type for item in value)
 
 
 def _check_dict(value: dict, allowed: list) -> str | None:
+    """Return the error type of a dict; None if one of the allowed ones matches."""
     error = "dict_checker:unclear"
     for answer in allowed:
         if answer == "":
             continue
-        fault = next((e for key, v in value.items() if (e := _entry_error(v, answer.get(key)))), None)
+        fault = next(
+            (entry_error for key, entry in value.items() if (entry_error := _entry_error(entry, answer.get(key)))), None
+        )
         if any(key not in value and "" not in values for key, values in answer.items()):
             fault = "value_error:dict_key"
         if fault is None:
@@ -137,13 +153,15 @@ def _check_dict(value: dict, allowed: list) -> str | None:
 
 
 def _entry_error(value: Any, allowed: list | None) -> str | None:
-    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has it."""
+    """Return the error type of an entry of a dict, whose lists are compared as they are. `allowed` is None if no answer
+    has it."""
     if allowed is None:
         return "value_error:dict_key"
     return None if _plain(value) in map(_plain, allowed) else "value_error:dict_value"
 
 
 def _check_dicts(value: list, allowed: list) -> str | None:
+    """Return the error type of a list of dicts; None if one of the allowed ones matches."""
     error: str | None = "list_dict_checker:unclear"
     for answer in allowed:
         if len(value) != len(answer):
@@ -158,7 +176,7 @@ def _check_dicts(value: list, allowed: list) -> str | None:
 
 
 def standard(value: Any) -> Any:
-    """A string, or the strings of a list, as they are compared."""
+    """Return a string, or the strings of a list, in the form in which they are compared."""
     return [_plain(v) for v in value] if isinstance(value, list) else _plain(value)
 
 
@@ -167,9 +185,15 @@ def _plain(value: Any) -> Any:
 
 
 def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """options: `notation`, "python" or "json" (ToolRL's). parts: correct, format_ok (calls), call facts."""
-    if strange := set(context.options) - {"notation"}:
-        raise unknown("reward.options key", min(strange), ["notation"], "This is the option of reward.name = 'bfcl'.")
+    """Score one response.
+
+    The option `notation` is "python" or "json" (ToolRL's). Parts: correct, format_ok (there are calls), and facts about
+    the calls.
+    """
+    if unknown_options := set(context.options) - {"notation"}:
+        raise unknown(
+            "reward.options key", min(unknown_options), ["notation"], "This is the option of reward.name = 'bfcl'."
+        )
     notation = str(context.options.get("notation", "python"))
     if notation not in NOTATIONS:
         raise unknown(

@@ -1,11 +1,13 @@
-"""Rewards written for verl and TRL: a response and its row -> the arguments that they expect -> what ours return.
+"""Call rewards that were written for verl and TRL: build their arguments from a response and its row, and convert their
+results.
 
     verl   compute_score(data_source=, solution_str=, ground_truth=, extra_info=)   once for each response
     TRL    reward(prompts=[...], completions=[...], column=[...], ...)              with lists of one response as
                                                                                     reward.name, of a whole group as
                                                                                     reward.group
 
-`config/integrations/reward_signatures.py` says which one a function is. Imported by the worker that runs it.
+`config/integrations/reward_signatures.py` decides which convention a function has. The worker that runs it imports this
+module.
 """
 
 from __future__ import annotations
@@ -28,22 +30,23 @@ from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 
 HALF = 0.5
-"""verl's `acc` above it counts as correct."""
+"""A response whose `acc` (verl) is above it counts as correct."""
 NOT_APPLICABLE = "not_applicable"
-"""The part that counts where a TRL function returned None: it adds nothing then."""
+"""Part that counts the responses for which a TRL function returned None, which adds nothing to the reward."""
 CALL_MARK = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>")
-"""Where the calls of a message begin, in the formats of chat models; TRL leaves them out of a message's content."""
-OF_THE_CALL = ("prompt", "completion", "completion_ids")
+"""Beginning of the calls in a message, in the formats of chat models. TRL leaves them out of a message's content."""
+RESERVED_COLUMNS = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass on under their own names."""
 
 
 class WrongResult(Exception):
-    """What a function returned is none of the forms of its convention; the message is the end of a sentence."""
+    """Raised when the result of a function has none of the forms of its convention. The message is the end of a
+    sentence."""
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a reward function can read of TRL's `trainer_state`: the fields that mean something here."""
+    """The fields of TRL's `trainer_state` that have a meaning here."""
 
     global_step: int = 0
     max_steps: int = 0
@@ -60,13 +63,18 @@ def score_one(
     context: RewardContext,
     text: str | None = None,
 ) -> Any:
-    """Call a function of another convention with one response; return its RewardParts.
+    """Call a function of another convention with one response, and return its RewardParts.
 
     Args:
+        function: The function.
+        convention: Its convention.
+        trajectory: The response.
+        task: The row.
+        context: Settings and counters of the run.
         text: The response without special tokens; None: the texts of its segments.
 
     Raises:
-        WrongResult: What it returned is none of the forms of its convention.
+        WrongResult: The result has none of the forms of the convention.
     """
     text = trajectory.text if text is None else text
     if convention.name == "trl":
@@ -74,10 +82,10 @@ def score_one(
     arguments = _verl_arguments(trajectory, task, text)
     if convention.name == "verl_batch":
         arguments = {f"{name}s": [value] for name, value in arguments.items()}
-    result = _called(function, {**convention.chosen(arguments), **context.options})
+    result = _call(function, {**convention.chosen(arguments), **context.options})
     if convention.name == "verl_batch":
         result = _list_of(result, 1)[0]
-    return _of_verl(result)
+    return _convert_verl(result)
 
 
 def score_group(
@@ -87,12 +95,13 @@ def score_group(
     task: Task,
     context: RewardContext,
 ) -> list[float]:
-    """Call a function of TRL's convention once with all responses of a prompt; return a reward for each."""
-    texts = [t.text for t in trajectories]
+    """Call a function of TRL's convention once with all responses of a prompt, and return a reward for each."""
+    texts = [trajectory.text for trajectory in trajectories]
     return [parts.reward for parts in _trl(function, convention, trajectories, texts, task, context)]
 
 
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Return a function's result, awaited if it is a coroutine."""
     result = function(**arguments)
     if asyncio.iscoroutine(result):
         return asyncio.run(result)
@@ -100,8 +109,8 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _verl_arguments(trajectory: Trajectory, task: Task, text: str) -> dict[str, Any]:
-    """What verl's reward managers pass, from the columns of the row."""
-    facts = _table(task.extra.get("reward_model"))
+    """Return the arguments that verl's reward managers pass, from the columns of the row."""
+    reward_model = _table(task.extra.get("reward_model"))
     source = task.extra.get("data_source", task.meta.get("datasource"))
     model_turns = sum(segment.source == "model" for segment in trajectory.segments)
     extra_info = {
@@ -111,26 +120,27 @@ def _verl_arguments(trajectory: Trajectory, task: Task, text: str) -> dict[str, 
         "tool_rewards": [call.reward for call in trajectory.calls if call.reward is not None],
         "turn_scores": [],
     }
-    truth = facts["ground_truth"] if facts.get("ground_truth") is not None else task.label
+    truth = reward_model["ground_truth"] if reward_model.get("ground_truth") is not None else task.label
     return {"data_source": source, "solution_str": text, "ground_truth": truth, "extra_info": extra_info}
 
 
 def _tool_scores(trajectory: Trajectory) -> dict[str, Any]:
-    """What verl's tools said the response was worth (calc_reward), by tool."""
+    """Return what the response is worth by verl's tools (calc_reward), by tool."""
     last = trajectory.calls[-1].signals.get("tool_scores") if trajectory.calls else None
     return dict(last) if isinstance(last, Mapping) else {}
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """An object, also where a data set holds it as JSON text; empty for anything else."""
+    """Return an object, which a data set may hold as JSON text; empty for anything else."""
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _of_verl(result: Any) -> Any:
-    """A number as it is; a dict's `score`, whose other numbers become parts and whose `acc` says what is correct."""
+def _convert_verl(result: Any) -> Any:
+    """Convert verl's result. A number is the reward. In a dict that is `score`, its other numbers are parts, and `acc`
+    says whether the response is correct."""
     if not isinstance(result, Mapping):
         return _scalar(result)
     if "score" not in result:
@@ -142,7 +152,7 @@ def _of_verl(result: Any) -> Any:
     value = _finite(score)
     accurate = _finite(result.get("acc"))
     if value is None:
-        return score  # accept.py says what is wrong with it
+        return score  # accept.py raises the error for it
     return RewardParts(value, accurate > HALF if accurate is not None else value > 0, parts)
 
 
@@ -154,6 +164,7 @@ def _trl(
     task: Task,
     context: RewardContext,
 ) -> list[RewardParts]:
+    """Call a function of TRL's convention and return the parts of each response. Raises WrongResult."""
     n = len(trajectories)
     logged: dict[str, list[float | None]] = {}
 
@@ -164,35 +175,37 @@ def _trl(
         logged[_metric(column)] = [_finite(value) for value in values]
 
     columns = {**task.meta, **task.extra}
-    arguments: dict[str, Any] = {name: [value] * n for name, value in columns.items() if name not in OF_THE_CALL}
+    arguments: dict[str, Any] = {name: [value] * n for name, value in columns.items() if name not in RESERVED_COLUMNS}
     chat = task.chat if task.chat is not None and not task.chat.of_text else None
     prompt: Any = [dict(message) for message in chat.messages] if chat else plain(task.prompt)
     arguments |= {
         "prompts": [prompt] * n,
-        "completions": [_messages(t) for t in trajectories] if chat else list(texts),
-        "completion_ids": [t.token_ids.tolist() for t in trajectories],
+        "completions": [_messages(trajectory) for trajectory in trajectories] if chat else list(texts),
+        "completion_ids": [trajectory.token_ids.tolist() for trajectory in trajectories],
         "trainer_state": TrainerState(context.update, context.max_updates),
         "log_metric": log_metric,
         "log_extra": log_extra,
         **context.options,
     }
-    rewards = _list_of(_called(function, convention.chosen(arguments)), n)
+    rewards = _list_of(_call(function, convention.chosen(arguments)), n)
     scored = []
-    for i, given_reward in enumerate(rewards):
+    for i, reward in enumerate(rewards):
         parts = {
-            name: v for name, values in logged.items() if (v := values[i] if i < len(values) else None) is not None
+            name: entry
+            for name, values in logged.items()
+            if (entry := values[i] if i < len(values) else None) is not None
         }
-        value = 0.0 if given_reward is None else _finite(given_reward)
+        value = 0.0 if reward is None else _finite(reward)
         if value is None:
-            raise WrongResult(f"the reward of completion {i} is {given_reward!r} ({type(given_reward).__name__})")
-        if given_reward is None:
+            raise WrongResult(f"the reward of completion {i} is {reward!r} ({type(reward).__name__})")
+        if reward is None:
             parts[NOT_APPLICABLE] = 1.0
         scored.append(RewardParts(value, value > 0, parts))
     return scored
 
 
 def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The response as chat messages: what the model wrote, its calls, and what tools answered."""
+    """Return the response as chat messages: what the model wrote, its calls, and the answers of tools."""
     observations = iter(trajectory.calls)
     messages: list[dict[str, Any]] = []
     for segment in trajectory.segments:
@@ -212,16 +225,17 @@ def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 def _calls_of(action: str) -> list[dict[str, Any]]:
-    """The calls of an action, [{"name", "arguments"}]; none of one that is code or text."""
+    """Return the calls of an action, [{"name", "arguments"}]; none if it is code or text."""
     try:
-        read = json.loads(action)
+        value = json.loads(action)
     except (ValueError, RecursionError):
         return []
-    calls = read if isinstance(read, list) else [read]
-    return calls if all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls) else []
+    calls = value if isinstance(value, list) else [value]
+    return calls if all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls) else []
 
 
 def _list_of(result: Any, n: int) -> list[Any]:
+    """Return a result as a list of `n` items. Raises WrongResult."""
     values = result.tolist() if callable(getattr(result, "tolist", None)) else result
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
         raise WrongResult(
@@ -233,7 +247,7 @@ def _list_of(result: Any, n: int) -> list[Any]:
 
 
 def _scalar(value: Any) -> Any:
-    """A tensor or array of one number as that number; anything else as it is."""
+    """Return a tensor or array of one number as that number, and anything else unchanged."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "size", None) is not None:
         with suppress(ValueError, RuntimeError, TypeError):
@@ -242,7 +256,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _finite(value: Any) -> float | None:
-    """A finite real number as a float, None for anything else."""
+    """Return a finite real number as a float; None for anything else."""
     value = _scalar(value)
     if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
         return None
@@ -250,5 +264,5 @@ def _finite(value: Any) -> float | None:
 
 
 def _metric(name: Any) -> str:
-    """A name that a metric can have."""
+    """Return a name in the form of a metric's name."""
     return re.sub(r"[^\w./-]+", "_", str(name)) or "unnamed"

@@ -40,8 +40,8 @@ def compare(text: str, label: str, *, flexible: bool = False) -> tuple[bool, boo
     marked = _MARKED.findall(text)
     numbers = marked or (_NUMBER.findall(text) if flexible else [])
     gold = _MARKED.findall(label)
-    wanted = _number(gold[-1] if gold else label)
-    return bool(numbers) and _number(numbers[-1]) == wanted, bool(marked)
+    gold_number = _number(gold[-1] if gold else label)
+    return bool(numbers) and _number(numbers[-1]) == gold_number, bool(marked)
 
 
 def _number(text: str) -> float | str:

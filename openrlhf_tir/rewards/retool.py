@@ -122,9 +122,9 @@ async def retool(trajectory: Trajectory, task: Task, context: RewardContext) -> 
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
         correct = answer is not None and await context.equal(answer, task.label)
-    wrong = softened(messages) if options.get("turn_bonus") else -1.0
+    wrong_score = softened(messages) if options.get("turn_bonus") else -1.0
     parts = {"correct": float(correct), "format_ok": float(answer is not None), **call_facts(trajectory)}
-    return RewardParts(1.0 if correct else wrong, correct, parts)
+    return RewardParts(1.0 if correct else wrong_score, correct, parts)
 
 
 def _rule(option: object) -> str | None:

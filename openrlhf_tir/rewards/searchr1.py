@@ -137,7 +137,7 @@ def transcript_fault(text: str, pages: bool = False) -> str:
     return sequence_fault(text[marker.end() :], pages) if marker else "Missing assistant marker"
 
 
-def found(text: str, golds: str | Sequence[str], pages: bool = False) -> bool:
+def is_retrieved(text: str, golds: str | Sequence[str], pages: bool = False) -> bool:
     """Return True if a retrieved block contains a gold answer."""
     return any(matches(block[block.lastindex or 0], golds, substring=True) for block in _SHOWN[pages].finditer(text))
 
@@ -191,7 +191,7 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
         answer = last_answer(_SHOWN[True].sub("", model_text(trajectory)))
         fault = sequence_fault(text, pages)
     right = answer is not None and matches(answer, golds, bool(options.get("substring")))
-    retrieved = found(text, golds, pages)
+    retrieved = is_retrieved(text, golds, pages)
     if any(name in options for name in STRUCTURE):
         scores = (float(options.get(name, 0.0)) for name in STRUCTURE)
         reward = structured_score(answer, right, not fault, retrieved, *scores)

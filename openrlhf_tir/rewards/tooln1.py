@@ -90,13 +90,13 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
     """Return the score of the assistant's text. `truth` is the JSON list of the true calls."""
     block = last_block(text)
     thinks = "<think>" in text and "</think>" in text
-    wanted = _truth(truth)
+    expected_calls = _truth(truth)
     if variant == "llama" and block is None:
         # It calls nothing, which is right if there is nothing to call, even without a thought.
-        return float(wanted == Counter())
+        return float(expected_calls == Counter())
     decoded = None if block is None else decode(block)
     calls = None if decoded is None else canonical(decoded)
-    right = calls is not None and calls == wanted
+    right = calls is not None and calls == expected_calls
     match variant:
         case "v1_lexico":
             return 1.0 + 0.2 * thinks if right else -0.2 * (thinks and decoded is not None)
@@ -105,7 +105,7 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
         case "v3_partial_reason":
             return 0.2 * thinks + 0.8 * right
         case "v4_partial_reason_funcname":
-            named = not right and calls is not None and _names(calls) == _names(wanted or Counter())
+            named = not right and calls is not None and _names(calls) == _names(expected_calls or Counter())
             return 0.2 * thinks + 0.8 * right + 0.2 * named
         case _:
             return float(right and thinks)

@@ -191,8 +191,8 @@ def thought_length(text: str, target: float) -> float:
     """Return the number of words of the last thought over the target, rounded to hundredths, at most 1."""
     if "<think>" not in text or "</think>" not in text:
         return 0.0
-    words = text.split("<think>")[-1].split("</think>")[0].split()
-    return min(1.0, round(len(words) / target, 2))
+    thought = text.split("<think>")[-1].split("</think>")[0].split()
+    return min(1.0, round(len(thought) / target, 2))
 
 
 def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) -> Score:
@@ -239,10 +239,13 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         ConfigError: An option is unknown, or updates_per_step is no number of updates.
     """
     text = model_text(trajectory).strip()
-    known = {field.name for field in fields(Variant)} | {PER_STEP}
-    if unknown_options := set(context.options) - known:
+    known_options = {field.name for field in fields(Variant)} | {PER_STEP}
+    if unknown_options := set(context.options) - known_options:
         raise unknown(
-            "reward.options key", min(unknown_options), known, "These are the options of reward.name = 'toolrl'."
+            "reward.options key",
+            min(unknown_options),
+            known_options,
+            "These are the options of reward.name = 'toolrl'.",
         )
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
     if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length

@@ -1,1 +1,1 @@
-"""What several rewards read out of text: answers, calls, code, and whether two answers are the same."""
+"""Read answers, calls and code out of text, and decide whether two answers are the same. Shared by several rewards."""

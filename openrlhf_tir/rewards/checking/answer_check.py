@@ -1,8 +1,7 @@
-"""Answer check: (answer, gold) -> equal or not. Same string, then exact arithmetic, then computer algebra, cheapest
-first.
+"""Decide whether an answer equals the gold answer: as strings, then by exact arithmetic, then by computer algebra.
 
-Only the last can hang, so a pool runs it in a worker process (pool.AnswerChecker). Bad answers are data: nothing here
-raises because of what an answer says.
+Only computer algebra can hang, so a pool runs it in a worker process (`pool.AnswerChecker`). Bad answers are data:
+nothing here raises because of the content of an answer.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from . import symbolic
 from .numerals import number
 
 MAX_CHARS = 2000
-"""An answer longer than this is only compared as a string: no gold is that long, and parsing costs the deadline."""
+"""Characters of the longest answer that is parsed. A longer one is only compared as a string: no gold answer is that
+long, and parsing takes time."""
 
 
 def clean(text: str) -> str:
-    """Without the white space and math delimiters around it."""
+    """Return a text without the white space and math delimiters around it."""
     text = text.strip()
     for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)")):
         inner = text[len(left) : -len(right)]
@@ -25,21 +25,21 @@ def clean(text: str) -> str:
 
 
 def quick_equal(answer: str, gold: str) -> bool | None:
-    """What strings and exact arithmetic can tell, in microseconds; None where computer algebra must decide."""
-    a = clean(answer)
-    b = clean(gold)
-    if not a or not b:
+    """Compare as strings and by exact arithmetic, in microseconds. Return None if computer algebra must decide."""
+    cleaned_answer = clean(answer)
+    cleaned_gold = clean(gold)
+    if not cleaned_answer or not cleaned_gold:
         return False
-    if a == b:
+    if cleaned_answer == cleaned_gold:
         return True
-    x = number(a)
-    y = number(b)
-    if x and y:
-        return x.value == y.value
-    return False if len(a) > MAX_CHARS else None
+    answer_number = number(cleaned_answer)
+    gold_number = number(cleaned_gold)
+    if answer_number and gold_number:
+        return answer_number.value == gold_number.value
+    return False if len(cleaned_answer) > MAX_CHARS else None
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Return True if both mean the same. It computes here, without a deadline; rewards await `RewardContext.equal`."""
+    """Return True if both mean the same. Computed here, without a deadline; rewards await `RewardContext.equal`."""
     verdict = quick_equal(answer, gold)
     return symbolic.equal(clean(answer), clean(gold)) if verdict is None else verdict

@@ -1,13 +1,13 @@
-r"""Answer form: spelt text -> what kind of answer it is. Structure only, no mathematics.
+r"""Find out what kind of answer a spelt text is. Only its structure is read, no mathematics.
 
-Scalar    x^2 + 1, 5 \text{ cm}, 50\%      one expression, the unit that it has and whether it is a percentage
-Several   1, 2 and 3; x<2 or x>3           items in no order; `word` is what joins them
+Scalar    x^2 + 1, 5 \text{ cm}, 50\%      one expression, its unit, and whether it is a percentage
+Several   1, 2 and 3; x<2 or x>3           items in no order; `joint` is the word that joins them
 Listed    (1, 2), [1, 2), \{1, 2\}         items between brackets; only braces have no order
 Chain     x = 2, 1 < x \le 3, x \in (0,1)  expressions and the relations between them
 Matrix    \begin{pmatrix} ...              rows of cells
-Union     A \cup B, A \setminus B          sets and what is done with them
+Union     A \cup B, A \setminus B          sets and the operators between them
 Words     even, (A), Thursday              compared letter by letter, in any case
-Literal   1, 2, \ldots, n                  what nobody here can interpret: only the same text is equal
+Literal   1, 2, \ldots, n                  a text without an interpretation: only the same text is equal
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from .numerals import number
 
 
 class Literal(NamedTuple):
+    """A text without an interpretation."""
+
     text: str
 
 
 class Words(NamedTuple):
+    """Words that are compared letter by letter."""
+
     text: str
 
 
 class Scalar(NamedTuple):
-    """`unit` is "" where there is none."""
+    """One expression. `unit` is "" if it has none."""
 
     text: str
     unit: str = ""
@@ -36,30 +40,35 @@ class Scalar(NamedTuple):
 
 
 class Several(NamedTuple):
+    """Items in no order. `joint` is "or", "and" or ","."""
+
     items: tuple[Form, ...]
-    word: str
-    """"or", "and" or ",": what joins the items."""
+    joint: str
 
 
 class Listed(NamedTuple):
+    """Items between brackets."""
+
     items: tuple[Form, ...]
     opening: str
     closing: str
 
 
 class Chain(NamedTuple):
-    """terms[0] relations[0] terms[1] relations[1] ..."""
+    """Expressions and the relations between them: terms[0] relations[0] terms[1] relations[1] ..."""
 
     terms: tuple[Form, ...]
     relations: tuple[str, ...]
 
 
 class Matrix(NamedTuple):
+    """Rows of cells."""
+
     rows: tuple[tuple[Form, ...], ...]
 
 
 class Union(NamedTuple):
-    """parts[0] operators[0] parts[1] ..., from left to right."""
+    """Sets and the operators between them, from left to right: parts[0] operators[0] parts[1] ..."""
 
     parts: tuple[Form, ...]
     operators: tuple[str, ...]
@@ -68,8 +77,9 @@ class Union(NamedTuple):
 Form = Literal | Words | Scalar | Several | Listed | Chain | Matrix | Union
 
 MAX_ITEMS = 64
+"""Items of the longest list that is read."""
 MAX_DEPTH = 12
-"""Brackets within brackets; what is deeper is compared as text."""
+"""Levels of brackets within brackets. A deeper text is compared as text."""
 
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[a-zA-Z]+|\d+|.", re.DOTALL)
 _OPENING = {"(", "[", "{", r"\{", r"\lfloor", r"\lceil", r"\begin"}
@@ -120,7 +130,7 @@ _NUMERALS = {
     **{f"{ten} {_UNITS[i]}": value + i for ten, value in _TENS.items() for i in range(1, 10)},
     "one hundred": 100,
 }
-"""Numbers as words, hyphens written as blanks -> value."""
+"""Values of numbers as words, with blanks instead of hyphens."""
 _SHORT_WORDS = {
     "yes",
     "no",
@@ -146,7 +156,7 @@ _NO_UNITS = {
 
 
 def read(text: str, depth: int = 0) -> Form:
-    """Return the form of spelt text. It never raises for what the text says."""
+    """Return the form of a spelt text. It never raises because of the content of the text."""
     text = text.strip()
     if number(text):
         return Scalar(text)
@@ -166,7 +176,7 @@ def read(text: str, depth: int = 0) -> Form:
         if cut is not None:
             read_parts = [read(part, depth + 1) for part in cut[0] if part.strip()]
             items = tuple(
-                i for f in read_parts for i in (f.items if isinstance(f, Several) and f.word == "," else (f,))
+                i for f in read_parts for i in (f.items if isinstance(f, Several) and f.joint == "," else (f,))
             )
             return Several(items, mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
     if cut := _cut(text, set(_RELATIONS)):
@@ -185,18 +195,19 @@ def read(text: str, depth: int = 0) -> Form:
 
 
 def canonical_words(text: str) -> str:
+    """Return words in lower case, with blanks instead of hyphens."""
     return " ".join(text.casefold().replace("-", " ").split())
 
 
 def _tokens(text: str) -> list[tuple[str, int, int, int]]:
-    """Return (token, start, end, depth of brackets around it)."""
-    found = []
+    """Return token, start, end and depth of brackets for every token of a text."""
+    tokens = []
     depth = 0
     for m in _TOKEN.finditer(text):
         depth -= m[0] in _CLOSING
-        found.append((m[0], m.start(), m.end(), depth))
+        tokens.append((m[0], m.start(), m.end(), depth))
         depth += m[0] in _OPENING
-    return found
+    return tokens
 
 
 def _nests(text: str) -> bool:
@@ -262,11 +273,11 @@ def _listed(text: str, depth: int) -> Form | None:
 
 
 def _set_builder(inner: str, depth: int) -> Form | None:
-    r"""Return the condition of {x | condition}; None if there is no bar, or what is before it is no variable."""
+    """Return the condition of {x | condition}; None if there is no bar, or no variable before it."""
     for bar in (r"\mid", "|", ":"):
-        before, found, after = inner.partition(bar)
+        before, separator, after = inner.partition(bar)
         variable = before.partition(r"\in")[0].strip()
-        if found and re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", variable):
+        if separator and re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", variable):
             condition = read(after, depth + 1)
             return condition if isinstance(condition, Chain | Several) else Literal(inner)
     return None
@@ -285,10 +296,10 @@ def _measured(text: str) -> Scalar | None:
     if m := _MONEY.match(text):
         sign = m[0].strip()[-1]
         unit = _CURRENCIES.get(sign, sign if sign in _SYMBOLS else "$")
-        rest = m[1] + text[m.end() :].strip()
-        inner = _measured(rest)
+        remainder = m[1] + text[m.end() :].strip()
+        inner = _measured(remainder)
         if inner is None:
-            return Scalar(rest, unit)
+            return Scalar(remainder, unit)
         return Scalar(inner.text, unit) if inner.unit in ("", unit) and not inner.percent else None
     if m := _MONEY_BEHIND.fullmatch(text):
         return Scalar(m["number"], _CURRENCIES.get(m["sign"], m["sign"]))
@@ -303,29 +314,33 @@ def _measured(text: str) -> Scalar | None:
         return Scalar(m["number"].strip(), "degree") if number(m["number"].strip()) else None
     unit = " ".join(m["unit"].split())
     value = m["value"].strip()
-    words = [w for w in re.split(r"[ /.\-]+", unit) if w]
-    names = [w.casefold() for w in words]
-    if any(w in _NO_UNITS for w in names) and names != ["degree"]:
+    unit_words = [unit_word for unit_word in re.split(r"[ /.\-]+", unit) if unit_word]
+    names = [unit_word.casefold() for unit_word in unit_words]
+    if any(unit_word in _NO_UNITS for unit_word in names) and names != ["degree"]:
         return None
     if names and names[0] in _SCALES:
-        rest = unit.split(" ", 1)[1] if len(words) > 1 else ""
-        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(rest))
+        remainder = unit.split(" ", 1)[1] if len(unit_words) > 1 else ""
+        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(remainder))
     if names in (["percent"], ["pct"]):
         return Scalar(value, percent=True)
-    plain = [re.sub(r"[\^{}\d]", "", w) for w in words]
-    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", w) for w in plain)
-    known = all(w in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for w in plain)
-    short = len(words) == 1 and re.sub(r"\^.*", "", words[0]) in ("m", "s", "h", "g", "l")
-    if len(words) <= 4 and number(value) and ((is_word and m["gap"]) or (known and not short)):
+    plain = [re.sub(r"[\^{}\d]", "", unit_word) for unit_word in unit_words]
+    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", unit_word) for unit_word in plain)
+    all_short_units = all(unit_word in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for unit_word in plain)
+    short = len(unit_words) == 1 and re.sub(r"\^.*", "", unit_words[0]) in ("m", "s", "h", "g", "l")
+    if len(unit_words) <= 4 and number(value) and ((is_word and m["gap"]) or (all_short_units and not short)):
         return Scalar(value, _unit(unit))
     # Behind an expression, "3x min" must stay a product where the letters could be variables.
-    if len(words) <= 4 and m["gap"] and all(w in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", w) for w in plain):
+    if (
+        len(unit_words) <= 4
+        and m["gap"]
+        and all(unit_word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", unit_word) for unit_word in plain)
+    ):
         return Scalar(value, _unit(unit))
     return None
 
 
 def _unit(text: str) -> str:
-    """Return one name for a unit: in the singular, without "square" and the like spelt out."""
+    """Return one name for a unit: in the singular, with "square" and "cubic" as powers."""
     text = text.casefold().strip(". ").replace("{", "").replace("}", "")
     text = re.sub(r"\s*(?:/|\bper\b)\s*", "/", text)
     text = re.sub(r"\b(?:square|sq)\.? ([a-z]+)", r"\1^2", text)

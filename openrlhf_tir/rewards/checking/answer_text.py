@@ -74,17 +74,17 @@ def open_boxed(text: str) -> str | None:
     It is the content of its braces, or all that is left where they do not close; without a brace the text up to "$".
     None without a "boxed".
     """
-    _, found, rest = text.rpartition("boxed")
-    if not found:
+    _, marker, tail = text.rpartition("boxed")
+    if not marker:
         return None
-    if not rest.startswith("{"):
-        return rest.split("$")[0].strip()
+    if not tail.startswith("{"):
+        return tail.split("$")[0].strip()
     depth = 0
-    for position, character in enumerate(rest):
+    for position, character in enumerate(tail):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return rest[1:position]
-    return rest[1:]
+            return tail[1:position]
+    return tail[1:]
 
 
 def count_words(text: str) -> int:

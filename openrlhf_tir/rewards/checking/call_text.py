@@ -1,5 +1,4 @@
-"""Calls in text: what a model wrote -> [{name: arguments}, ...], in BFCL's Python notation or ToolRL's JSON lines.
-Nothing is evaluated.
+"""Read the calls that a model wrote, in BFCL's Python notation or in ToolRL's JSON lines, without evaluating anything.
 
 Source: gorilla's ast_parse and ToolRL's BFCL handler (see specs/Eval.md).
 """
@@ -13,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 Calls = list[dict[str, Any]]
+"""Calls, each as {name: arguments}."""
 MAX_CHARS = 20_000
+"""Characters of the longest list of calls that is parsed."""
 MAX_BITS = 4096
-"""The most bits of an integer that arithmetic makes: 9**9**9 would never end."""
+"""Bits of the largest integer that arithmetic may produce: 9**9**9 would never end."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -39,10 +40,13 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 def python_calls(text: str) -> Calls:
-    """Calls of "[f(x=1), g.h(y='a')]", brackets optional. Raises ValueError.
+    """Return the calls of "[f(x=1), g.h(y='a')]", in which the brackets are optional.
 
-    As in BFCL: positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and of an
-    unpacked "**x" the argument's name is None. Neither is ever right, but where nothing is to be called they are calls.
+    As in BFCL, positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and the
+    name of an unpacked "**x" is None. Such calls are never right, but they count as calls if nothing should be called.
+
+    Raises:
+        ValueError: The text is no list of calls.
     """
     text = text.strip("`\n ")
     text = ("" if text.startswith("[") else "[") + text + ("" if text.endswith("]") else "]")
@@ -64,23 +68,23 @@ def _call(node: ast.expr) -> dict[str, Any]:
 
 
 def _name(function: ast.expr) -> str:
-    """The dotted name; what is no name at its start is left out: "g" of "f().g", "" of "x[0]"."""
+    """Return the dotted name of a function. A beginning that is no name is left out: "g" of "f().g", "" of "x[0]"."""
     match function:
-        case ast.Attribute(value=of, attr=last):
-            before = _name(of)
-            return f"{before}.{last}" if before else last
+        case ast.Attribute(value=owner, attr=last):
+            prefix = _name(owner)
+            return f"{prefix}.{last}" if prefix else last
         case ast.Name(id=name):
             return name
     return ""
 
 
 def _value(node: ast.expr) -> Any:
-    """The value that an argument stands for; a variable is its name."""
+    """Return the value of an argument; for a variable its name. Raises ValueError."""
     match node:
         case ast.Constant(value=value):
             return "..." if value is ... else value
         case ast.UnaryOp(operand=ast.Constant(value=int() | float() | complex() as number)):
-            return -number  # whatever the operator: BFCL takes each for a minus, "+1" and "not 1" too
+            return -number  # for every operator: BFCL reads "+1" and "not 1" as a minus, too
         case ast.List(elts=items):
             return [_value(i) for i in items]
         case ast.Tuple(elts=items):
@@ -101,8 +105,8 @@ def _value(node: ast.expr) -> Any:
 
 
 def _arithmetic(node: ast.expr) -> Any:
-    """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError
-    for what would be too large."""
+    """Return the value of operators on numbers, strings and lists, without variables. Raises ValueError if it would be
+    too large."""
     if isinstance(node, ast.UnaryOp):
         return _SIGNS[type(node.op)](_arithmetic(node.operand))
     if not isinstance(node, ast.BinOp):
@@ -124,7 +128,7 @@ def _arithmetic(node: ast.expr) -> Any:
         case _:
             size = 0
     if size > MAX_BITS or type(node.op) not in _ARITHMETIC:
-        raise ValueError(f"{ast.unparse(node)} is not worked out")
+        raise ValueError(f"{ast.unparse(node)} is not computed")
     return _ARITHMETIC[type(node.op)](left, right)
 
 
@@ -144,7 +148,7 @@ def json_lines(text: str) -> list[Any]:
     return values
 
 
-def _called(call: dict[str, Any]) -> bool:
+def _is_call(call: dict[str, Any]) -> bool:
     """Return True unless the call's name is "none", with which ToolRL's prompt lets the model decline."""
     return call["name"].strip().lower() != "none"
 
@@ -152,22 +156,27 @@ def _called(call: dict[str, Any]) -> bool:
 def json_calls(text: str) -> Calls:
     """Return the named calls of ToolRL's notation: the JSON objects of the last <tool_call> block, one a line."""
     values = json_lines(text) if "<tool_call>" in text else []
-    return [v for v in values if isinstance(v, dict) and isinstance(v.get("name"), str) and _called(v)]
+    return [
+        value for value in values if isinstance(value, dict) and isinstance(value.get("name"), str) and _is_call(value)
+    ]
 
 
 def json_call_arguments(text: str) -> Calls:
-    """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a
-    table or not."""
-    return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]
+    """Return `json_calls` as {name: parameters}, without calls that have no "parameters".
+
+    Parameters may be any value that the model wrote.
+    """
+    return [{call["name"]: call["parameters"]} for call in json_calls(text) if "parameters" in call]
 
 
 def json_call_sources(text: str) -> list[str]:
     """Return ToolRL's calls as Python source, for execution against a simulated API.
 
-    An object without a name is a call of "", and one without parameters has none; what is no object is left out.
+    An object without a name is a call of "", and one without parameters has none. Values that are no objects are left
+    out.
 
     Raises:
-        ValueError: A name is no text, or parameters are no object: the reference's handler crashes there.
+        ValueError: A name is no text, or parameters are no object. The reference's handler crashes there.
     """
     sources = []
     for call in json_lines(text) if "<tool_call>" in text else []:
@@ -176,7 +185,7 @@ def json_call_sources(text: str) -> list[str]:
         named = {"name": "", "parameters": {}} | call
         if not isinstance(named["name"], str):
             raise ValueError(f"the name {named['name']!r} is no text")
-        if not _called(named):
+        if not _is_call(named):
             continue
         if not isinstance(named["parameters"], dict):
             raise ValueError(f"the parameters of {named['name']!r} are no object")

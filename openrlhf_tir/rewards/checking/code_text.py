@@ -19,8 +19,8 @@ def extract_code(text: str) -> str:
     blocks = [block for block in closed if block]
     if not blocks:
         return ""
-    kept = [line for block in blocks[:-1] for line in block.split("\n") if _keeps(line)]
-    return "\n".join([*kept, blocks[-1]]).strip()
+    lines = [line for block in blocks[:-1] for line in block.split("\n") if _keeps(line)]
+    return "\n".join([*lines, blocks[-1]]).strip()
 
 
 def _keeps(line: str) -> bool:

@@ -1,8 +1,7 @@
-"""Minerva's answer normalisation: text -> text, in the two dialects that ToRL and DAPO's scorer (used by ReTool's
-recipe) have of it.
+"""Minerva's normalisation of answers, in the two dialects of ToRL and of DAPO's scorer (used by ReTool's recipe).
 
 Source: Lewkowycz et al. 2022, appendix D; ToRL's torl_eval.py; verl's math_dapo.py. It is here to reproduce their
-verdicts, with its faults ("an " vanishes from words, "km" from names); `answer_check` is what we use ourselves.
+verdicts, with its faults ("an " vanishes from words, "km" from names). This project itself uses `answer_check`.
 """
 
 from __future__ import annotations
@@ -46,14 +45,16 @@ def _rewrite(text: str, substitutions: tuple[tuple[str, str], ...]) -> str:
 
 
 def _undelimited(text: str) -> str:
+    r"""Return a text without \( \) or \[ \] around it."""
     text = text[2:] if text.startswith(("\\(", "\\[")) else text
     return text[:-2] if text.endswith(("\\)", "\\]")) else text
 
 
 def normalise_torl(text: str) -> str:
+    """Return ToRL's normal form of an answer."""
     return _undelimited(_rewrite(_undelimited(text.strip()), _TORL)).strip()
 
 
 def normalise_dapo(text: str) -> str:
-    """DAPO's normal form of an answer; only the last side of an equation counts."""
+    """Return DAPO's normal form of an answer. Of an equation only the last side counts."""
     return _rewrite(text.split("=")[-1], _DAPO).strip()

@@ -101,16 +101,17 @@ def chat(
 def read(reply: str) -> float:
     """Return the last verdict in a model's reply; 0.0 if there is none, so that the rule alone decides, as in the
     reference."""
-    words = list(_WORD.finditer(reply))
-    return float(bool(words) and words[-1][1] is None)
+    verdicts = list(_WORD.finditer(reply))
+    return float(bool(verdicts) and verdicts[-1][1] is None)
 
 
 def _reply(request: urllib.request.Request, until: float, deadline: str, settings: str) -> str:
+    """Send a request, repeatedly if necessary, and return the text of the reply. Raises VerifierError."""
     failures = 0
     while True:
         try:
             with urllib.request.urlopen(request, timeout=max(0.001, until - time.monotonic())) as response:
-                return _words(response.read(REPLY_BYTES))
+                return _message_content(response.read(REPLY_BYTES))
         except urllib.error.HTTPError as e:
             fault = f"answered HTTP {e.code}: {e.read(200)!r}"
             if e.code not in TRANSIENT:
@@ -124,8 +125,9 @@ def _reply(request: urllib.request.Request, until: float, deadline: str, setting
         failures += 1
 
 
-def _words(body: bytes) -> str:
-    words = json.loads(body)["choices"][0]["message"]["content"]
-    if not isinstance(words, str):
-        raise TypeError(f"the message's content is {words!r}")
-    return words
+def _message_content(body: bytes) -> str:
+    """Return the text of a chat reply. Raises ValueError, LookupError or TypeError for another reply."""
+    content = json.loads(body)["choices"][0]["message"]["content"]
+    if not isinstance(content, str):
+        raise TypeError(f"the message's content is {content!r}")
+    return content

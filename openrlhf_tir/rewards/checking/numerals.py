@@ -1,7 +1,7 @@
-r"""Numerals: text -> the exact number that it writes, without computer algebra.
+r"""Read a numeral as an exact number, without computer algebra.
 
-Understood are integers with and without separators of thousands, decimals, repeating decimals, scientific notation,
-fractions, mixed numbers and numerals with a base (101_2). A decimal means exactly what it says: 0.333333 is not 1/3.
+Supported are integers with and without separators of thousands, decimals, repeating decimals, scientific notation,
+fractions, mixed numbers and numerals with a base (101_2). A decimal is exact: 0.333333 is not 1/3.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _BASED = re.compile(r"([+-]?)\(?([0-9A-Za-z]{1,200})\)?_\s*(?:\{\s*(\d{1,2})\s*\
 
 
 class Number(NamedTuple):
+    """The value of a numeral. `exact` is False for a decimal, which may be a rounded number."""
+
     value: Fraction
     exact: bool
-    """False if the text is a decimal, which may be a rounded one."""
 
 
 def number(text: str) -> Number | None:

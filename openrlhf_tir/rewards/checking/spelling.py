@@ -1,8 +1,8 @@
-r"""Spelling: an answer as somebody wrote it -> the LaTeX that the rest of the check reads.
+r"""Rewrite an answer in the one spelling of LaTeX that the other modules read.
 
-Unicode signs become commands (½, √2, x², π, ≤), typesetting goes (\left, \displaystyle, thin spaces, \text around
-words), markdown and mathematics delimiters around the whole go, and short forms are completed (\frac12, \sqrt2).
-What an answer means is not decided here: two texts of one spelling may still be different forms.
+Unicode signs become commands (½, √2, x², π, ≤). Typesetting is removed (\left, \displaystyle, thin spaces, \text around
+words), and so are markdown and mathematics delimiters around the whole. Short forms are completed (\frac12, \sqrt2).
+The meaning of an answer is not decided here: two texts in this spelling may still be different forms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIGNS = {
 _VULGAR = re.compile("([¼½¾⅐-⅞↉])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _EMPHASIZED_PART = re.compile(r"(?<![^\s])(\*{1,3}|_{1,2})(?=\S)([^*_]+)(?<=\S)\1(?![^\s,.;])")
-"""A word or more of a text in markdown's emphasis: **5** dollars."""
+"""One or more words in markdown's emphasis: **5** dollars."""
 _OVERLINED = re.compile("((?:[0-9]\u0305)+)")
 """Digits with a line over each of them, a repeating decimal's period."""
 _BASE_WORDS = {
@@ -75,7 +75,7 @@ _COMMANDS = {
     r"percent": r"\%",
     r"lg": r"\log_{10} ",
 }
-"""Commands that are written alike, and how this spelling writes them."""
+"""Commands with the same meaning, and their spelling here."""
 _ONE_SPELLING = {rf"\{name}": spelling for names, spelling in _COMMANDS.items() for name in names.split()}
 _COMMAND = re.compile(rf"\\(?:{'|'.join(name for names in _COMMANDS for name in names.split())})(?![a-zA-Z])")
 _SHORT_FORMS = (
@@ -96,7 +96,7 @@ _SHORT_FORMS = (
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
     (re.compile(r"(?<![a-zA-Z\\])(sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"), r"\\\1 "),
 )
-"""What is written without a command -> the command. In this order: the first may make what a later one reads."""
+"""Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:([\da-zA-Z])|\{([^{}]*)\})(?=[^{}]|$|\})")
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
@@ -109,7 +109,8 @@ _POWER_OF_PARENTHESES = re.compile(r"\^\s*\(([^()]*)\)")
 
 
 def spelt(text: str) -> str:
-    """Return `text` in one spelling. Equal results mean equal answers; different ones mean nothing yet."""
+    """Return a text in one spelling. Equal results mean equal answers; different results do not yet mean different
+    answers."""
     text = unwrapped(_unicode(_EMPHASIZED_PART.sub(r"\2", unwrapped(text))))
     for _ in range(3):  # a text within a text
         text = _TEXT.sub(_plain_text, text)
@@ -140,11 +141,11 @@ def spelt(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """Return `text` without what only presents it: delimiters, a box, emphasis, "The answer is", a full stop."""
+    """Return a text without its presentation: delimiters, a box, emphasis, "The answer is", a full stop."""
     while True:
         before = text
         text = _HEADING.sub("", text.strip())
-        if text.endswith("\\") and not text.endswith("\\\\"):  # what strip() has left of LaTeX's blank
+        if text.endswith("\\") and not text.endswith("\\\\"):  # strip() has removed the space of LaTeX's "\ "
             text = text[:-1]
         for left, right in _DELIMITERS:
             inner = text[len(left) : len(text) - len(right)]
@@ -164,7 +165,7 @@ def unwrapped(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """Return spelt text without white space that separates nothing, for comparing texts."""
+    """Return a spelt text without white space that separates nothing, for comparing texts."""
     return re.sub(r"(?<![a-zA-Z0-9.])\s+|\s+(?![a-zA-Z0-9.])", "", text)
 
 
@@ -199,7 +200,10 @@ def _vulgar(sign: str) -> str:
 
 
 def _plain_text(match: re.Match[str]) -> str:
-    """Return the content of \\text and its like; behind a number a unit of one letter is spelt out: no product."""
+    """Return the content of \\text and similar commands.
+
+    After a number a unit of one letter is spelt out, because it would be read as a factor.
+    """
     content = match[1]
     before = match.string[: match.start()].rstrip()
     if before.endswith((*"0123456789)}", "/")) and content.strip() in _UNIT_LETTERS:
@@ -208,7 +212,7 @@ def _plain_text(match: re.Match[str]) -> str:
 
 
 def _typesetting(match: re.Match[str]) -> str:
-    """Keep a full stop that is a decimal point: only \\left. and \\right. take theirs along."""
+    """Keep a full stop that is a decimal point. Only that of \\left. and \\right. belongs to the command."""
     name = match[0].rstrip(". ")
     return "" if name in (r"\left", r"\right") or not match[0].endswith(".") else "."
 

@@ -1,15 +1,17 @@
-r"""Symbolic equality: (LaTeX, LaTeX) -> bool. It can hang, eat memory and die: run it under a deadline.
+r"""Decide by computer algebra whether two answers in LaTeX are equal. It can hang, use up memory and crash, so run it
+under a deadline.
 
-    answer -> spelling.spelt -> answer_form.read -> compared form by form; single expressions are Math-Verify's reading
+    answer -> spelling.spelt -> answer_form.read -> compared form by form; Math-Verify reads the single expressions
 
-Math-Verify (latex2sympy2_extended) reads expressions; the comparison is ours. Its own takes differences below 1e-15 for
-nothing (1/2^98 = 1/2^99), rounds decimals to six places (0.333333 = 1/3) and compares what it could read of a text
-that it did not understand (1, 3, 5, \ldots). Here a decimal is exact, a text that was not read to its end equals only
-the same text, and what is undecided is not equal: a reward for a wrong answer costs more than one that is missed.
+Math-Verify (latex2sympy2_extended) reads expressions; the comparison is our own. Math-Verify's comparison ignores
+differences below 1e-15 (1/2^98 = 1/2^99), rounds decimals to six places (0.333333 = 1/3) and compares the part that it
+could read of a text that it did not understand (1, 3, 5, \ldots). Here a decimal is exact, a text that was not read to
+its end equals only the same text, and an undecided comparison is not equal: a reward for a wrong answer does more harm
+than a missing one.
 
-`parse_boxed`, `parse_bare` and `verify` are the library's own verdicts, for methods whose official code asks it. Its
-deadlines are SIGALRM, which only works in a main thread, so they are off; the deadline is the caller's (see pool.py).
-Importing this module is free; sympy comes with the first check.
+`parse_boxed`, `parse_bare` and `verify` are the library's own verdicts, for methods whose official code uses it. Its
+deadlines use SIGALRM, which only works in a main thread, so they are off; the caller has a deadline (see pool.py).
+Importing this module is cheap; sympy is imported by the first check.
 """
 
 from __future__ import annotations
@@ -27,22 +29,25 @@ from .numerals import number
 from .spelling import compact, spelt
 
 DIGITS = 60
-"""Digits to which constants are compared first; equal ones are compared to four times as many."""
+"""Digits to which constants are compared first. Equal ones are compared to four times as many."""
 POINTS = ("7/5", "-13/11", "31/7", "-37/100", "29/10", "5/13", "-41/9")
-"""Values that are put in for a variable; two expressions that agree wherever both are real are equal."""
-FEWEST_POINTS = 3
+"""Values that are substituted for a variable. Two expressions that agree wherever both are real are equal."""
+MIN_POINTS = 3
+"""Number of points at which both must be real, and agree."""
 MAX_SCALAR_CHARS = 600
+"""Characters of the longest expression that is read."""
 MAX_POWER = 100_000
+"""A power with a larger exponent, or a factorial of a larger number, is not computed: only the same text is equal."""
 MAX_RATIO = 8
-"""A power with a larger exponent, or a factorial of a larger number, is not worked out: only the same text is equal."""
+"""Terms of the longest ratio that is compared."""
 
 _SPACED_DIGITS = re.compile(r"(?<!\^)\d\.?\s+\.?\d|\d\s+\.|\d_")
-"""Numerals side by side (a product? a mixed number?), and one with a base that it cannot have."""
+"""Numerals side by side, which may be a product or a mixed number, and a numeral with an impossible base."""
 _CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
 _PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
-"""Derivatives, transposes and the like: the grammar leaves these marks out."""
+"""Derivatives, transposes and similar marks, which the grammar ignores."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
 _NUMBER_SETS = {
     r"\mathbb{R}": "Reals", r"\mathbb{Z}": "Integers", r"\mathbb{N}": "Naturals",
@@ -54,50 +59,52 @@ _NUMBER_SETS = {
 def _library():
     import math_verify
 
-    # It warns, once per process, that its deadlines are off; that is on purpose here.
+    # It warns once per process that its deadlines are off, which is intended here.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     return math_verify
 
 
 def warm() -> None:
-    """Import the library and build its grammar tables now (about two seconds), so no check's deadline pays for it."""
+    """Import the library and build its grammar tables, which takes about two seconds, so that no check has to wait for
+    it."""
     equal("x+1", "1+x")
     verify(parse_boxed("x+1"), parse_boxed("1+x"))
 
 
 def parse_boxed(latex: str) -> list[Any]:
-    """Return math-verify's reading: [expression, text], [text] where it makes no sense of it, or []."""
+    """Return math-verify's reading: [expression, text], [text] if it cannot be interpreted, or []."""
     return [*_read(latex)]
 
 
 @lru_cache(maxsize=256)
 def _read(latex: str) -> list[Any]:
-    """A worker reads the same gold answer for each response of a group: milliseconds of grammar each time."""
-    found: list[Any] = _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
-    return found
+    """Return math-verify's reading. It is cached: a worker reads the same gold answer for each response of a group."""
+    reading: list[Any] = _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
+    return reading
 
 
 def parse_bare(text: str) -> list[Any]:
-    """The same without the box, which finds less: for methods whose verdicts depend on that."""
+    """Return math-verify's reading without the box, which finds less, for methods whose verdicts depend on that."""
     return _library().parse(text, parsing_timeout=None)
 
 
 def verify(gold: list[Any], answer: list[Any]) -> bool:
+    """Return math-verify's verdict on two readings."""
     return _library().verify(gold, answer, timeout_seconds=None)
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Return True if both mean the same. What cannot be digested is not equal."""
+    """Return True if both mean the same. Answers that cannot be processed are not equal."""
     try:
         answer = spelt(answer)
         gold = spelt(gold)
         return _equal_choices(answer, gold) or _equal_forms(_form(answer), _form(gold))
-    except Exception:  # sympy raises what it likes about expressions that make no sense; bad answers are data
+    except Exception:  # sympy raises all kinds of exceptions for meaningless expressions; bad answers are data
         return False
 
 
 def _equal_choices(answer: str, gold: str) -> bool:
-    """Return True for a choice that one of two answers gives with its content, (C) 17, and the other without."""
+    """Return True for a choice that one of two answers gives with its content, as in (C) 17, and the other without."""
     labelled = [_CHOICE_OF.fullmatch(text) for text in (answer, gold)]
     if (labelled[0] is None) == (labelled[1] is None):
         return False
@@ -131,7 +138,7 @@ def _equal_forms(a: Form, b: Form) -> bool:
         case (Matrix(x), Matrix(y)):
             return len(x) == len(y) and all(_in_order(r, s) for r, s in zip(x, y, strict=True))
         case (Several(x), Several(y)) if not (_is_relational(a) or _is_relational(b)):
-            # "x = 1, y = 2" are 1 and 2 in this order; "x = 1, x = 2" are two solutions
+            # "x = 1, y = 2" has an order, "x = 1, x = 2" are two solutions
             names = sorted(len(_names(side)) for side in (a, b) if isinstance(side, Several))
             if names[0] == 0 and names[1] > 1:
                 return _in_order(x, y)
@@ -154,7 +161,7 @@ def _equal_forms(a: Form, b: Form) -> bool:
 
 
 def _equal_listed(listed: Listed, other: Form) -> bool | None:
-    """Compare items between brackets with an answer of another form; None if the two say nothing of each other yet."""
+    """Compare items between brackets with an answer of another form; None if that does not decide it."""
     if _is_set(listed):
         if isinstance(other, Several) and not _is_relational(other):
             return _in_any_order(_distinct(listed.items), _distinct(_values(other)))
@@ -163,9 +170,9 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         return None
     if listed.opening + listed.closing != "()":
         return None
-    if isinstance(other, Several) and other.word == "and" and len(_names(other)) == len(other.items):
+    if isinstance(other, Several) and other.joint == "and" and len(_names(other)) == len(other.items):
         return _in_order(listed.items, _values(other))
-    if isinstance(other, Several) and other.word == ",":
+    if isinstance(other, Several) and other.joint == ",":
         return _in_order(listed.items, other.items)
     if isinstance(other, Matrix) and len(other.rows[0]) == 1:
         return _in_order(listed.items, tuple(row[0] for row in other.rows))
@@ -188,7 +195,7 @@ def _expanded(form: Form) -> Form:
 
 
 def _value_of(chain: Chain) -> Form | None:
-    """Return what a name is said to be (x = 5, f(x) = 2x, x \\in (0, 1)); None for any other relation."""
+    r"""Return the value that is given to a name (x = 5, f(x) = 2x, x \\in (0, 1)); None for any other relation."""
     if set(chain.relations) == {"="} and all(_is_constant(term) for term in chain.terms):
         first, *others = chain.terms  # 5/2 = 2.5
         return first if all(_equal_forms(first, term) for term in others) else None
@@ -213,7 +220,7 @@ def _names(form: Several) -> set[str]:
 
 
 def _is_name(form: Form) -> bool:
-    r"""Return True for x, x_1, \theta, f(x), AB: what an answer gives a value to."""
+    r"""Return True for x, x_1, \theta, f(x), AB: names to which an answer gives a value."""
     if isinstance(form, Listed) and not _is_set(form):
         return all(_is_name(item) for item in form.items)
     name = form.text if isinstance(form, Scalar | Words) else ""
@@ -239,22 +246,22 @@ def _in_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
 
 
 def _in_any_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
-    """Return True if the items can be paired. Equality is no matter of taste, so the first match is as good as any."""
-    left = [*b]
+    """Return True if the items can be paired. Equality is transitive, so the first match is as good as any other."""
+    unmatched = [*b]
     for x in a:
-        at = next((i for i, y in enumerate(left) if _equal_forms(x, y)), None)
+        at = next((i for i, y in enumerate(unmatched) if _equal_forms(x, y)), None)
         if at is None:
             return False
-        del left[at]
-    return not left
+        del unmatched[at]
+    return not unmatched
 
 
 def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
-    found: list[Form] = []
+    distinct_items: list[Form] = []
     for item in items:
-        if not any(_equal_forms(item, other) for other in found):
-            found.append(item)
-    return tuple(found)
+        if not any(_equal_forms(item, other) for other in distinct_items):
+            distinct_items.append(item)
+    return tuple(distinct_items)
 
 
 # --- single expressions ----------------------------------------------------------------------------------------------
@@ -300,7 +307,7 @@ def _time_of_day(text: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _expression(text: str) -> Any | None:
-    """Return the sympy expression of one spelt expression; None if it was not understood to its end."""
+    """Return the sympy expression of a spelt text; None if it was not understood to its end."""
     import sympy
 
     if plain := number(text):
@@ -320,12 +327,13 @@ def _expression(text: str) -> Any | None:
     ):
         return None
     text = _DEGREES.sub(r"(\\frac{\1 \\cdot \\pi}{180})", text)
-    found = _parsed(text)
-    return None if found is None else _settled(found)
+    expression = _parsed(text)
+    return None if expression is None else _evaluated(expression)
 
 
 def _parsed(text: str) -> Any | None:
-    """Return what Math-Verify's grammar makes of a text; None if it is no single expression or has a rest."""
+    """Return what Math-Verify's grammar reads in a text; None if that is no single expression, or not the whole
+    text."""
     from latex2sympy2_extended import latex2sympy2
     from sympy import Expr
 
@@ -333,53 +341,53 @@ def _parsed(text: str) -> Any | None:
     both_cases = any(c.islower() and c.upper() in letters for c in letters)
     config = latex2sympy2.ConversionConfig(lowercase_symbols=not both_cases)
     library = latex2sympy2._Latex2Sympy(config=config)
-    made = library.create_parser
+    original_create_parser = library.create_parser
     parsers: list[Any] = []
 
     def create_parser(latex: str) -> Any:
-        parsers.append(made(latex))
+        parsers.append(original_create_parser(latex))
         return parsers[-1]
 
     library.create_parser = create_parser
     normal = latex2sympy2.normalize_latex(text, latex2sympy2.NormalizationConfig())
     if _signs(text) - _signs(normal):
-        return None  # its normal form leaves things out, as the T of a transposed matrix
+        return None  # the normal form leaves something out, such as the T of a transposed matrix
     try:
-        found = library.parse(normal)
-    except Exception:  # the grammar raises plain exceptions for what it does not know
+        expression = library.parse(normal)
+    except Exception:  # the grammar raises plain exceptions for unknown constructs
         return None
     read_to_end = parsers and parsers[0].getCurrentToken().type == -1
-    return found if read_to_end and isinstance(found, Expr) else None
+    return expression if read_to_end and isinstance(expression, Expr) else None
 
 
 def _signs(text: str) -> Counter[str]:
-    """Return how often each letter and digit occurs, names of commands excepted."""
+    """Return how often each letter and digit occurs outside of the names of commands."""
     return Counter(c for c in re.sub(r"\\[a-zA-Z]+", "", text) if c.isalnum())
 
 
-def _settled(found: Any) -> Any | None:
-    """Return the expression with exact decimals, worked out, over plain symbols; None if it is undefined or too big."""
+def _evaluated(expression: Any) -> Any | None:
+    """Return an expression evaluated, with exact decimals and plain symbols; None if it is undefined or too big."""
     import sympy
     from sympy.core.function import AppliedUndef
 
-    if _is_too_big(found):
+    if _is_too_big(expression):
         return None
-    found = found.xreplace({f: sympy.Rational(str(f)) for f in found.atoms(sympy.Float)})
-    imaginary = {s: sympy.I for s in found.free_symbols if s.name == "i"}
-    found = found.xreplace(imaginary)
-    found = found.replace(lambda e: isinstance(e, sympy.UnevaluatedExpr), lambda e: e.args[0]).doit()
-    applied = {e: sympy.Symbol(re.sub(r"\s", "", str(e))) for e in found.atoms(AppliedUndef)}
-    found = found.xreplace(applied)
-    if found.has(sympy.nan, sympy.zoo):
+    expression = expression.xreplace({f: sympy.Rational(str(f)) for f in expression.atoms(sympy.Float)})
+    imaginary = {s: sympy.I for s in expression.free_symbols if s.name == "i"}
+    expression = expression.xreplace(imaginary)
+    expression = expression.replace(lambda e: isinstance(e, sympy.UnevaluatedExpr), lambda e: e.args[0]).doit()
+    applied = {e: sympy.Symbol(re.sub(r"\s", "", str(e))) for e in expression.atoms(AppliedUndef)}
+    expression = expression.xreplace(applied)
+    if expression.has(sympy.nan, sympy.zoo):
         return None
-    return found.xreplace({s: sympy.Symbol(s.name) for s in found.free_symbols})
+    return expression.xreplace({s: sympy.Symbol(s.name) for s in expression.free_symbols})
 
 
-def _is_too_big(found: Any) -> bool:
-    """Return True if working it out would take a number of millions of digits."""
+def _is_too_big(expression: Any) -> bool:
+    """Return True if evaluating an expression would take a number of millions of digits."""
     import sympy
 
-    for power in found.atoms(sympy.Pow):
+    for power in expression.atoms(sympy.Pow):
         base, exponent = power.args
         if base.is_number and exponent.is_number and not base.is_Symbol:
             size = abs(exponent.evalf(10))
@@ -387,7 +395,7 @@ def _is_too_big(found: Any) -> bool:
                 return True
     return any(
         f.args[0].is_number and f.args[0].evalf(10).is_comparable and f.args[0].evalf(10) > MAX_POWER
-        for f in found.atoms(sympy.factorial)
+        for f in expression.atoms(sympy.factorial)
     )
 
 
@@ -418,7 +426,7 @@ def same_value(a: Any, b: Any) -> bool:
             continue
         agreed += bool(is_real)
         agreed_complex += 1
-    return agreed >= FEWEST_POINTS or (agreed_complex >= FEWEST_POINTS and (a.has(sympy.I) or b.has(sympy.I)))
+    return agreed >= MIN_POINTS or (agreed_complex >= MIN_POINTS and (a.has(sympy.I) or b.has(sympy.I)))
 
 
 def _same_constant(a: Any, b: Any) -> bool:
@@ -434,7 +442,7 @@ def _same_constant(a: Any, b: Any) -> bool:
 
 
 def _numeric(expression: Any, digits: int) -> Any | None:
-    """Return the number that an expression is, to so many digits; None if it has none or is infinite."""
+    """Return the value of an expression to some digits; None if it has none or is infinite."""
     value = expression.evalf(digits)
     return value if value.is_number and value.is_finite and (value.is_comparable or value.as_real_imag()) else None
 
@@ -452,7 +460,7 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 def _equal_chains(a: Chain, b: Chain) -> bool:
-    """Return True if both say the same of the same expressions, up to a factor and to what stands on which side."""
+    """Return True if both state the same about the same expressions, up to a factor and the order of the sides."""
     if len(a.relations) != 1 or len(b.relations) != 1:
         same_way = a.relations == b.relations and _in_order(a.terms, b.terms)
         flipped = tuple(_FLIPPED.get(r, "?") for r in reversed(b.relations))
@@ -477,8 +485,10 @@ def _equal_chains(a: Chain, b: Chain) -> bool:
 
 
 def _difference(chain: Chain) -> Any | None:
-    left, right = (_expression(t.text) if isinstance(t, Scalar) and not t.percent else None for t in chain.terms)
-    return None if left is None or right is None else left - right
+    left_side, right_side = (
+        _expression(t.text) if isinstance(t, Scalar) and not t.percent else None for t in chain.terms
+    )
+    return None if left_side is None or right_side is None else left_side - right_side
 
 
 def _constant_ratio(x: Any, y: Any) -> Any | None:
@@ -525,17 +535,18 @@ def _same_pieces(a: Any, b: Any) -> bool:
             return same_value(p, q)
         return bool(p == q)
 
-    left = pieces(b)
+    unmatched = pieces(b)
     for piece in pieces(a):
-        at = next((i for i, other in enumerate(left) if same(piece, other)), None)
+        at = next((i for i, other in enumerate(unmatched) if same(piece, other)), None)
         if at is None:
             return False
-        del left[at]
-    return not left
+        del unmatched[at]
+    return not unmatched
 
 
 def _set_of(form: Form) -> tuple[str, Any] | None:
-    """Return (variable, the real numbers that it stands for); the variable is "" where none is named. None: no set."""
+    """Return a variable, "" if none is named, and the set of real numbers that it may be; None if the form is no
+    set."""
     import sympy
 
     match form:
@@ -566,19 +577,19 @@ def _set_of(form: Form) -> tuple[str, Any] | None:
 def _folded(sets: Sequence[tuple[str, Any] | None], operators: Sequence[str]) -> tuple[str, Any] | None:
     if any(s is None for s in sets):
         return None
-    known = [s for s in sets if s is not None]
-    names = {name for name, _ in known if name}
+    known_sets = [s for s in sets if s is not None]
+    names = {name for name, _ in known_sets if name}
     if len(names) > 1:
         return None
-    found = known[0][1]
-    for operator, (_, other) in zip(operators, known[1:], strict=True):
+    result = known_sets[0][1]
+    for operator, (_, other) in zip(operators, known_sets[1:], strict=True):
         if operator == "union":
-            found = found.union(other)
+            result = result.union(other)
         elif operator == "intersection":
-            found = found.intersect(other)
+            result = result.intersect(other)
         else:
-            found = found - other
-    return (names.pop() if names else ""), found
+            result = result - other
+    return (names.pop() if names else ""), result
 
 
 def _solution(chain: Chain) -> tuple[str, Any] | None:
@@ -588,25 +599,25 @@ def _solution(chain: Chain) -> tuple[str, Any] | None:
     if chain.relations == ("in",):
         inner = _set_of(chain.terms[1])
         return (chain.terms[0].text.strip(), inner[1]) if inner and isinstance(chain.terms[0], Scalar) else None
-    found = sympy.S.Reals
+    solutions = sympy.S.Reals
     names: set[Any] = set()
-    for one in _single_relations(chain):
-        left, right = (_expression(t.text) if isinstance(t, Scalar) else None for t in one.terms)
-        if left is None or right is None:
+    for single in _single_relations(chain):
+        left_side, right_side = (_expression(t.text) if isinstance(t, Scalar) else None for t in single.terms)
+        if left_side is None or right_side is None:
             return None
-        names |= left.free_symbols | right.free_symbols
+        names |= left_side.free_symbols | right_side.free_symbols
         if len(names) != 1:
             return None
         real = sympy.Symbol("variable", real=True)
-        put = {name: real for name in names}
+        substitution = {name: real for name in names}
         makers = {"<": sympy.Lt, ">": sympy.Gt, "<=": sympy.Le, ">=": sympy.Ge, "!=": sympy.Ne, "=": sympy.Eq}
-        relation = makers[one.relations[0]](left.xreplace(put), right.xreplace(put))
+        relation = makers[single.relations[0]](left_side.xreplace(substitution), right_side.xreplace(substitution))
         if relation in (sympy.true, sympy.false):
             solved = sympy.S.Reals if relation == sympy.true else sympy.S.EmptySet
         else:
             solved = relation.as_set()
-        found = found.intersect(solved)
-    return (str(names.pop()), found) if names else None
+        solutions = solutions.intersect(solved)
+    return (str(names.pop()), solutions) if names else None
 
 
 def _single_relations(chain: Chain) -> Iterator[Chain]:

@@ -53,9 +53,9 @@ def _codes(text: str) -> np.ndarray:
     return codes.astype(np.uint8 if len(symbols) <= 256 else np.uint32)
 
 
-def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:
+def repeated_ngrams(tokens: Sequence[str], n: int = 3) -> float:
     """Return the share of n-grams that occurred before: 1 - distinct / all; 0 for fewer than n words."""
-    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
@@ -65,8 +65,8 @@ def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -
     Only ASCII letters, digits and "_" are word characters, and a match consumes the mark after it, as in flashtext.
     """
     kind_of = {word: kind for kind, words in keywords.items() for word in words}
-    found = {kind_of[m[1]] for m in _any_of(tuple(kind_of)).finditer(text.lower())}
-    return {kind: float(kind in found) for kind in keywords}
+    kinds_found = {kind_of[m[1]] for m in _any_of(tuple(kind_of)).finditer(text.lower())}
+    return {kind: float(kind in kinds_found) for kind in keywords}
 
 
 @lru_cache

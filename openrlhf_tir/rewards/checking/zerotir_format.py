@@ -20,9 +20,9 @@ from .answer_text import MAX_TRAILING, count_words
 
 def answer_span(response: str) -> str:
     """Return the text from the first <answer> to the last </answer>; "" if there is no such block."""
-    _, opened, rest = response.partition("<answer>")
-    block, closed, _ = rest.rpartition("</answer>")
-    return opened + block + closed if opened and closed else ""
+    _, opening, remainder = response.partition("<answer>")
+    block, closing, _ = remainder.rpartition("</answer>")
+    return opening + block + closing if opening and closing else ""
 
 
 def has_box(block: str) -> bool:

@@ -39,13 +39,13 @@ def parts_of(answer: Any, n: int) -> list[RewardParts]:
     table = answer if isinstance(answer, Mapping) else {"rewards": answer}
     if table.get("rewards") is None:
         raise ValueError(f'the answer has no "rewards" (it has: {", ".join(map(str, table)) or "nothing"})')
-    rewards = _each("rewards", table["rewards"], n)
-    scores = _each("scores", table["scores"], n) if table.get("scores") is not None else rewards
+    rewards = _numbers("rewards", table["rewards"], n)
+    scores = _numbers("scores", table["scores"], n) if table.get("scores") is not None else rewards
     logs = table.get("extra_logs") or {}
     if not isinstance(logs, Mapping):
         raise ValueError(f'"extra_logs" is {type(logs).__name__}, not a table of numbers')
     columns = {
-        str(name): _each(f'"extra_logs" of {name!r}', value, n, one_for_all=True)
+        str(name): _numbers(f'"extra_logs" of {name!r}', value, n, one_for_all=True)
         for name, value in logs.items()
         if value is not None
     }
@@ -55,7 +55,7 @@ def parts_of(answer: Any, n: int) -> list[RewardParts]:
     ]
 
 
-def _each(name: str, value: Any, n: int, *, one_for_all: bool = False) -> list[float]:
+def _numbers(name: str, value: Any, n: int, *, one_for_all: bool = False) -> list[float]:
     """Return n finite numbers. With `one_for_all` a single number counts for each response."""
     values = _flat(plain(value))
     if len(values) == 1 and (n == 1 or one_for_all):

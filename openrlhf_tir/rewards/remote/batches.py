@@ -72,9 +72,9 @@ class RemoteReward:
         """Make calls until no response of a prompt waits."""
         await asyncio.sleep(0)  # responses that end at the same time share a call
         try:
-            while wanted := [(query, answer) for query, answer in waiting.queries if not answer.done()]:
-                waiting.queries = wanted[self.cfg.remote_batch :]
-                await self._batch(waiting.task, wanted[: self.cfg.remote_batch])
+            while pending := [(query, answer) for query, answer in waiting.queries if not answer.done()]:
+                waiting.queries = pending[self.cfg.remote_batch :]
+                await self._batch(waiting.task, pending[: self.cfg.remote_batch])
         finally:
             del self._prompts[id(waiting.task)]
             for _, answer in waiting.queries:

@@ -299,7 +299,7 @@ async def test_a_task_without_a_bug_rewards_no_patch(server, given, path, said):
         assert last["signals"]["error"].startswith(said)
         if "tests" in given:
             status, body, _ = await http.send("POST", "/reset", json={"task": given})
-            assert status == 422 and "any patch would do" in body["detail"]
+            assert status == 422 and "any patch would pass" in body["detail"]
 
 
 async def test_a_repository_of_the_rows_own_is_judged_by_its_tests(server):
@@ -397,7 +397,7 @@ UNFIT = {
     "a test that passes": (
         {"test_patch": TEST_PATCH.replace("twice(0) == 0", "twice(0) == 1").replace("\n\n\n def", "\n \n \n def")},
         "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is:"
-        " any patch would do",
+        " any patch would pass",
     ),
 }
 

@@ -516,7 +516,8 @@ UNFIT_ROWS = {
     ),
     "a test that passes": (
         {"FAIL_TO_PASS": ["tests/test_lib.py::test_two"], "base_commit": "later"},
-        "FAIL_TO_PASS names 'tests/test_lib.py::test_two', which passes in the repository as it is: any patch would do",
+        "FAIL_TO_PASS names 'tests/test_lib.py::test_two', which passes in the repository as it is: "
+        "any patch would pass",
     ),
 }
 
