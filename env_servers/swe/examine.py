@@ -172,9 +172,9 @@ def drawn(falsifier: Falsifier, max_copies: int, failing: Collection[str] = ()) 
         max_copies: Largest number of falsified copies.
         failing: The tests that fail without the patch; every other copy falsifies only these.
     """
-    if not falsifier.most_changes:
+    if not falsifier.max_changes:
         return []
-    count = min(max_copies, max(MIN_COPIES, falsifier.most_changes))
+    count = min(max_copies, max(MIN_COPIES, falsifier.max_changes))
     copies = [falsifier.copy(number, failing) for number in range(count)]
     random.SystemRandom().shuffle(copies)
     copies.insert(random.SystemRandom().randrange(count + 1), falsifier.true_copy)

@@ -145,7 +145,7 @@ class Falsifier:
         self._visible_tests: set[tuple[str, str]] = set()
         self._modules: list[_Module] = []
         self._familiar_number = choice.choice([0, 2])
-        """Number of the copy, of the first two that may falsify only failing tests, that is made of familiar values."""
+        """Which of copies 0 and 2, the first ones that may falsify only failing tests, uses familiar values."""
         self._literal_tables: set[tuple[str, str]] = set()
         for path, content in files.items():
             module = _Module.of(content, choice)
@@ -162,8 +162,8 @@ class Falsifier:
                     self._literal_tables.add((path, name))
 
     @property
-    def most_changes(self) -> int:
-        """The number of assertions of the test that has most of them."""
+    def max_changes(self) -> int:
+        """The largest number of assertions that a single test has."""
         return max((len(change_makers) for change_makers in self._changes.values()), default=0)
 
     @property
@@ -177,7 +177,8 @@ class Falsifier:
 
     @property
     def with_literal_tables(self) -> frozenset[str]:
-        """The tests whose parameters, if any, are all written down beside them, so that no code changes them."""
+        """The tests whose parameters, if any, are written in the test file itself, so that no repository code can
+        change them."""
         return frozenset(f"{path}::{name}" for path, name in self._literal_tables)
 
     @property
@@ -196,11 +197,11 @@ class Falsifier:
                 with an even number falsify only some of these: all of them in copy 0, a random part in the others.
         """
         chosen = self._chosen(number, failing)
-        moves = float(number == self._familiar_number)
+        familiarity = float(number == self._familiar_number)
         if number > 2 and number % 2 == 0:
-            moves = self._choice.choice([0.0, 0.5, 1.0])
+            familiarity = self._choice.choice([0.0, 0.5, 1.0])
         for module in self._modules:
-            module.moves = moves
+            module.familiarity = familiarity
         edits: dict[str, list[Edit]] = {}
         tests = set()
         for path, name in chosen:
@@ -235,12 +236,12 @@ class _Module:
         self._content = content
         self._tree = tree
         self._choice = choice
-        self._starts = [0]
+        self._line_starts = [0]
         for line in content.split(b"\n"):
-            self._starts.append(self._starts[-1] + len(line) + 1)
+            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
         constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        self._words = sorted({repr(node.value) for node in constants if _is_plain(node.value)})
-        """Numbers and short texts of the file, as they are written."""
+        self._plain_literals = sorted({repr(node.value) for node in constants if _is_plain(node.value)})
+        """Numbers and short texts of the file, as Python writes them."""
         self._loads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
         stores = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         self._constants = {
@@ -251,40 +252,47 @@ class _Module:
         }
 
         functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        times = Counter(function.name for function in functions)
+        definition_counts = Counter(function.name for function in functions)
         self._helpers = {
             function.name: function
             for function in functions
-            if times[function.name] == 1 and not function.name.startswith("test") and not function.decorator_list
+            if definition_counts[function.name] == 1
+            and not function.name.startswith("test")
+            and not function.decorator_list
             if not any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(function))
         }
         attributes = [
             (statement.targets[0].id, statement.value)
-            for holder in ast.walk(tree)
-            if isinstance(holder, ast.ClassDef)
-            for statement in holder.body
+            for class_def in ast.walk(tree)
+            if isinstance(class_def, ast.ClassDef)
+            for statement in class_def.body
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         ]
-        often = Counter(name for name, _ in attributes)
-        self._attributes = {name: value for name, value in attributes if often[name] == 1}
+        attribute_counts = Counter(name for name, _ in attributes)
+        self._attributes = {name: value for name, value in attributes if attribute_counts[name] == 1}
 
-        self.moves = 0.0
-        """Over 0: changed values are made of what the test or its file holds, where that can be. So many of them, of 1,
-        are values that change places where they can, so that not even how often each occurs tells. 1: assertions that
-        could only be changed by something strange become their opposite."""
+        self.familiarity = 0.0
+        """How much a copy uses what the test file contains anyway, in [0, 1].
+
+        Above 0, changed values come from the test or its file where possible. This fraction of them swap places
+        instead, so that not even the number of times a value occurs reveals a change. At 1, an assertion that would
+        need a made-up value becomes its opposite.
+        """
         self._values = _values_in(tree)
         self._values_beside: dict[int, list[Any]] = {}
         """Identity of a constant's node -> the values of the test that holds it."""
         for function in functions:
-            beside = _values_in(function)
-            self._values_beside |= {id(node): beside for node in ast.walk(function) if isinstance(node, ast.expr)}
+            test_values = _values_in(function)
+            self._values_beside |= {id(node): test_values for node in ast.walk(function) if isinstance(node, ast.expr)}
 
     @classmethod
     def of(cls, content: bytes, choice: random.Random) -> _Module | None:
-        """Return the file's module; None for one that is no Python of ours, or too large."""
+        """Parse the file. Returns None for a file that is not Python, is too large, or has line ends that Python and
+        `split` count differently."""
         if len(content) > MAX_FILE_BYTES or content.startswith(b"\xef\xbb\xbf"):
             return None
-        if content.count(b"\r") != content.count(b"\r\n"):  # lines that are not counted by their ends
+        # a lone carriage return ends a line for the parser, but not for split(b"\n")
+        if content.count(b"\r") != content.count(b"\r\n"):
             return None
         try:
             return cls(content, ast.parse(content.decode()), choice)
@@ -309,40 +317,42 @@ class _Module:
                 yield above + statement.name, statement
 
     def change_makers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ChangeMaker]:
-        """Return what falsifies the test: a change for each assertion, or a false assertion before its first line.
+        """Return the ways to falsify a test: one for each of its assertions.
 
-        A test that has none of its own has those of the functions of its file that it calls.
+        A test without assertions of its own uses those of the helper functions of its file that it calls, then its
+        calls (each is asserted to return a false result), and at last a false assertion before its first line.
         """
         change_makers = self._change_makers_in(function)
         if not change_makers:
-            called = [self._helpers[name] for name in self._called(function) if name in self._helpers]
+            called = [self._helpers[name] for name in self._called_functions(function) if name in self._helpers]
             change_makers = [maker for helper in called for maker in self._change_makers_in(helper)]
-        return change_makers or self._of_calls(function) or [partial(self._false_line, function)]
+        return change_makers or self._call_change_makers(function) or [partial(self._insert_false_assertion, function)]
 
     def _change_makers_in(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ChangeMaker]:
         return [
             change_maker
-            for statement in self._reached(function)
-            for change_maker in self._of_statement(statement, function)
+            for statement in self._reached_statements(function)
+            for change_maker in self._statement_change_makers(statement, function)
             if change_maker() is not None
         ]
 
-    def _of_calls(self, function: ast.AST) -> list[ChangeMaker]:
-        """Return changes of a test that asserts nothing: one for each call that is a statement and surely reached."""
+    def _call_change_makers(self, function: ast.AST) -> list[ChangeMaker]:
+        """Return changes for a test that asserts nothing: one for each call that is a statement and is always
+        reached."""
         return [
-            partial(self._false_result, statement.value)
-            for statement in self._reached(function)
+            partial(self._assert_false_result, statement.value)
+            for statement in self._reached_statements(function)
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Await)
             if _last_name(statement.value) not in LEAVING
         ]
 
-    def _reached(self, function: ast.AST) -> Iterator[ast.stmt]:
-        return _surely_run(getattr(function, "body", []), partial(self._is_filled, function))
+    def _reached_statements(self, function: ast.AST) -> Iterator[ast.stmt]:
+        return _always_reached(getattr(function, "body", []), partial(self._is_never_empty, function))
 
-    def _called(self, function: ast.AST) -> list[str]:
-        """Return the functions that a test surely calls, as statements of their own."""
+    def _called_functions(self, function: ast.AST) -> list[str]:
+        """Return the names of the functions that a test always calls, as statements of their own."""
         names = []
-        for statement in self._reached(function):
+        for statement in self._reached_statements(function):
             value = statement.value if isinstance(statement, ast.Expr) else None
             if isinstance(value, ast.Await):
                 value = value.value
@@ -350,16 +360,17 @@ class _Module:
                 names.append(_last_name(value.func))
         return names
 
-    def _is_filled(self, function: ast.AST, node: ast.expr) -> bool:
-        """Return True for what a loop goes over at least once: literals, and constants that are literals."""
+    def _is_never_empty(self, function: ast.AST, node: ast.expr) -> bool:
+        """Return True if a loop over `node` runs at least once: `node` is a non-empty literal, or a constant that is
+        one."""
         if isinstance(node, ast.Call):
             name = _last_name(node.func)
             if name == "range" and len(node.args) == 1:
                 return (_number(node.args[0]) or 0) >= 1
             if name in ("items", "keys", "values") and isinstance(node.func, ast.Attribute) and not node.args:
-                return self._is_filled(function, node.func.value)
+                return self._is_never_empty(function, node.func.value)
             if name in ("enumerate", "sorted", "reversed", "zip", "list") and node.args:
-                return all(self._is_filled(function, argument) for argument in node.args)
+                return all(self._is_never_empty(function, argument) for argument in node.args)
             return False
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
             return bool(node.elts) and not any(isinstance(element, ast.Starred) for element in node.elts)
@@ -375,10 +386,10 @@ class _Module:
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
             value = self._attributes.get(node.attr)
         is_container = isinstance(value, ast.List | ast.Tuple | ast.Set | ast.Dict)
-        return is_container and value is not None and self._is_filled(function, value)
+        return is_container and value is not None and self._is_never_empty(function, value)
 
     def _local_literal(self, function: ast.AST, name: str) -> ast.expr | None:
-        """Return the value of a name that a function binds once, at its own level."""
+        """Return the value that a function assigns to a name, if it assigns it once and not in a nested block."""
         bound = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
         if sum(isinstance(n.ctx, ast.Store) for n in bound) != 1:
             return None
@@ -392,114 +403,123 @@ class _Module:
 
     # Statements
 
-    def _of_statement(self, statement: ast.stmt, function: ast.AST) -> Iterator[ChangeMaker]:
+    def _statement_change_makers(self, statement: ast.stmt, function: ast.AST) -> Iterator[ChangeMaker]:
         if isinstance(statement, ast.Assert):
-            yield from self._of_condition(statement.test, function)
+            yield from self._condition_change_makers(statement.test, function)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            yield from self._of_method(statement.value, function)
+            yield from self._method_change_makers(statement.value, function)
         elif isinstance(statement, ast.With | ast.AsyncWith):
             for item in statement.items:
                 if isinstance(item.context_expr, ast.Call):
-                    yield from self._of_context(item.context_expr)
+                    yield from self._context_change_makers(item.context_expr)
 
-    def _of_condition(self, test: ast.expr, function: ast.AST) -> Iterator[ChangeMaker]:
-        """Yield changes of a condition that holds."""
+    def _condition_change_makers(self, test: ast.expr, function: ast.AST) -> Iterator[ChangeMaker]:
+        """Yield changes of a condition that is true."""
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             for value in test.values:
-                yield from self._of_condition(value, function)
+                yield from self._condition_change_makers(value, function)
             return
-        special = self._special(test, function)
-        yield special if special is not None and special() is not None else partial(self._negated, test)
+        special = self._value_change_maker(test, function)
+        yield special if special is not None and special() is not None else partial(self._negate, test)
 
-    def _special(self, test: ast.expr, function: ast.AST) -> ChangeMaker | None:
-        """Return a change of a value that the condition compares with, which finds what is equal to everything too."""
+    def _value_change_maker(self, test: ast.expr, function: ast.AST) -> ChangeMaker | None:
+        """Return a change of the value that the condition compares with.
+
+        Unlike a negated condition, a changed value also catches an object that claims to be equal to everything.
+        """
         if isinstance(test, ast.Call) and _last_name(test.func) == "isclose" and len(test.args) == 2:
-            return self._of_distance(test.args, _number(_keyword(test, "abs_tol")) or 0.0)
+            return self._distance_change_maker(test.args, _number(_keyword(test, "abs_tol")) or 0.0)
         if not isinstance(test, ast.Compare):
             return None
         if len(test.ops) > 1:
-            ordered = [i for i, operator in enumerate(test.ops) if type(operator) in OPPOSITE]
-            return partial(self._turned, test, self._choice.choice(ordered)) if ordered else None
+            order_indices = [i for i, operator in enumerate(test.ops) if type(operator) in OPPOSITE]
+            return partial(self._reverse_order, test, self._choice.choice(order_indices)) if order_indices else None
         operator = test.ops[0]
         left = test.left
         right = test.comparators[0]
         if isinstance(operator, ast.Eq | ast.Is):
-            exact = isinstance(operator, ast.Is)
-            expected = self._of_equality(left, right, function, exact=exact)
-            return expected or (None if exact else partial(self._unequal, test))
+            is_identity = isinstance(operator, ast.Is)
+            expected = self._equality_change_maker(left, right, function, is_identity=is_identity)
+            return expected or (None if is_identity else partial(self._make_unequal, test))
         if type(operator) in OPPOSITE:
-            return self._of_tolerance(operator, left, right) or partial(self._turned, test, 0)
+            return self._tolerance_change_maker(operator, left, right) or partial(self._reverse_order, test, 0)
         if isinstance(operator, ast.In):
-            return self._of_membership(left, right, partial(self._negated, test))
+            return self._membership_change_maker(left, right, partial(self._negate, test))
         return None
 
-    def _of_equality(self, left: ast.expr, right: ast.expr, function: ast.AST, *, exact: bool) -> ChangeMaker | None:
+    def _equality_change_maker(
+        self, left: ast.expr, right: ast.expr, function: ast.AST, *, is_identity: bool
+    ) -> ChangeMaker | None:
         for side in (right, left):
-            expected = self._expected(side, function)
-            # identity of texts and numbers is no value's: only True and False are certain
-            if expected is not None and (not exact or isinstance(side, ast.Name)):
+            expected = self._expected_value_change_maker(side, function)
+            # `is True` and `is None` become `is not True` and `is not None` instead
+            if expected is not None and (not is_identity or isinstance(side, ast.Name)):
                 return expected
         return None
 
-    def _of_tolerance(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
-        """abs(x - 744) < 1e-6"""
+    def _tolerance_change_maker(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
+        """Return a change of the expected number in a condition such as `abs(x - 744) < 1e-6`."""
         less = isinstance(operator, ast.Lt | ast.LtE)
-        near, tolerance = (left, _number(right)) if less else (right, _number(left))
-        if not isinstance(near, ast.Call) or _last_name(near.func) != "abs" or len(near.args) != 1:
+        difference_call, tolerance = (left, _number(right)) if less else (right, _number(left))
+        if not isinstance(difference_call, ast.Call) or _last_name(difference_call.func) != "abs":
             return None
-        difference = near.args[0]
+        if len(difference_call.args) != 1:
+            return None
+        difference = difference_call.args[0]
         if tolerance is None or not isinstance(difference, ast.BinOp) or not isinstance(difference.op, ast.Sub):
             return None
         for side in (difference.right, difference.left):
             number = _number(side)
             if number is not None:
-                return partial(self._beyond, side, number, tolerance)
+                return partial(self._move_beyond, side, number, tolerance)
         return None
 
-    def _of_distance(self, sides: Sequence[ast.expr], tolerance: float) -> ChangeMaker | None:
+    def _distance_change_maker(self, sides: Sequence[ast.expr], tolerance: float) -> ChangeMaker | None:
         for side in reversed(sides):
             number = _number(side)
             if number is not None:
-                return partial(self._far_from, side, number, tolerance)
+                return partial(self._move_far, side, number, tolerance)
         return None
 
-    def _of_membership(self, left: ast.expr, right: ast.expr, opposite: ChangeMaker) -> ChangeMaker | None:
+    def _membership_change_maker(self, left: ast.expr, right: ast.expr, opposite: ChangeMaker) -> ChangeMaker | None:
         if _is_searchable(left):
-            return partial(self._another_word, left, opposite)
+            return partial(self._replace_text, left, opposite)
         if isinstance(right, ast.Tuple | ast.List | ast.Set) and right.elts and all(map(_is_literal, right.elts)):
-            return partial(self._none_of, right.elts)
+            return partial(self._replace_all_elements, right.elts)
         return None
 
-    def _of_method(self, call: ast.Call, function: ast.AST) -> Iterator[ChangeMaker]:
-        """Yield changes of a method of unittest."""
+    def _method_change_makers(self, call: ast.Call, function: ast.AST) -> Iterator[ChangeMaker]:
+        """Yield changes of a call of one of unittest's assertion methods."""
         name = _last_name(call.func)
         if any(isinstance(arg, ast.Starred) for arg in call.args):
             return
         if name == "assertCountEqual" and len(call.args) >= 2 and _is_literal(call.args[1]):
-            yield partial(self._literal, call.args[1], _in_any_order)
+            yield partial(self._change_literal, call.args[1], _in_any_order)
         elif name in EQUAL_METHODS and len(call.args) >= 2:
-            equality = self._of_equality(call.args[0], call.args[1], function, exact=False)
-            yield equality or partial(self._unequal_call, call)
+            equality = self._equality_change_maker(call.args[0], call.args[1], function, is_identity=False)
+            yield equality or partial(self._make_call_unequal, call)
         elif name in ALMOST_METHODS and len(call.args) >= 2 and _keyword(call, "delta") is None:
-            distance = self._of_distance(call.args[:2], 1.0)
+            distance = self._distance_change_maker(call.args[:2], 1.0)
             if distance is not None:
                 yield distance
         elif name in ("assertTrue", "assertFalse") and call.args:
-            yield partial(self._negated, call.args[0])
+            yield partial(self._negate, call.args[0])
         elif name == "assertIn" and len(call.args) >= 2:
-            membership = self._of_membership(call.args[0], call.args[1], partial(self._renamed, call, "assertNotIn"))
+            membership = self._membership_change_maker(
+                call.args[0], call.args[1], partial(self._rename_method, call, "assertNotIn")
+            )
             if membership is not None:
                 yield membership
         elif name in ("raises", "assertRaises", "assertRaisesRegex"):
-            yield from self._of_context(call)
+            yield from self._context_change_makers(call)
         elif name in CALL_METHODS:
-            given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
-            yield from (partial(self._literal, value) for value in given if _is_literal(value))
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
+            yield from (partial(self._change_literal, value) for value in arguments if _is_literal(value))
         elif EQUAL_FUNCTION.match(name) and len(call.args) >= 2 and _is_literal(call.args[1]):
-            yield partial(self._far_literal, call.args[1])
+            yield partial(self._change_literal_far, call.args[1])
 
-    def _of_context(self, call: ast.Call) -> Iterator[ChangeMaker]:
-        """Yield changes of pytest.raises and its kin, as a context or called."""
+    def _context_change_makers(self, call: ast.Call) -> Iterator[ChangeMaker]:
+        """Yield changes of `pytest.raises`, `pytest.warns` and `assertRaises`, used as a context or called."""
         name = _last_name(call.func)
         pattern = _keyword(call, "match")
         if name == "assertRaisesRegex" and len(call.args) >= 2:
@@ -509,87 +529,94 @@ class _Module:
         if name in ("raises", "assertRaises", "assertRaisesRegex") and expected is not None:
             named = {n.id for n in ast.walk(expected) if isinstance(n, ast.Name)}
             if not named & {"Exception", "BaseException", "ArithmeticError", *UNRELATED}:
-                opposite = partial(self._another_exception, expected)
+                opposite = partial(self._replace_exception, expected)
         if name in ("raises", "warns", "assertRaisesRegex") and pattern is not None and _is_searchable(pattern):
-            yield partial(self._another_word, pattern, opposite)
+            yield partial(self._replace_text, pattern, opposite)
         if opposite is not None:
             yield opposite
 
     # Expected values
 
-    def _expected(self, node: ast.expr, function: ast.AST) -> ChangeMaker | None:
-        """Return a change of an expression that another value is equal to; None for one that is computed."""
+    def _expected_value_change_maker(self, node: ast.expr, function: ast.AST) -> ChangeMaker | None:
+        """Return a change of an expression to one that no equal value equals; None if the expression is computed."""
         if _is_literal(node):
-            return partial(self._literal, node)
+            return partial(self._change_literal, node)
         if isinstance(node, ast.Call):
             name = _last_name(node.func)
             if name == "approx" and node.args:
                 number = _number(node.args[0])
                 if number is not None and len(node.args) == 1 and not node.keywords:
                     tolerance = max(abs(number) * DEFAULT_RELATIVE_TOLERANCE, 1e-12)
-                    return partial(self._beyond, node.args[0], number, tolerance)
+                    return partial(self._move_beyond, node.args[0], number, tolerance)
                 tolerance = max(_number(_keyword(node, key)) or 0.0 for key in ("rel", "abs"))
                 if number is not None:
-                    return partial(self._far_from, node.args[0], number, tolerance)
+                    return partial(self._move_far, node.args[0], number, tolerance)
                 if _is_literal(node.args[0]) and tolerance <= 1:
-                    return partial(self._far_literal, node.args[0])
+                    return partial(self._change_literal_far, node.args[0])
             elif name in PURE and node.args and all(map(_is_literal, node.args)) and not node.keywords:
-                return partial(self._literal, node.args[0], PURE[name])
+                return partial(self._change_literal, node.args[0], PURE[name])
         if isinstance(node, ast.Name):
-            return self._of_name(node.id, function)
+            return self._name_change_maker(node.id, function)
         return None
 
-    def _of_name(self, name: str, function: ast.AST) -> ChangeMaker | None:
-        """Return a change of the literals that a name stands for, where it is used for nothing else."""
+    def _name_change_maker(self, name: str, function: ast.AST) -> ChangeMaker | None:
+        """Return a change of the literals that a name stands for, provided that the name is used nowhere else."""
         uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
         if sum(isinstance(n.ctx, ast.Load) for n in uses) != 1:
             return None
         stores = sum(isinstance(n.ctx, ast.Store) for n in uses)
         if not stores:
             for decorator in getattr(function, "decorator_list", []):
-                if (column := self._column(decorator, name)) is not None:
-                    return partial(self._all_of, column)
+                if (column := self._parameter_column(decorator, name)) is not None:
+                    return partial(self._change_all, column)
             if self._loads[name] == 1 and (value := self._constants.get(name)) is not None and _is_literal(value):
-                return partial(self._literal, value)
+                return partial(self._change_literal, value)
             return None
         if stores != 1:
             return None
-        for statement in self._reached(function):
+        for statement in self._reached_statements(function):
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name) and target.id == name and _is_literal(statement.value):
-                    return partial(self._literal, statement.value)
+                    return partial(self._change_literal, statement.value)
             if isinstance(statement, ast.For):
                 rows = self._rows(statement.iter)
                 cells = _cells(_names(statement.target), rows, name) if rows else None
                 if cells is not None:
-                    return partial(self._one_of, cells)
+                    return partial(self._change_any, cells)
         return None
 
-    def _column(self, decorator: ast.expr, name: str) -> list[ast.expr] | None:
-        """Return the values that @parametrize gives to `name`, one for each row; None where they are no literals."""
+    def _parameter_column(self, decorator: ast.expr, name: str) -> list[ast.expr] | None:
+        """Return the values that @parametrize gives to `name`, one for each row; None if they are not literals."""
         if not isinstance(decorator, ast.Call) or _last_name(decorator.func) != "parametrize":
             return None
         if len(decorator.args) < 2 or _keyword(decorator, "indirect") is not None:
             return None
         try:
-            given = ast.literal_eval(decorator.args[0])
+            parameter_names = ast.literal_eval(decorator.args[0])
         except ValueError:
             return None
-        names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+        names = list(parameter_names)
+        if isinstance(parameter_names, str):
+            names = [part.strip() for part in parameter_names.split(",")]
         rows = self._rows(decorator.args[1])
         return _cells([n for n in names if n], rows, name) if rows else None
 
     def _rows(self, node: ast.expr) -> list[ast.expr] | None:
-        """Return the elements of a table that stands here, or in a constant of the module that is used once."""
+        """Return the elements of a table that is written here, or in a constant of the module that is used once."""
         if isinstance(node, ast.Name) and self._loads[node.id] == 1:
             node = self._constants.get(node.id, node)
         return list(node.elts) if isinstance(node, ast.List | ast.Tuple) else None
 
     # Edits
 
-    def _literal(self, node: ast.expr, made: Callable[[Any], Any] | None = None) -> Change | None:
-        """Change one constant of a literal, so that its value, and what is `made` of it, is another."""
+    def _change_literal(self, node: ast.expr, view: Callable[[Any], Any] | None = None) -> Change | None:
+        """Change one constant of a literal so that its value changes.
+
+        Args:
+            node: The literal.
+            view: If given, `view(value)` must change too: what the assertion sees of the value.
+        """
         try:
             before = ast.literal_eval(node)
         except (ValueError, TypeError):
@@ -598,108 +625,124 @@ class _Module:
         if not leaves:
             text = next((text for kind, text in EMPTY if type(before) is kind and not before), None)
             return (self._edit(node, text),) if text is not None else None
-        if self.moves and (edits := self._familiar(leaves)) and self._differs(node, before, edits, made):
-            return edits
+        if self.familiarity:
+            edits = self._change_to_familiar(leaves)
+            if edits and self._is_different(node, before, edits, view):
+                return edits
         leaf = self._choice.choice(leaves)
-        edit = self._edit(leaf, repr(self._other(ast.literal_eval(leaf))))
-        return (edit,) if self._differs(node, before, (edit,), made) else None
+        edit = self._edit(leaf, repr(self._another_value(ast.literal_eval(leaf))))
+        return (edit,) if self._is_different(node, before, (edit,), view) else None
 
-    def _differs(self, node: ast.expr, before: object, edits: Change, made: Callable[[Any], Any] | None = None) -> bool:
-        """Return True if the value of a literal, and what is `made` of it, is another one after some edits."""
+    def _is_different(
+        self, node: ast.expr, before: object, edits: Change, view: Callable[[Any], Any] | None = None
+    ) -> bool:
+        """Return True if the edits change the value of a literal and, if `view` is given, what `view` returns for
+        it."""
         first, last = self._span(node)
         moved = [Edit(edit.start - first, edit.end - first, edit.text) for edit in edits]
         changed = _edited(self._content[first:last], moved)
         try:
             after = ast.literal_eval(changed.decode().strip())
-            return not (after == before or (made is not None and made(after) == made(before)))
+            return not (after == before or (view is not None and view(after) == view(before)))
         except (ValueError, TypeError, SyntaxError):
             return False
 
-    def _far_literal(self, node: ast.expr) -> Change | None:
-        """Change a literal by more than a comparison that allows for rounding lets pass."""
+    def _change_literal_far(self, node: ast.expr) -> Change | None:
+        """Change a literal by more than a comparison with a rounding tolerance accepts."""
         leaves = list(_leaves(node))
         if not leaves:
-            return self._literal(node)
+            return self._change_literal(node)
         leaf = self._choice.choice(leaves)
         number = _number(leaf)
-        return self._literal(node) if number is None else self._far_from(leaf, number, 1.0)
+        return self._change_literal(node) if number is None else self._move_far(leaf, number, 1.0)
 
-    def _one_of(self, nodes: Sequence[ast.expr]) -> Change | None:
-        return self._literal(self._choice.choice(nodes))
+    def _change_any(self, nodes: Sequence[ast.expr]) -> Change | None:
+        return self._change_literal(self._choice.choice(nodes))
 
-    def _another_word(self, node: ast.expr, familiar: ChangeMaker | None = None) -> Change | None:
-        """Replace a text by one that is found nowhere, which is no word.
+    def _replace_text(self, node: ast.expr, familiar: ChangeMaker | None = None) -> Change | None:
+        """Replace a text by random letters, which occur nowhere else.
 
         Args:
             node: The text.
-            familiar: Falsifies the assertion by nothing that tests do not hold anyway.
+            familiar: Falsifies the assertion with nothing but what tests contain anyway. Used instead at full
+                familiarity.
         """
         assert isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if self.moves == 1 and familiar is not None:
+        if self.familiarity == 1 and familiar is not None:
             return familiar()
-        return (self._edit(node, repr(self._word(len(node.value)))),)
+        return (self._edit(node, repr(self._random_word(len(node.value)))),)
 
-    def _another_exception(self, node: ast.expr) -> Change:
-        return (self._edit(node, self._choice.choice(self._common_exceptions(node) if self.moves else UNRELATED)),)
+    def _replace_exception(self, node: ast.expr) -> Change:
+        names = self._common_exceptions(node) if self.familiarity else UNRELATED
+        return (self._edit(node, self._choice.choice(names)),)
 
     def _common_exceptions(self, node: ast.expr) -> Sequence[str]:
-        """Return exceptions as tests expect them of which none is a kind of the expected ones, nor they of it."""
+        """Return exceptions that tests commonly expect and that neither derive from the expected ones nor the other way
+        round."""
         names = [_last_name(part) for part in (node.elts if isinstance(node, ast.Tuple) else [node])]
         expected = [getattr(builtins, name, None) for name in names]
         kinds = [kind for kind in expected if isinstance(kind, type) and issubclass(kind, BaseException)]
         common = COMMON if len(kinds) == len(names) else COMMON_BESIDE_OWN
-        words = {word for name in names for word in CAMEL_WORD.findall(name)} - {"Error"}
+        expected_words = {word for name in names for word in CAMEL_WORD.findall(name)} - {"Error"}
         return [
             name
             for name in common
-            if not words & set(CAMEL_WORD.findall(name))
+            if not expected_words & set(CAMEL_WORD.findall(name))
             and not any(frozenset((name, kind.__name__)) in OFTEN_BOTH for kind in kinds)
             and not any(issubclass(getattr(builtins, name), kind) for kind in kinds)
             and not any(issubclass(kind, getattr(builtins, name)) for kind in kinds)
         ] or UNRELATED
 
-    def _turned(self, test: ast.Compare, number: int) -> Change | None:
-        """Turn one order round. Unlike a negation, what answers every question with yes agrees with it."""
+    def _reverse_order(self, test: ast.Compare, number: int) -> Change | None:
+        """Reverse one comparison of order. Unlike a negation, this also catches an object that answers every comparison
+        with True."""
         sides = [test.left, *test.comparators]
         first = self._span(sides[number])[1]
         last = self._span(sides[number + 1])[0]
         written, opposite = OPPOSITE[type(test.ops[number])]
-        at = self._content.find(written, first, last)
-        return None if at < 0 else (Edit(at, at + len(written), opposite),)
+        offset = self._content.find(written, first, last)
+        return None if offset < 0 else (Edit(offset, offset + len(written), opposite),)
 
-    def _familiar(self, leaves: Sequence[ast.expr]) -> Change:
-        """Change the constants of a literal by what the test or its file holds; empty where that cannot be.
+    def _change_to_familiar(self, leaves: Sequence[ast.expr]) -> Change:
+        """Change the constants of a literal to values that the test or its file contains; empty if that is impossible.
 
-        Two of them change places, two words of one do, or one becomes another value of the test, or else of its file.
+        Two constants change places, or two words within one, or one constant becomes another value of the test or of
+        its file.
         """
         values = list(map(ast.literal_eval, leaves))
-        # what is there twice does not change: it would be equal to what compares as a set
-        times = Counter(values)
-        once = [i for i, value in enumerate(values) if type(value) in (int, float, str) and times[value] == 1]
-        if not once:
+        # a value that occurs twice does not change: as a set, the changed literal could equal the true one
+        value_counts = Counter(values)
+        unique_indices = [
+            i for i, value in enumerate(values) if type(value) in (int, float, str) and value_counts[value] == 1
+        ]
+        if not unique_indices:
             return ()
-        at = self._choice.choice(once)
-        value = values[at]
-        is_move = self._choice.random() < self.moves
-        partners = [i for i in once if type(values[i]) is type(value) and not _is_alike(values[i], value)]
+        index = self._choice.choice(unique_indices)
+        value = values[index]
+        is_move = self._choice.random() < self.familiarity
+        partners = [
+            i
+            for i in unique_indices
+            if type(values[i]) is type(value) and not _is_equal_ignoring_case(values[i], value)
+        ]
         if partners and is_move:
             other = self._choice.choice(partners)
-            return tuple(self._edit(leaves[i], repr(values[j])) for i, j in ((at, other), (other, at)))
-        if isinstance(value, str) and is_move and (moved := list(_with_words_exchanged(value))):
-            return (self._edit(leaves[at], repr(self._choice.choice(moved))),)
-        near = self._values_beside.get(id(leaves[at]), self._values)
-        for source in (near, self._values) if self._choice.random() < 0.75 else (self._values,):
-            some = self._choice.sample(source, min(len(source), MAX_VALUES))
-            same_type = [other for other in some if type(other) is type(value)]
-            others: list[Any] = [other for other in same_type if not _is_alike(other, value)]
+            return tuple(self._edit(leaves[i], repr(values[j])) for i, j in ((index, other), (other, index)))
+        if isinstance(value, str) and is_move and (moved := list(_with_two_words_swapped(value))):
+            return (self._edit(leaves[index], repr(self._choice.choice(moved))),)
+        test_values = self._values_beside.get(id(leaves[index]), self._values)
+        for source in (test_values, self._values) if self._choice.random() < 0.75 else (self._values,):
+            sampled = self._choice.sample(source, min(len(source), MAX_VALUES))
+            same_type = [other for other in sampled if type(other) is type(value)]
+            others: list[Any] = [other for other in same_type if not _is_equal_ignoring_case(other, value)]
             if isinstance(value, str):
                 others = list(_with_another_word(value, same_type))
             if others:
-                return (self._edit(leaves[at], repr(self._choice.choice(others))),)
+                return (self._edit(leaves[index], repr(self._choice.choice(others))),)
         return ()
 
-    def _other(self, value: Any) -> Any:
-        """Return a value of the same type that is not equal to this one."""
+    def _another_value(self, value: Any) -> Any:
+        """Return a value of the same type that is not equal to `value`."""
         choice = self._choice
         is_close = choice.random() < 0.5
         sign = choice.choice([-1, 1])
@@ -715,80 +758,81 @@ class _Module:
         if isinstance(value, complex):
             return value + choice.randint(3, 97)
         if isinstance(value, bytes):
-            return self._other(value.decode("latin-1")).encode("latin-1", "replace")
+            return self._another_value(value.decode("latin-1")).encode("latin-1", "replace")
         if isinstance(value, str):
-            places = [i for i, letter in enumerate(value) if letter.isascii() and letter.isalnum()]
-            if not places:
-                return value + self._word(3)
-            at = choice.choice(places)
-            return value[:at] + self._letter(value[at]) + value[at + 1 :]
+            indices = [i for i, letter in enumerate(value) if letter.isascii() and letter.isalnum()]
+            if not indices:
+                return value + self._random_word(3)
+            index = choice.choice(indices)
+            return value[:index] + self._another_letter(value[index]) + value[index + 1 :]
         return choice.randint(3, 97)
 
-    def _letter(self, letter: str) -> str:
-        """Return another letter of the same class; two that differ by case only count as one."""
+    def _another_letter(self, letter: str) -> str:
+        """Return another letter, or another digit, of the same case. Letters that differ by case only count as one."""
         letters = string.digits if letter.isdigit() else string.ascii_lowercase
-        at = letters.index(letter.lower())
+        index = letters.index(letter.lower())
         if self._choice.random() < 0.5:
-            other = letters[(at + self._choice.choice([-1, 1])) % len(letters)]
+            other = letters[(index + self._choice.choice([-1, 1])) % len(letters)]
         else:
-            other = self._choice.choice(letters[:at] + letters[at + 1 :])
+            other = self._choice.choice(letters[:index] + letters[index + 1 :])
         return other.upper() if letter.isupper() else other
 
-    def _word(self, length: int) -> str:
+    def _random_word(self, length: int) -> str:
         return "".join(self._choice.choices(string.ascii_lowercase, k=max(SHORTEST_SEARCHED, min(length, 12))))
 
-    def _far_from(self, node: ast.expr, number: float, tolerance: float) -> Change:
-        """Replace a number by one that no comparison with such a tolerance lets pass, whatever it is relative to."""
+    def _move_far(self, node: ast.expr, number: float, tolerance: float) -> Change:
+        """Replace a number by one that no comparison with this tolerance accepts, be it absolute or relative to either
+        side."""
         distance = (abs(number) + 1) * (tolerance + 1) * self._choice.randint(20, 90)
         value = number + self._choice.choice([-1, 1]) * distance
         return (self._edit(node, repr(round(value) if isinstance(number, int) else round(value, 3))),)
 
-    def _beyond(self, node: ast.expr, number: float, tolerance: float) -> Change:
-        """Replace a number by one that is farther away than `tolerance`: just so far, or very far."""
-        if self.moves:
-            near = self._values_beside.get(id(node), self._values)
-            others = [v for v in near if type(v) is type(number) and abs(v - number) > 4 * tolerance + 1e-9]
+    def _move_beyond(self, node: ast.expr, number: float, tolerance: float) -> Change:
+        """Replace a number by one that is farther away than `tolerance`: by a few times as much, or very far."""
+        if self.familiarity:
+            test_values = self._values_beside.get(id(node), self._values)
+            others = [v for v in test_values if type(v) is type(number) and abs(v - number) > 4 * tolerance + 1e-9]
             if others:
                 return (self._edit(node, repr(self._choice.choice(others))),)
         value = number + self._choice.choice([-1, 1]) * tolerance * self._choice.randint(4, 9)
         if self._choice.random() < 0.5 or not abs(value - number) > 3 * tolerance > 0:
-            return self._far_from(node, number, tolerance)
+            return self._move_far(node, number, tolerance)
         return (self._edit(node, repr(value)),)
 
-    def _all_of(
+    def _change_all(
         self, nodes: Sequence[ast.expr], change_one: Callable[[ast.expr], Change | None] | None = None
     ) -> Change | None:
-        if self.moves and change_one is None and (change := self._moved_on(nodes)) is not None:
+        if self.familiarity and change_one is None and (change := self._rotate_column(nodes)) is not None:
             return change
-        changes = [(change_one or self._literal)(node) for node in nodes]
+        changes = [(change_one or self._change_literal)(node) for node in nodes]
         return None if None in changes else tuple(edit for change in changes if change for edit in change)
 
-    def _moved_on(self, nodes: Sequence[ast.expr]) -> Change | None:
-        """Give each row of a column the value of another row; None where a row would keep its own."""
-        if len(nodes) < 2 or self._choice.random() >= self.moves:
+    def _rotate_column(self, nodes: Sequence[ast.expr]) -> Change | None:
+        """Give each row of a column the value of another row; None if a row would keep its own value."""
+        if len(nodes) < 2 or self._choice.random() >= self.familiarity:
             return None
         values = [ast.literal_eval(node) for node in nodes]
         step = self._choice.randint(1, len(nodes) - 1)
         others = values[step:] + values[:step]
-        if any(type(a) is not type(b) or _is_alike(a, b) for a, b in zip(values, others, strict=True)):
+        if any(type(a) is not type(b) or _is_equal_ignoring_case(a, b) for a, b in zip(values, others, strict=True)):
             return None
         return tuple(self._edit(node, repr(other)) for node, other in zip(nodes, others, strict=True))
 
-    def _none_of(self, nodes: Sequence[ast.expr]) -> Change | None:
-        """Change all elements of a container so that it holds nothing that it held before."""
-        moves = self.moves
+    def _replace_all_elements(self, nodes: Sequence[ast.expr]) -> Change | None:
+        """Change all elements of a container so that it contains nothing that it contained before."""
+        familiarity = self.familiarity
         try:
             for attempt in range(ATTEMPTS):
-                self.moves = moves if attempt < ATTEMPTS // 2 else 0.0  # there may be too few such values
-                change = self._all_of(nodes, self._far_literal)
-                if change is not None and self._are_apart(nodes, change):
+                self.familiarity = familiarity if attempt < ATTEMPTS // 2 else 0.0  # there may be too few such values
+                change = self._change_all(nodes, self._change_literal_far)
+                if change is not None and self._are_disjoint(nodes, change):
                     return change
         finally:
-            self.moves = moves
+            self.familiarity = familiarity
         return None
 
-    def _are_apart(self, nodes: Sequence[ast.expr], change: Change) -> bool:
-        """Return True if no element is after a change what any was before it."""
+    def _are_disjoint(self, nodes: Sequence[ast.expr], change: Change) -> bool:
+        """Return True if no element after the change equals an element before it."""
         first = self._span(nodes[0])[0]
         last = self._span(nodes[-1])[1]
         before = self._content[first:last]
@@ -799,8 +843,8 @@ class _Module:
             return False
         return not any(value in old for value in new)
 
-    def _negated(self, test: ast.expr) -> Change:
-        """Negate a condition as people write it."""
+    def _negate(self, test: ast.expr) -> Change:
+        """Negate a condition the way people write it."""
         first, last = self._span(test)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             written = re.match(rb"not\b\s*", self._content[first:last])
@@ -810,57 +854,61 @@ class _Module:
             written_as, opposite = NEGATED_OPERATORS[type(test.ops[0])]
             start = self._span(test.left)[1]
             end = self._span(test.comparators[0])[0]
-            if found := written_as.search(self._content, start, end):
-                return (Edit(found.start(), found.end(), opposite),)
+            if operator_match := written_as.search(self._content, start, end):
+                return (Edit(operator_match.start(), operator_match.end(), opposite),)
         if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return (Edit(first, first, b"not "),)
         return (Edit(first, last, b"not (" + self._content[first:last] + b")"),)
 
-    def _unequal(self, test: ast.Compare) -> Change | None:
-        """Falsify that two computed values are equal: with "!=", or by a pair that the second becomes."""
-        if self.moves < 1:
-            return self._wrapped(test.comparators[0])
+    def _make_unequal(self, test: ast.Compare) -> Change | None:
+        """Falsify that two computed values are equal: with "!=", or by replacing the second by a pair that contains
+        it."""
+        if self.familiarity < 1:
+            return self._pair_up(test.comparators[0])
         start = self._span(test.left)[1]
         end = self._span(test.comparators[0])[0]
-        at = self._content.find(b"==", start, end)
-        return None if at < 0 else (Edit(at, at + 2, b"!="),)
+        offset = self._content.find(b"==", start, end)
+        return None if offset < 0 else (Edit(offset, offset + 2, b"!="),)
 
-    def _unequal_call(self, call: ast.Call) -> Change | None:
-        """Falsify a method of unittest by which two computed values are equal."""
-        if self.moves == 1 and _last_name(call.func) in ("assertEqual", "assertEquals"):
-            return self._renamed(call, "assertNotEqual")
-        return self._wrapped(call.args[1])
+    def _make_call_unequal(self, call: ast.Call) -> Change | None:
+        """Falsify a unittest method which asserts that two computed values are equal."""
+        if self.familiarity == 1 and _last_name(call.func) in ("assertEqual", "assertEquals"):
+            return self._rename_method(call, "assertNotEqual")
+        return self._pair_up(call.args[1])
 
-    def _renamed(self, call: ast.Call, name: str) -> Change | None:
+    def _rename_method(self, call: ast.Call, name: str) -> Change | None:
         """Call another method."""
         end = self._span(call.func)[1]
         start = end - len(_last_name(call.func))
         return (Edit(start, end, name.encode()),) if isinstance(call.func, ast.Attribute) else None
 
-    def _wrapped(self, node: ast.expr) -> Change:
-        """Make a pair of a value, which it is not equal to. What is equal to everything is equal to the pair too."""
+    def _pair_up(self, node: ast.expr) -> Change:
+        """Replace a value by a pair that contains it, which it is not equal to. An object that equals everything equals
+        the pair."""
         first, last = self._span(node)
-        other = self._choice.choice(self._words) if self._words else repr(self._word(5))
+        other = self._choice.choice(self._plain_literals) if self._plain_literals else repr(self._random_word(5))
         return (Edit(first, last, b"(" + self._content[first:last] + b", " + other.encode() + b")"),)
 
-    def _false_line(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Change | None:
-        """A false assertion of its own before the first statement, for a test without any that can be falsified."""
+    def _insert_false_assertion(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Change | None:
+        """Insert a false assertion before the first statement of a test that has nothing else to falsify."""
         body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
         if not body or body[0].lineno == function.lineno:
             return None
         statement = body[0]
-        decorated = getattr(statement, "decorator_list", [])
-        line = decorated[0].lineno if decorated else statement.lineno
-        at = self._starts[line - 1]
-        indent = b" " * statement.col_offset
-        text = self._content[at : at + statement.col_offset]
-        values = self._choice.sample(self._words, 2) if len(self._words) > 1 else ["0", "1"]
-        return (Edit(at, at, (text if not text.strip() else indent) + f"assert {values[0]} == {values[1]}\n".encode()),)
+        decorators = getattr(statement, "decorator_list", [])
+        line = decorators[0].lineno if decorators else statement.lineno
+        offset = self._line_starts[line - 1]
+        indent = self._content[offset : offset + statement.col_offset]
+        if indent.strip():  # another statement is before this one on the line
+            indent = b" " * statement.col_offset
+        values = self._choice.sample(self._plain_literals, 2) if len(self._plain_literals) > 1 else ["0", "1"]
+        assertion = f"assert {values[0]} == {values[1]}\n".encode()
+        return (Edit(offset, offset, indent + assertion),)
 
-    def _false_result(self, call: ast.expr) -> Change:
-        """Assert that a call returns what it hardly ever does: a list of two values of the file."""
+    def _assert_false_result(self, call: ast.expr) -> Change:
+        """Assert that a call returns a list of two values of the file, which it hardly ever does."""
         first, last = self._span(call)
-        values = self._choice.sample(self._words, 2) if len(self._words) > 1 else ["0", "1"]
+        values = self._choice.sample(self._plain_literals, 2) if len(self._plain_literals) > 1 else ["0", "1"]
         return (Edit(first, first, b"assert "), Edit(last, last, f" == [{', '.join(values)}]".encode()))
 
     def _edit(self, node: ast.expr, text: str) -> Edit:
@@ -869,15 +917,17 @@ class _Module:
 
     def _span(self, node: ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
-        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+        start = self._line_starts[node.lineno - 1] + node.col_offset
+        end = self._line_starts[node.end_lineno - 1] + node.end_col_offset
+        return start, end
 
 
-def _surely_run(body: Sequence[ast.stmt], is_filled: Callable[[ast.expr], bool]) -> Iterator[ast.stmt]:
-    """Yield the statements of a function that are reached whenever it passes, and end it when they raise.
+def _always_reached(body: Sequence[ast.stmt], is_never_empty: Callable[[ast.expr], bool]) -> Iterator[ast.stmt]:
+    """Yield the statements of a function that are reached in every passing run, and whose failure fails the function.
 
     Args:
         body: The statements.
-        is_filled: Tells of an expression that a loop goes over whether it surely has an element.
+        is_never_empty: Returns True for an iterable that surely has an element.
     """
     for statement in body:
         if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
@@ -885,47 +935,47 @@ def _surely_run(body: Sequence[ast.stmt], is_filled: Callable[[ast.expr], bool])
         yield statement
         if isinstance(statement, ast.With | ast.AsyncWith):
             if not any(_catches(item.context_expr) for item in statement.items):
-                yield from _surely_run(statement.body, is_filled)
+                yield from _always_reached(statement.body, is_never_empty)
         elif isinstance(statement, ast.For):
             is_left_early = any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(statement))
-            if not is_left_early and is_filled(statement.iter):
-                yield from _surely_run(statement.body, is_filled)
+            if not is_left_early and is_never_empty(statement.iter):
+                yield from _always_reached(statement.body, is_never_empty)
         elif isinstance(statement, ast.Try) and not statement.handlers:
-            yield from _surely_run(statement.body, is_filled)
-        if _may_leave(statement):
+            yield from _always_reached(statement.body, is_never_empty)
+        if _may_end_early(statement):
             return
 
 
 def _catches(context: ast.expr) -> bool:
-    """Return True for a context that may take an exception for itself, which is any that is not known."""
+    """Return True for a context manager that may suppress an exception: every one that is not known to let it pass."""
     name = _last_name(context).lower()
     return not any(word in name for word in ("warn", "subtest", "open", "patch", "chdir", "temporarydirectory"))
 
 
-def _may_leave(statement: ast.stmt) -> bool:
+def _may_end_early(statement: ast.stmt) -> bool:
     """Return True if a test may end successfully within the statement."""
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
+    pending: list[ast.AST] = [statement]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             continue
         if isinstance(node, ast.Return):
             return True
         if isinstance(node, ast.Call) and _last_name(node.func) in LEAVING:
             return True
-        waiting += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
     return False
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for a number or a short text that stands in a file, other than 0 and 1, which are equal to bools."""
+    """Return True for a number or a short text of a file, other than 0 and 1, which equal False and True."""
     if type(value) is int:
         return value not in (0, 1)
     return type(value) is str and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
 
 
 def _values_in(tree: ast.AST) -> list[Any]:
-    """Return the numbers and texts that stand in a part of a file; a number with its sign."""
+    """Return the numbers and texts in a part of a file; negative numbers with their sign."""
     signed = [node for node in ast.walk(tree) if isinstance(node, ast.UnaryOp) and _number(node) is not None]
     inner = {id(node.operand) for node in signed}
     constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in inner]
@@ -934,19 +984,19 @@ def _values_in(tree: ast.AST) -> list[Any]:
 
 
 def _in_any_order(values: Sequence[Any]) -> object:
-    """Return what two collections of the same elements have in common."""
+    """Return the elements in an order that does not depend on the given one."""
     return sorted(map(repr, values))
 
 
-def _is_alike(value: Any, other: Any) -> bool:
+def _is_equal_ignoring_case(value: Any, other: Any) -> bool:
     """Return True for equal values, and for texts that differ by case only."""
     if isinstance(value, str) and isinstance(other, str):
         return value.casefold() == other.casefold()
     return bool(value == other)
 
 
-def _with_words_exchanged(text: str) -> Iterator[str]:
-    """Yield the text with two of its words exchanged."""
+def _with_two_words_swapped(text: str) -> Iterator[str]:
+    """Yield the text with two of its words swapped, once for each pair."""
     words = list(WORD.finditer(text[:MAX_SEARCHED]))[:20]
     for i, a in enumerate(words):
         for b in words[i + 1 :]:
@@ -955,13 +1005,13 @@ def _with_words_exchanged(text: str) -> Iterator[str]:
 
 
 def _with_another_word(text: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield the text with one of its words replaced by a word of other texts, written as that word was.
+    """Yield the text with one of its words replaced by a word of other texts, in the case of the replaced word.
 
     Texts that differ by case only count as one.
     """
     words = sorted({word for other in texts for word in WORD.findall(other[:MAX_SEARCHED])})
-    for found in WORD.finditer(text[:MAX_SEARCHED]):
-        word = found.group()
+    for match in WORD.finditer(text[:MAX_SEARCHED]):
+        word = match.group()
         for other in words:
             if other.isdigit() != word.isdigit():
                 continue
@@ -973,7 +1023,7 @@ def _with_another_word(text: str, texts: Sequence[str]) -> Iterator[str]:
             elif word.istitle():
                 written = other.capitalize()
             if written.casefold() != word.casefold():
-                yield text[: found.start()] + written + text[found.end() :]
+                yield text[: match.start()] + written + text[match.end() :]
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -985,7 +1035,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_literal_table(decorator: ast.expr) -> bool:
-    """Return True for @parametrize with values that stand there, and for any other decorator."""
+    """Return True for @parametrize with values written in place, and for any other decorator."""
     if not isinstance(decorator, ast.Call) or _last_name(decorator.func) != "parametrize":
         return True
     table = decorator.args[1] if len(decorator.args) > 1 else None
@@ -996,12 +1046,12 @@ def _is_literal_table(decorator: ast.expr) -> bool:
 
 
 def _is_searchable(node: ast.expr) -> bool:
-    """Return True for a text of which a changed copy is surely found nowhere."""
+    """Return True for a text that is long enough for its changed copy to occur in no other text."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) >= SHORTEST_SEARCHED
 
 
 def _leaves(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the constants of a literal whose change changes its value: of a dict, the values."""
+    """Yield the constants of a literal whose change changes its value: of a dict, the values only."""
     if isinstance(node, ast.Constant | ast.UnaryOp):  # a sign is part of its number
         yield node
     elif isinstance(node, ast.Dict):
@@ -1013,10 +1063,10 @@ def _leaves(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _cells(names: Sequence[str], rows: Sequence[ast.expr], name: str) -> list[ast.expr] | None:
-    """Return the cells of a table in the column `name`; None where one is no literal."""
+    """Return the cells of a table in the column `name`; None if one of them is not a literal."""
     if name not in names:
         return None
-    at = names.index(name)
+    column = names.index(name)
     cells: list[ast.expr] = []
     for row in rows:
         values: Sequence[ast.expr] = [row]
@@ -1024,14 +1074,14 @@ def _cells(names: Sequence[str], rows: Sequence[ast.expr], name: str) -> list[as
             values = row.args
         elif len(names) > 1:
             values = row.elts if isinstance(row, ast.Tuple | ast.List) else []
-        if at >= len(values) or not _is_literal(values[at]):
+        if column >= len(values) or not _is_literal(values[column]):
             return None
-        cells.append(values[at])
+        cells.append(values[column])
     return cells or None
 
 
 def _names(target: ast.expr) -> list[str]:
-    """Return the names that a loop binds, in their order."""
+    """Return the names that a loop binds, in order, with "" for a target that is not a name."""
     targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
     return [t.id if isinstance(t, ast.Name) else "" for t in targets]
 
@@ -1055,19 +1105,21 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _functions_in(contents: Iterator[bytes]) -> set[str]:
-    """Return the functions of files, in a form that does not depend on where they stand."""
-    found: set[str] = set()
+    """Return the functions of files, dumped in a form that does not depend on where they are."""
+    dumped_functions: set[str] = set()
     for content in contents:
         try:
             tree = ast.parse(content.decode())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        found |= {ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-    return found
+        dumped_functions |= {
+            ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+    return dumped_functions
 
 
-def _overlap(change: Change, taken: Sequence[Edit]) -> bool:
-    return any(new.start < old.end and old.start < new.end for new in change for old in taken)
+def _overlap(change: Change, earlier_edits: Sequence[Edit]) -> bool:
+    return any(new.start < old.end and old.start < new.end for new in change for old in earlier_edits)
 
 
 def _edited(content: bytes, edits: Sequence[Edit]) -> bytes:
