@@ -109,7 +109,7 @@ def test_the_models_prompts_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense")}, "has a module 'Dense'; known are"),
+        ({"modules": ("Transformer", "Pooling", "Dense")}, "has a module 'Dense'; supported are"),
         ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "pools by ['pooling_mode_weightedmean_tokens']"),
         ({"pooling": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}}, "pools by ['mean', 'cls']"),
     ],
