@@ -55,7 +55,7 @@ def official_equal(answer: str, gold: str) -> bool:
 def official_verdict(text: str, gold: str) -> tuple[bool, bool]:
     """Return whether there is a box, and whether it is right.
 
-    Call it through `ask`: the pattern for the box backtracks without limit on hostile text.
+    Call it through `RewardContext.run_in_worker`: the pattern for the box backtracks without limit on hostile text.
     """
     box = official_box(text)
     return box is not None, box is not None and official_equal(box, gold)

@@ -2,9 +2,9 @@
 
     (url, model, question, answer, gold) ──> 1.0: Correct; 0.0: Incorrect, or a reply that says neither
 
-xVerify does so for ZeroTIR (arXiv 2505.07773, section 3); the prompt is our own. The request blocks, so it goes through
-a reward's `ask`. A server that is down, slow or gives no readable reply is tried again within the deadline. After that
-a VerifierError fails the sample, which does not get a reward of 0.
+xVerify does so for ZeroTIR (arXiv 2505.07773, section 3); the prompt is our own. The request blocks, so a reward makes
+it through `RewardContext.run_in_worker`. A server that is down, slow or gives no readable reply is tried again within
+the deadline. After that a VerifierError fails the sample, which does not get a reward of 0.
 """
 
 from __future__ import annotations
