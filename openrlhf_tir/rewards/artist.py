@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -122,10 +122,7 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     Returns:
         Its parts are correct, format_ok (1 if strict), the summands, and those of `call_facts`.
     """
-    if unknown_options := set(context.options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'artist'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'artist'")
     calls = trajectory.calls
     answer_only = context.options.get("answer_only")
     if context.options.get("functions"):

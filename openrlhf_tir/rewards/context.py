@@ -14,12 +14,12 @@ not known in advance, which is why there are only sums, lowest and highest value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..config import Reward
-from ..errors import RewardModelError
+from ..errors import RewardModelError, unknown
 from ..types import CounterUpdate, RunFacts, Trajectory
 from .checking import answer_check
 
@@ -85,6 +85,21 @@ class RewardContext:
     def of(cls, settings: Reward, run: RunFacts | None = None) -> RewardContext:
         """Return the context of a reward that is used alone."""
         return cls(settings, run or RunFacts(), settings.options)
+
+    def check_options(self, known: Iterable[str], owner: str, setting: str = "reward.options") -> None:
+        """Refuse options that the reward does not have.
+
+        Args:
+            known: Names of its options.
+            owner: The setting that chose it, such as "reward.name = 'torl'".
+            setting: The setting that has the options.
+
+        Raises:
+            ConfigError: An option is not known.
+        """
+        known_options = set(known)
+        if unknown_options := set(self.options) - known_options:
+            raise unknown(f"{setting} key", min(unknown_options), known_options, f"These are the options of {owner}.")
 
     async def equal(self, answer: str, gold: str) -> bool:
         """Return True if both mean the same: as strings, as exact numbers, or else by computer algebra in a worker.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..errors import EnvironmentCodeError, unknown
+from ..errors import EnvironmentCodeError
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -37,10 +37,7 @@ def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> R
     Raises:
         EnvironmentCodeError: The environment ended the episode and none of its replies had a reward.
     """
-    if unknown_options := set(context.options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'env'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'env'")
     rewards = [call.reward for call in trajectory.calls if call.reward is not None]
     ended = bool(trajectory.calls) and trajectory.calls[-1].done
     if ended and not rewards:

@@ -104,10 +104,7 @@ async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> Rew
     Returns:
         Its parts are those of the base reward, and tool_efficiency.
     """
-    if unknown_options := set(context.options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'otc'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'otc'")
     name = str(context.options.get("base", "math"))
     if name not in REGISTRY or name == "otc":
         bases = sorted(set(REGISTRY) - {"otc"})
@@ -129,13 +126,7 @@ def otc_group(group: Group, context: RewardContext) -> list[float]:
 
     The options are `c` (3) and `alpha` (1). Sets the parts tool_efficiency and fewest_calls, and the prompt's counter.
     """
-    if unknown_options := set(context.options) - set(GROUP_OPTIONS):
-        raise unknown(
-            "reward.group_options key",
-            min(unknown_options),
-            GROUP_OPTIONS,
-            "These are the options of reward.group = 'otc'.",
-        )
+    context.check_options(GROUP_OPTIONS, "reward.group = 'otc'", "reward.group_options")
     valid = group.valid
     stored = context.prompt_counters.get(FEWEST)
     score = grpo_group(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
 from .checking import minerva
 from .checking.answer_text import find_answer, model_text, open_boxed
@@ -102,10 +102,7 @@ async def retool(trajectory: Trajectory, task: Task, context: RewardContext) -> 
         Its parts are correct, format_ok (1 if there is an answer) and those of `call_facts`.
     """
     options = dict(context.options)
-    if unknown_options := set(options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'retool'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'retool'")
     messages = 2 + 2 * len(trajectory.calls)
     answer: str | None
     rule = _rule(options.get("official"))

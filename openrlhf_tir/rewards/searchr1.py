@@ -24,7 +24,6 @@ import re
 import string
 from collections.abc import Sequence
 
-from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .context import RewardContext
@@ -173,10 +172,7 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
         those of `call_facts`.
     """
     options = dict(context.options)
-    if unknown_options := set(options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'searchr1'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'searchr1'")
     golds = golds_of(task.label)
     text = trajectory.text
     pages = any(

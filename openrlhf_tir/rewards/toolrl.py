@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from ..config.paths import shown
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .context import RewardContext
@@ -239,14 +239,7 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         ConfigError: An option is unknown, or updates_per_step is no number of updates.
     """
     text = model_text(trajectory).strip()
-    known_options = {field.name for field in fields(Variant)} | {PER_STEP}
-    if unknown_options := set(context.options) - known_options:
-        raise unknown(
-            "reward.options key",
-            min(unknown_options),
-            known_options,
-            "These are the options of reward.name = 'toolrl'.",
-        )
+    context.check_options({field.name for field in fields(Variant)} | {PER_STEP}, "reward.name = 'toolrl'")
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
     if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length
         variant = replace(variant, length=True)

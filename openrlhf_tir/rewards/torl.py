@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 
-from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking import minerva, symbolic
 from .checking.answer_text import find_answer, model_text
@@ -75,10 +74,7 @@ async def torl(trajectory: Trajectory, task: Task, context: RewardContext) -> Re
         Its parts are correct, format_ok (1 if there is a box) and those of `call_facts`.
     """
     options = dict(context.options)
-    if unknown_options := set(options) - set(OPTIONS):
-        raise unknown(
-            "reward.options key", min(unknown_options), OPTIONS, "These are the options of reward.name = 'torl'."
-        )
+    context.check_options(OPTIONS, "reward.name = 'torl'")
     if options.get("official"):
         boxed, correct = await context.run_in_worker(official_verdict, trajectory.text, task.label)
     else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError
 from ..inert import plain
 from ..types import RewardParts, Task, Trajectory
 from .checking import model_verdict, symbolic, text_metrics
@@ -294,13 +294,10 @@ def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
     Raises:
         ConfigError: An option is unknown, or the verifier's URL or model is missing.
     """
-    flags, verifier = ({f.name for f in fields(kind)} for kind in (Flags, Verifier))
+    flags = {field.name for field in fields(Flags)}
+    verifier = {field.name for field in fields(Verifier)}
+    context.check_options(flags | verifier, "reward.name = 'zerotir'")
     options = dict(context.options)
-    for name in options:
-        if name not in flags | verifier:
-            raise unknown(
-                "reward.options key", name, flags | verifier, "These are the options of reward.name = 'zerotir'."
-            )
     of_verifier = {name: str(options.pop(name)) for name in verifier & set(options)}
     if bool(of_verifier.get("verifier_url")) != bool(of_verifier.get("verifier_model")):
         raise ConfigError(

@@ -177,12 +177,7 @@ class BwrapSandbox(Sandbox):
         Raises:
             SandboxError: bubblewrap is missing. The message has a remedy.
         """
-        bwrap = shutil.which("bwrap")
-        if bwrap is None:
-            raise SandboxError(
-                "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
-                " that may be harmed."
-            )
+        bwrap = find_bwrap()
         self.limits = limits
         self._seccomp = seccomp
         self._groups = groups
@@ -241,6 +236,21 @@ def call_group(groups: ControlGroups | None, limits: Limits) -> Iterator[Control
         yield group
     finally:
         group.remove()
+
+
+def find_bwrap() -> str:
+    """Return the path of bubblewrap.
+
+    Raises:
+        SandboxError: It is not installed. The message has a remedy.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxError(
+            "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
+            " that may be harmed."
+        )
+    return bwrap
 
 
 def become_subreaper() -> None:

@@ -30,18 +30,17 @@ import asyncio
 import dataclasses
 import marshal
 import os
-import shutil
 import socket
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
 from ..isolation import job
-from ..isolation.bwrap import become_subreaper, create_stage, root_file_system
+from ..isolation.bwrap import become_subreaper, create_stage, find_bwrap, root_file_system
 from ..isolation.control_group import ControlGroups
 from ..isolation.supervise import memory_file
 from ..limits import Limits
-from ..sandbox import Execution, Sandbox, SandboxError, Snippet
+from ..sandbox import Execution, Sandbox, Snippet
 from .call import Call, Slot, until_ended
 from .container import Container
 from .template import Template, needs_full
@@ -81,12 +80,7 @@ class WarmSandbox(Sandbox):
         Raises:
             SandboxError: bubblewrap is not installed.
         """
-        bwrap = shutil.which("bwrap")
-        if bwrap is None:
-            raise SandboxError(
-                "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
-                " that may be harmed."
-            )
+        bwrap = find_bwrap()
         self.limits = limits
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = create_stage(extra_directories)
