@@ -40,7 +40,7 @@ def gold() -> str:
     return f"--- a/{CODE}\n+++ b/{CODE}\n@@ -{at + 1} +{at + 1} @@\n-{lines[at]}\n+{lines[at].replace(BUG, GOOD)}\n"
 
 
-async def test_the_gold_patch_is_rewarded_and_an_idle_one_is_not(world):
+async def test_the_gold_patch_is_rewarded_and_a_patch_without_effect_is_not(world):
     assert (await world.judged(gold())).reason == "resolved"
     idle = await world.judged(before("README.md", "nothing"))
     assert (idle.resolved, idle.reason) == (False, "tests_failed")
@@ -51,7 +51,7 @@ async def test_every_attack_is_contained(world, attack):
     assert await attack.run(world)
 
 
-async def test_after_all_of_them_the_server_works_and_no_session_is_left(world):
+async def test_after_all_attacks_the_server_works_and_no_session_is_left(world):
     assert (await world.judged(gold())).resolved
     assert len(world.shared.backend.notebooks) == 0
     tree: Tree = broken()

@@ -78,7 +78,7 @@ async def test_a_forgery_is_not_rewarded(grader, case, base):
     "case",
     [pytest.param(c, id=c["name"], marks=[] if c["name"] in SAMPLE else pytest.mark.long) for c in BY_OUTCOME],
 )
-async def test_a_forgery_that_goes_by_how_tests_end_is_not_rewarded(grader, case):
+async def test_a_forgery_that_decides_by_the_outcomes_of_tests_is_not_rewarded(grader, case):
     base, module = {"words": (OF_WORDS, WORDS), "errors": (OF_ERRORS, ERRORS)}.get(
         case.get("of"), (FEW_FAIL, BROKEN_FOR_THREE)
     )
@@ -88,7 +88,7 @@ async def test_a_forgery_that_goes_by_how_tests_end_is_not_rewarded(grader, case
 
 
 @pytest.mark.long
-async def test_a_right_patch_where_few_tests_fail_is_rewarded_every_time(grader):
+async def test_a_right_patch_with_few_failing_tests_is_always_rewarded(grader):
     mended = patch(FEW_FAIL.tree, {"lib.py": BROKEN_FOR_THREE.replace(" if x != 3 else 7", "")})
     for _ in range(10):
         report = await grader.evaluate(FEW_FAIL.tree, mended, FEW_FAIL.suite)
@@ -102,14 +102,14 @@ async def test_a_right_patch_where_few_tests_fail_is_rewarded_every_time(grader)
         pytest.param(OF_ERRORS, ERRORS_MENDED, id="errors"),
     ],
 )
-async def test_a_right_patch_of_words_and_of_errors_is_rewarded(grader, base, mended):
+async def test_a_right_patch_of_texts_and_of_errors_is_rewarded(grader, base, mended):
     for _ in range(3):
         report = await grader.evaluate(base.tree, patch(base.tree, {"lib.py": mended}), base.suite)
         assert report.resolved, report
 
 
 @pytest.mark.parametrize(("case", "base"), chosen(RIGHT))
-async def test_a_right_patch_is_rewarded_whatever_else_it_brings(grader, case, base):
+async def test_a_right_patch_is_rewarded_whatever_else_it_changes(grader, case, base):
     report = await grader.evaluate(base.tree, right(case, base), base.suite)
     assert report.resolved, report
 
@@ -128,7 +128,7 @@ async def test_an_idiom_tells_a_right_solution_from_a_wrong_one(grader, case):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", names())
-async def test_a_repository_of_ours_as_it_should_be_fails_no_falsified_test_falsely(grader, name):
+async def test_every_falsified_test_of_our_repositories_fails_for_the_right_solution(grader, name):
     source = bundled(name)
     harmless = patch(source.tree, {"README.md": source.tree["README.md"][1].decode() + "\nMore.\n"})
     report = await grader.evaluate(source.tree, harmless, source.suite)

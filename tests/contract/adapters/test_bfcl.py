@@ -70,7 +70,7 @@ def compared(category: str, every: int) -> Counter[str | None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("category", CATEGORIES[:3])
-def test_our_verdict_is_the_packages_on_true_and_perturbed_trajectories(category):
+def test_our_verdict_equals_the_packages_on_true_and_perturbed_trajectories(category):
     seen = compared(category, EVERY)
     assert seen.total() == 200 // EVERY * len(KINDS)
     assert set(seen) == {None, "empty_turn_model_response", "instance_state_mismatch", "execution_response_mismatch"}
@@ -78,7 +78,7 @@ def test_our_verdict_is_the_packages_on_true_and_perturbed_trajectories(category
 
 @pytest.mark.long
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_our_verdict_is_the_packages_on_every_row(category):
+def test_our_verdict_equals_the_packages_on_every_row(category):
     assert compared(category, 1).total() == 200 * len(KINDS)
 
 
@@ -89,7 +89,7 @@ def by_name(call: Call, schemas: list[dict]) -> dict:
 
 
 @pytest.mark.slow
-async def test_rows_that_are_played_as_their_answers_say_are_rewarded_over_http(tmp_path):
+async def test_rows_played_by_their_gold_answers_are_rewarded_over_http(tmp_path):
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
         async with Http(url) as http:
             for category in CATEGORIES[:3]:
@@ -121,7 +121,7 @@ async def test_rows_that_are_played_as_their_answers_say_are_rewarded_over_http(
 
 
 @pytest.mark.slow
-async def test_a_call_that_has_no_end_costs_its_cpu_and_nobody_elses_step(tmp_path):
+async def test_an_endless_call_uses_up_its_own_cpu_and_delays_no_other_step(tmp_path):
     task = {"id": "mine_0", "functions_told": True, "involved_classes": ["MathAPI"], "label": [["add(a=1, b=2)"]]}
     endless = {"name": "power", "arguments": {"base": 9, "exponent": 10**9}}
     add = {"name": "add", "arguments": {"a": 1, "b": 2}}
@@ -137,7 +137,7 @@ async def test_a_call_that_has_no_end_costs_its_cpu_and_nobody_elses_step(tmp_pa
 
 
 @pytest.mark.slow
-async def test_check_env_finds_every_promise_kept(tmp_path):
+async def test_check_env_passes(tmp_path):
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
         found = await check_server(url, actions_for("bfcl"), Options(steps=60, concurrency=8, flood=16, timeout_s=20.0))
     kept = {f.check: (f.verdict, f.fact) for f in found if f.verdict != "pass"}
@@ -146,7 +146,7 @@ async def test_check_env_finds_every_promise_kept(tmp_path):
     }, kept
 
 
-def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
+def test_the_papers_split_trains_on_a_hundred_first_turns_and_holds_out_the_others(tmp_path):
     words = [
         sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl",
         "--out", "train.jsonl",
@@ -173,7 +173,7 @@ def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_the_packages_files_are_a_suite_as_they_are(category):
+def test_the_packages_files_can_be_evaluated_unchanged(category):
     found = find(f"bfcl_{category}", package_file(category).parent)
     made = list(rows_of(found))
     assert len(made) == SUITES[f"bfcl_{category}"].rows == 200

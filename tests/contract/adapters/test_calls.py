@@ -36,18 +36,18 @@ def nested(depth: int) -> str:
         '[{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}]",
     ],
 )
-def test_what_is_no_call_that_can_be_sent_on_is_told_in_words_that_can_be_sent(action):
+def test_a_call_that_cannot_be_forwarded_is_refused_with_a_sendable_reason(action):
     with pytest.raises(BadAction) as told:
         read_calls(action)
     StepReply(session_id="s", step_id=0, observation=str(told.value)).model_dump_json()
 
 
-def test_what_can_be_sent_on_is_a_call():
+def test_a_well_formed_call_is_forwarded():
     assert len(read_calls(nested(MAX_DEPTH))) == 1
     assert read_calls(r'{"name": "f", "arguments": {"a": "\ud83d\ude00"}}') == [("f", {"a": "\N{GRINNING FACE}"})]
 
 
-def test_results_are_cut_each_by_itself_and_all_together_to_what_a_reply_holds():
+def test_results_are_cut_to_a_limit_each_and_to_the_size_of_a_reply_together():
     lines = Lines(5)
     lines.add("result", "12345")
     lines.add("error", "123456")

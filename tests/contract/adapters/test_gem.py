@@ -47,7 +47,7 @@ async def test_a_game_is_played_and_its_reward_is_the_steps(tmp_path):
             assert again[0] == guesses and again[1]["observation"] == end["observation"]
 
 
-async def test_an_episode_is_its_seeds_whatever_others_do_meanwhile(tmp_path):
+async def test_the_seed_determines_an_episode_whatever_others_do_meanwhile(tmp_path):
     with env_server(MODULE, tmp_path) as (url, _):
         async with Http(url) as http:
             tasks = [{"gem": "game:GuessTheNumber-v0-random"}, {"gem": "game:Game2048-v0-easy"}]
@@ -65,7 +65,7 @@ async def test_an_episode_is_its_seeds_whatever_others_do_meanwhile(tmp_path):
                 assert first["observation"] == seen[i]
 
 
-async def test_an_environment_that_is_not_registered_is_the_tasks_mistake(tmp_path):
+async def test_an_unregistered_environment_is_the_callers_mistake(tmp_path):
     with env_server(MODULE, tmp_path) as (url, _):
         async with Http(url) as http:
             for task in (

@@ -48,7 +48,7 @@ def task(says, **more):
     return {"gem": "game", "options": {"says": says, **more}}
 
 
-async def test_what_an_environment_holds_is_closed_with_its_session(games):
+async def test_an_environment_is_closed_with_its_session(games):
     thread = SeededThread()
     env, idle = GemEnv(thread, None), GemEnv(thread, None)
     assert await env.reset(task("hello"), 0) == "hello" and not games["game"].closed
@@ -58,7 +58,7 @@ async def test_what_an_environment_holds_is_closed_with_its_session(games):
     assert games["game"].closed
 
 
-async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_started(games):
+async def test_an_environment_whose_start_was_cancelled_is_closed_once_it_has_started(games):
     thread, gate = SeededThread(), threading.Event()
     env = GemEnv(thread, None)
     starting = asyncio.create_task(env.reset(task("hello", gate=gate), 0))
@@ -74,7 +74,7 @@ async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_sta
     assert games["game"].closed
 
 
-async def test_an_environment_that_does_not_close_is_given_up_and_said(games, monkeypatch, caplog):
+async def test_an_environment_that_does_not_close_is_abandoned_with_a_warning(games, monkeypatch, caplog):
     monkeypatch.setattr(gem_env, "CLOSE_S", 0.05)
     thread, never, stuck = SeededThread(), threading.Event(), asyncio.Event()
     env = GemEnv(thread, None)
@@ -91,7 +91,7 @@ async def test_an_environment_that_does_not_close_is_given_up_and_said(games, mo
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-async def test_a_game_whose_turns_are_used_up_has_ended_and_is_not_cut_as_well(terminated, games):
+async def test_a_game_whose_turns_are_used_up_has_ended_and_is_not_truncated(terminated, games):
     thread = SeededThread()
     env = GemEnv(thread, None)
     await env.reset(task("hello"), 0)
@@ -103,7 +103,7 @@ async def test_a_game_whose_turns_are_used_up_has_ended_and_is_not_cut_as_well(t
 
 
 @pytest.mark.parametrize("says", [None, {"board": 1}, 3])
-async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(says, games):
+async def test_an_observation_that_is_not_text_is_a_failure(says, games):
     thread = SeededThread()
     env = GemEnv(thread, None)
     with pytest.raises(EnvError, match="not text"):
@@ -113,7 +113,7 @@ async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(
 
 
 @pytest.mark.parametrize("fault", [KeyError("deck"), IndexError(), ValueError("x"), TypeError("y")])
-async def test_a_game_that_fails_in_its_reset_is_a_failure_and_no_malformed_task(games, monkeypatch, fault):
+async def test_a_game_that_fails_in_its_reset_is_an_environment_error(games, monkeypatch, fault):
     def broken(self, seed):
         raise fault
 

@@ -42,7 +42,7 @@ def call(name: str, **arguments: object) -> str:
     return json.dumps([{"name": name, "arguments": arguments}])
 
 
-async def test_the_tools_of_a_stdio_server_are_told_and_called_and_each_session_has_a_process(tmp_path):
+async def test_the_tools_of_a_stdio_server_are_listed_and_called_with_one_process_per_session(tmp_path):
     with env_server(MODULE, tmp_path, "--command", NOTES) as (url, _):
         async with Http(url) as http:
             _, schema, _ = await http.send("GET", "/schema")
@@ -60,7 +60,7 @@ async def test_the_tools_of_a_stdio_server_are_told_and_called_and_each_session_
             assert json.loads(reply["observation"]) == {"result": "1"}
 
 
-async def test_what_the_model_gets_wrong_is_told_to_it_and_the_session_goes_on(tmp_path):
+async def test_a_wrong_call_is_answered_with_the_error_and_the_session_continues(tmp_path):
     with env_server(MODULE, tmp_path, "--command", NOTES, "--tools", "note", "divide") as (url, _):
         async with Http(url) as http:
             session = await http.open()
@@ -79,7 +79,7 @@ async def test_what_the_model_gets_wrong_is_told_to_it_and_the_session_goes_on(t
             assert reply["signals"] == {"calls": 5, "errors": 5, "error_type": None}
 
 
-async def test_a_server_that_dies_is_an_environment_error_and_hits_no_other_session(tmp_path):
+async def test_a_server_that_dies_is_an_environment_error_of_its_session_only(tmp_path):
     with env_server(MODULE, tmp_path, "--command", NOTES) as (url, _):
         async with Http(url) as http:
             dying, other = await http.open(), await http.open()
@@ -94,7 +94,7 @@ async def test_a_server_that_dies_is_an_environment_error_and_hits_no_other_sess
             assert reply["outcome"] == "ok"
 
 
-async def test_a_process_that_stays_is_ended_with_its_session_and_with_the_server(tmp_path):
+async def test_a_process_that_does_not_exit_is_killed_with_its_session_and_with_the_server(tmp_path):
     (tmp_path / "stays.py").write_text(STAYS)
     with env_server(MODULE, tmp_path, "--command", f"{sys.executable} {tmp_path / 'stays.py'}") as (url, _):
         async with Http(url) as http:
@@ -105,7 +105,7 @@ async def test_a_process_that_stays_is_ended_with_its_session_and_with_the_serve
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):
+async def test_an_http_server_is_an_environment_until_it_stops(tmp_path):
     with (
         listening(NOTES.split()) as port,
         env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}/mcp") as (url, _),
@@ -123,7 +123,7 @@ async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["no-such-program", f"{sys.executable} -c pass"])
-def test_a_command_that_is_no_server_is_one_sentence_at_start(command, tmp_path):
+def test_a_command_that_is_not_a_server_is_refused_at_start_in_one_sentence(command, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", MODULE, "--command", command], capture_output=True, text=True, timeout=120
     )

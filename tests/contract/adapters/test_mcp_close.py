@@ -19,7 +19,7 @@ class Client:
 
 
 @pytest.mark.parametrize("end", ["is said", "hangs", "fails"])
-async def test_a_goodbye_that_hangs_or_fails_holds_nobody_up(end, monkeypatch):
+async def test_a_connection_whose_end_hangs_or_fails_is_closed(end, monkeypatch):
     left = asyncio.Event()
 
     @asynccontextmanager
@@ -42,7 +42,7 @@ async def test_a_goodbye_that_hangs_or_fails_holds_nobody_up(end, monkeypatch):
     assert left.is_set()
 
 
-async def test_a_connection_that_is_still_being_made_is_given_up(monkeypatch):
+async def test_a_connection_that_is_still_being_opened_is_cancelled(monkeypatch):
     begun = asyncio.Event()
 
     @asynccontextmanager

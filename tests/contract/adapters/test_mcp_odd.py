@@ -42,16 +42,16 @@ async def opened():
         await env.close()
 
 
-async def test_an_answer_that_is_structured_alone_is_shown_as_json(opened):
+async def test_an_answer_with_structured_content_only_is_shown_as_json(opened):
     assert json.loads((await said(await opened(), "structured"))["result"]) == {"sum": 3}
 
 
-async def test_an_answer_that_cannot_be_read_is_a_failure_and_not_a_wait(opened):
+async def test_an_unreadable_answer_is_a_failure_and_not_waited_for(opened):
     with pytest.raises(McpServerFailed):
         await said(await opened(), "surrogate")
 
 
-async def test_a_line_that_is_no_message_is_nobodys_answer(opened):
+async def test_a_line_that_is_not_a_message_is_ignored(opened):
     assert await said(await opened(), "chatter") == {"result": "said"}
 
 
@@ -66,7 +66,7 @@ def processes() -> set[str]:
     return found
 
 
-async def test_a_child_that_made_itself_a_daemon_ends_with_its_session(opened):
+async def test_a_daemonized_child_ends_with_its_session(opened):
     before = processes()
     env = await opened()
     await said(env, "daemon")

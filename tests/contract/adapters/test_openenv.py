@@ -52,7 +52,7 @@ async def test_a_server_with_one_text_field_takes_and_gives_plain_text(tmp_path)
             await http.open()
 
 
-async def test_a_server_with_typed_fields_takes_json_and_refuses_what_is_none(tmp_path):
+async def test_a_server_with_typed_fields_takes_json_and_refuses_other_text(tmp_path):
     with (
         listening([*SERVER, "add"]) as port,
         env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}") as (url, _),

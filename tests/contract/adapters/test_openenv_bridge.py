@@ -36,7 +36,7 @@ async def server(reset, step=None):
     await runner.cleanup()
 
 
-async def test_a_session_whose_start_was_given_up_is_closed_there():
+async def test_a_session_whose_start_was_cancelled_is_closed_at_the_server():
     asked, over = [], asyncio.Event()
     begun = asyncio.Event()
 
@@ -57,7 +57,7 @@ async def test_a_session_whose_start_was_given_up_is_closed_there():
         over.set()
 
 
-async def test_each_episode_begins_at_the_front_and_goes_on_where_it_was_opened():
+async def test_an_episode_starts_at_the_front_end_and_continues_at_its_own_server():
     opened, stepped = [], []
 
     async def reset(request):
@@ -83,7 +83,7 @@ async def test_each_episode_begins_at_the_front_and_goes_on_where_it_was_opened(
         assert len(closed) == 1
 
 
-async def test_an_answer_that_is_not_the_protocols_is_the_servers_failure_and_no_complaint_about_the_action():
+async def test_a_malformed_answer_is_the_servers_failure_and_not_a_model_error():
     async def reset(request):
         return web.json_response({"env": "another"})
 

@@ -60,7 +60,7 @@ async def serving(ws, told=None):
 
 
 @pytest.mark.parametrize("schema", [{"action": {}}, ["env"], {"env": "echo", "action": "text"}])
-async def test_a_schema_of_another_kind_is_named_at_start(schema):
+async def test_an_unknown_kind_of_schema_is_refused_at_start(schema):
     async with answering(schema=schema) as (http, url):
         with pytest.raises(OpenEnvMismatch, match="is no OpenEnv server"):
             await schema_of(http, url)
@@ -90,7 +90,7 @@ async def test_an_answer_of_another_version_is_named_and_never_an_observation(re
 @pytest.mark.parametrize(
     "reply", ["no json", {"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no display"}}]
 )
-async def test_a_server_that_fails_is_named(reply):
+async def test_the_error_names_the_server_that_failed(reply):
     async with answering(reply) as (http, url):
         with pytest.raises(OpenEnvFailed):
             await OpenEnvLink(http, url).reset(seed=1)
@@ -106,7 +106,7 @@ async def test_a_connection_that_ends_ends_the_episode():
         await env.close()
 
 
-async def test_an_observation_without_the_field_that_is_shown_is_another_version_and_not_an_empty_text():
+async def test_an_observation_without_the_expected_field_is_another_version_and_not_an_empty_text():
     other = {"type": "observation", "data": {"observation": {"answer": "hello"}}}
     async with answering(GOOD, other) as (http, url):
         env = OpenEnvEnv(lambda: http, url, Shape.of(Schema(**SCHEMA), None, None))
@@ -126,7 +126,7 @@ async def test_an_observation_without_the_field_that_is_shown_is_another_version
         (["config", "path"], OpenEnvFailed),
     ],
 )
-async def test_a_complaint_about_fields_that_no_action_has_is_the_servers_own_failure(loc, error):
+async def test_a_complaint_about_unknown_fields_is_the_servers_failure(loc, error):
     refusal = {
         "type": "error",
         "data": {
@@ -143,7 +143,7 @@ async def test_a_complaint_about_fields_that_no_action_has_is_the_servers_own_fa
         await link.close()
 
 
-async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodbye(monkeypatch):
+async def test_a_server_that_hangs_is_abandoned_at_the_handshake_and_at_the_close(monkeypatch):
     monkeypatch.setattr(link_module, "CLOSE_S", 0.1)
     connections, over = [], asyncio.Event()
 
@@ -168,7 +168,7 @@ async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodb
         over.set()
 
 
-def test_a_field_that_the_server_lacks_is_refused_with_those_that_it_has():
+def test_an_unknown_field_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="'text': the server's fields are message"):
         Shape.of(Schema(**SCHEMA), "text", None)
     assert Shape.of(Schema(**SCHEMA), None, "").shown_field is None
@@ -183,7 +183,7 @@ def test_a_field_that_the_server_lacks_is_refused_with_those_that_it_has():
         (None, True, (True, False)),
     ],
 )
-async def test_an_end_that_the_observation_calls_truncated_is_a_cut(said, done, ends):
+async def test_an_end_that_the_observation_calls_truncated_is_a_truncation(said, done, ends):
     """As an environment of ours says it, that is served as OpenEnv."""
     over = {
         "type": "observation",

@@ -136,14 +136,14 @@ async def test_the_package_grades_what_was_done_and_said(package):
         ([message("It costs 1250."), message("Bye.")], 0.0),  # nothing was cancelled
     ],
 )
-async def test_a_part_is_not_enough(package, actions, reward):
+async def test_part_of_the_required_actions_has_reward_0(package, actions, reward):
     env, _, _ = await opened(0, "I want to cancel.", "And?")
     for text in actions:
         last = await env.step(text, 10)
     assert (last.reward, last.done) == (reward, True)
 
 
-async def test_what_a_model_does_wrong_is_told_and_no_fault_of_the_environment(package):
+async def test_a_wrong_call_is_answered_with_the_error_and_is_not_a_fault(package):
     env, _, _ = await opened()
     for text, kind, said in (
         (call("cancel", order="9"), "refused", "Error: order not found"),
@@ -156,7 +156,7 @@ async def test_what_a_model_does_wrong_is_told_and_no_fault_of_the_environment(p
         assert said in step.observation
 
 
-async def test_a_user_that_is_handed_over_ends_the_dialogue(package):
+async def test_a_transfer_to_a_human_ends_the_dialogue(package):
     env, _, _ = await opened(1)
     last = await env.step(call("hand_over"), 10)
     assert (last.observation, last.reward, last.done) == ("Handed over.", 1.0, True)
@@ -171,7 +171,7 @@ async def test_a_user_that_is_handed_over_ends_the_dialogue(package):
         {"tau_domain": "airline", "split": "train", "index": 0},
     ],
 )
-async def test_a_task_that_is_none_of_the_packages_is_the_callers_mistake(package, task):
+async def test_an_unknown_task_is_the_callers_mistake(package, task):
     with pytest.raises(ValueError):
         await TauEnv(lambda instruction: Said(instruction)).reset(task, 0)
 

@@ -138,7 +138,7 @@ async def rolled_out(tmp_path, answers, rows=None, **args) -> tuple[dict, dict]:
     return rewards, requests
 
 
-def test_rows_hold_all_that_the_environment_asks_of_an_example(tmp_path):
+def test_rows_have_every_field_that_the_environment_needs(tmp_path):
     first = made(tmp_path, kind="single")[0]
     assert first["label"] == "2" and "1+1?" in first["prompt"]
     assert first["meta"]["verifiers"]["answer"] == "2" and first["meta"]["verifiers"]["prompt"][-1] == {
@@ -166,13 +166,13 @@ async def test_a_tool_environment_offers_its_tools_and_runs_them(tmp_path):
     assert requests[0][1]["messages"][-1]["role"] == "tool" and requests[0][1]["messages"][-1]["content"] == "2"
 
 
-async def test_an_environment_of_many_turns_goes_on_until_it_stops(tmp_path):
+async def test_a_multi_turn_environment_continues_until_it_stops(tmp_path):
     rewards, requests = await rolled_out(tmp_path, [[text("1"), text("3"), text("2")], [text("9")] * 4], kind="turns")
     assert [rewards[i]["reward"] for i in (0, 1)] == [1.0, 0.0] and [len(requests[i]) for i in (0, 1)] == [3, 4]
     assert [m["content"] for m in requests[0][2]["messages"] if m["role"] == "user"][1:] == ["higher", "lower"]
 
 
-async def test_what_breaks_is_a_failure_and_never_a_reward(tmp_path):
+async def test_an_exception_is_a_failure_and_never_a_reward(tmp_path):
     """The environment's machinery, the endpoint, and a row that is of another data set."""
     rows = made(tmp_path, kind="turns")
     rows[2]["meta"] = {}
@@ -205,7 +205,7 @@ async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_p
         ("verifiers_arith", {"kinds": 1}, "cannot be loaded"),
     ],
 )
-def test_what_cannot_be_rolled_out_is_one_sentence_at_start(name, args, said, tmp_path):
+def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, args, said, tmp_path):
     flags = [name, str(tmp_path), "--args", json.dumps(args)]
     done = subprocess.run(
         command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=120

@@ -45,7 +45,7 @@ async def test_a_rollout_that_does_not_end_is_a_failure_and_frees_its_worker(tmp
     assert agent.ended == {"rewarded": 0, "failed": 2}
 
 
-async def test_an_actor_that_leaves_while_the_directory_is_read_is_no_actor(tmp_path):
+async def test_an_actor_that_leaves_while_the_directory_is_read_is_ignored(tmp_path):
     """A link to nothing stands for the file that is gone when it is opened: listed, and not there."""
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").symlink_to(Path("gone"))
@@ -78,7 +78,7 @@ async def test_an_agent_that_starts_before_the_run_waits_for_it_and_ends_after_i
     assert agent.reached
 
 
-async def test_a_run_that_never_has_an_actor_is_not_waited_for_for_ever(tmp_path):
+async def test_waiting_for_the_first_actor_of_a_run_ends_at_a_deadline(tmp_path):
     agent = Agent(tmp_path, never, workers=1, gone_s=0.0, rollout_s=1.0, start_s=0.0)
     async with asyncio.timeout(60):
         await agent.work()

@@ -63,7 +63,7 @@ async def opened(batches, **task):
     return env
 
 
-async def test_what_sessions_do_at_once_is_one_request_and_each_gets_its_own_answer():
+async def test_concurrent_steps_are_one_request_and_each_session_gets_its_own_answer():
     async with tool_server(max_batch=3) as (batches, requests):
         one, two, three = [await opened(batches, extra_field={"mark": m}) for m in "xyz"]
         steps = await asyncio.gather(one.step("a", 5.0), two.step("b", 5.0), three.step("c", 5.0))
@@ -73,7 +73,7 @@ async def test_what_sessions_do_at_once_is_one_request_and_each_gets_its_own_ans
         assert (end.observation, end.reward, end.done, end.outcome) == ("a+d+endx", 0.5, True, "ok")
 
 
-async def test_an_action_that_no_tool_reads_is_told_to_the_model():
+async def test_an_action_that_no_tool_parses_is_a_model_error():
     async with tool_server() as (batches, _):
         env = await opened(batches)
         step = await env.step("?", 5.0)
@@ -87,7 +87,7 @@ async def test_an_action_that_no_tool_reads_is_told_to_the_model():
         assert (await env.step("a", 5.0)).outcome == "ok"
 
 
-async def test_the_tools_are_told_that_a_trajectory_is_over_and_only_one_that_was_begun():
+async def test_the_tools_are_notified_of_the_end_of_started_trajectories_only():
     async with tool_server() as (batches, requests):
         begun, idle = await opened(batches), await opened(batches)
         await begun.step("a", 5.0)
@@ -97,7 +97,7 @@ async def test_the_tools_are_told_that_a_trajectory_is_over_and_only_one_that_wa
         assert requests[0]["trajectory_ids"] == requests[1]["trajectory_ids"]
 
 
-async def test_who_left_before_the_batch_went_is_not_sent():
+async def test_a_step_whose_client_left_before_the_batch_was_sent_is_not_sent():
     async with tool_server() as (batches, requests):
         one, two = await opened(batches), await opened(batches)
         leaving = asyncio.create_task(one.step("a", 5.0))
@@ -120,7 +120,7 @@ async def test_who_left_before_the_batch_went_is_not_sent():
         (lambda body: web.Response(body=b" " * (MAX_REPLY + 1)), VerlToolFailed),
     ],
 )
-async def test_what_is_no_answer_is_a_named_error_of_every_action_in_the_batch(answer, error):
+async def test_a_malformed_answer_is_a_named_error_of_every_action_in_the_batch(answer, error):
     async with tool_server(answer=answer) as (batches, _):
         one, two = await opened(batches), await opened(batches)
         async with asyncio.timeout(30):  # nobody waits for an answer that cannot come
@@ -128,7 +128,7 @@ async def test_what_is_no_answer_is_a_named_error_of_every_action_in_the_batch(a
         assert [type(e) for e in failed] == [error, error]
 
 
-async def test_whatever_happens_to_a_batch_nobody_waits_for_its_answer():
+async def test_no_step_waits_forever_whatever_happens_to_its_batch():
     async with tool_server() as (batches, _):
         env = await opened(batches)
 
@@ -141,7 +141,7 @@ async def test_whatever_happens_to_a_batch_nobody_waits_for_its_answer():
                 await env.step("a", 5.0)
 
 
-async def test_the_tools_are_told_of_the_end_of_a_trajectory_whose_only_action_was_given_up():
+async def test_the_tools_are_notified_of_the_end_of_a_trajectory_whose_only_action_was_cancelled():
     asked, over = asyncio.Event(), asyncio.Event()
 
     async def slow(request):
@@ -163,7 +163,7 @@ async def test_the_tools_are_told_of_the_end_of_a_trajectory_whose_only_action_w
 
 
 @pytest.mark.parametrize("reward", ["0.5", [1.0], "nan"])
-async def test_a_reward_that_is_no_number_is_a_failure_and_not_none(reward):
+async def test_a_reward_that_is_not_a_number_is_a_failure(reward):
     def answer(body):
         return web.json_response({"observations": [{"obs": "a", "reward": reward}], "dones": [False], "valids": [True]})
 
@@ -172,13 +172,13 @@ async def test_a_reward_that_is_no_number_is_a_failure_and_not_none(reward):
             await (await opened(batches)).step("a", 5.0)
 
 
-async def test_a_tool_that_raised_is_no_observation():
+async def test_an_exception_of_a_tool_is_an_error_and_not_an_observation():
     async with tool_server() as (batches, _):
         with pytest.raises(VerlToolFailed, match="A tool failed"):
             await (await opened(batches)).step("raise", 5.0)
 
 
-async def test_a_redirect_is_a_failure_and_nothing_is_sent_to_where_it_points():
+async def test_a_redirect_is_a_failure_and_is_not_followed():
     sent = []
 
     async def elsewhere(request):

@@ -27,14 +27,14 @@ async def findings_on(*faults: str, token: str | None = TOKEN) -> dict[str, tupl
     return {f.check: (f.verdict, f.fact) for f in found}
 
 
-async def test_a_server_that_keeps_every_promise_is_found_to():
+async def test_a_correct_server_passes_every_check():
     found = await findings_on()
     assert {check: verdict for check, (verdict, _) in found.items()} == dict.fromkeys(CHECKS, "pass"), found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_each_fault_is_found_by_the_check_that_names_it(fault, monkeypatch):
+async def test_each_fault_fails_its_own_check(fault, monkeypatch):
     check = FAULTS[fault]
     needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
     monkeypatch.setattr("openrlhf_tir.envs.check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
@@ -43,13 +43,13 @@ async def test_each_fault_is_found_by_the_check_that_names_it(fault, monkeypatch
     assert len(found[check][1]) > 10
 
 
-async def test_a_server_that_is_gone_fails_every_check_and_raises_nothing():
+async def test_a_stopped_server_fails_every_check_without_an_exception():
     found = await check_server("http://127.0.0.1:9", ECHO, SMALL)
     assert {f.verdict for f in found} <= {"fail", "skip"}
     assert "got no answer" in found[0].fact
 
 
-async def test_without_a_slow_action_the_checks_that_need_one_are_skipped_and_say_the_flag():
+async def test_without_a_slow_action_its_checks_are_skipped_and_name_the_flag():
     async with TestServer(FaultyEnv("token not asked").app()) as server:
         found = {
             f.check: f
@@ -93,7 +93,7 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
         ("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked"),
     ],
 )
-def test_our_servers_keep_every_promise(module, flags, counts, tmp_path, monkeypatch, capsys):
+def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
     monkeypatch.setenv("COLUMNS", "160")
     with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):

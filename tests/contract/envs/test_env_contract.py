@@ -117,7 +117,7 @@ async def test_a_retry_that_arrives_while_the_first_runs_gets_the_same_reply(env
     assert await http.steps_counted() == before + 1
 
 
-async def test_a_caller_that_hangs_up_finds_its_reply_when_it_comes_again(env):
+async def test_a_caller_that_disconnects_gets_the_reply_when_it_retries(env):
     subject, http = env
     session = await http.open(subject.slow_task)
     before = await http.steps_counted()
@@ -147,7 +147,7 @@ async def test_a_reset_can_be_retried_but_not_changed(env):
     assert (await http.send("POST", "/reset", json={**request, "seed": 8}))[0] == 409
 
 
-async def test_a_missed_deadline_is_a_timeout_and_stays_one(env):
+async def test_a_missed_deadline_is_a_timeout_on_every_retry(env):
     subject, http = env
     session = await http.open(subject.slow_task)
     # whoever waited for the action's end would have its reply
@@ -164,7 +164,7 @@ async def test_steps_without_a_session_are_not_found(env):
     assert "nobody" in body["detail"]
 
 
-async def test_a_closed_session_is_gone_and_closing_again_is_no_error(env):
+async def test_a_closed_session_is_unknown_and_closing_it_again_is_no_error(env):
     subject, http = env
     session = await http.open(subject.task)
     assert (await http.send("DELETE", f"/session/{session}"))[1] == {"closed": True}
@@ -172,7 +172,7 @@ async def test_a_closed_session_is_gone_and_closing_again_is_no_error(env):
     assert (await http.step(session, 0, subject.action))[0] == 404
 
 
-async def test_closing_a_session_ends_what_it_runs(env):
+async def test_closing_a_session_ends_its_running_step(env):
     subject, http = env
     session = await http.open(subject.slow_task)
     call = asyncio.create_task(http.step(session, 0, subject.slow_action))
@@ -192,7 +192,7 @@ async def test_closing_a_session_ends_what_it_runs(env):
         b'{"session_id": "x", "step_id": 0, "action": "a", "deadline_s": 0}',
     ],
 )
-async def test_a_malformed_step_is_refused_and_harms_nobody(env, wrong):
+async def test_a_malformed_step_is_refused_and_affects_no_other(env, wrong):
     subject, http = env
     status, body, _ = await http.send("POST", "/step", data=wrong, headers={"Content-Type": "application/json"})
     assert status == 422
@@ -219,7 +219,7 @@ async def test_a_batch_answers_each_item_as_it_finishes(env):
     assert (seen[-1].session_id, seen[-1].step_id) == (slow, 0)
 
 
-async def test_sessions_at_the_same_time_get_their_own_replies(env):
+async def test_concurrent_sessions_get_their_own_replies(env):
     subject, http = env
 
     async def one(i: int) -> bool:

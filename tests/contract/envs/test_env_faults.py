@@ -78,7 +78,7 @@ def watch_probes(envs: EnvClient) -> list[tuple[float, bool]]:
     "fault",
     ["hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full"],
 )
-async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path, fault):
+async def test_a_fault_fails_its_own_trajectories_only(servers, tmp_path, fault):
     bad, good = servers
     cfg = config(tmp_path, n=4)
     async with (
@@ -107,7 +107,7 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
         assert meta_good.failed is None and trained_on_a_fault(others) == []
 
 
-async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_it(servers, tmp_path):
+async def test_a_server_that_dies_loses_only_its_sessions_and_new_sessions_wait_for_it(servers, tmp_path):
     bad, good = servers
     cfg = config(tmp_path, n=8)
     # Patience for a machine that is slow to answer or to start a server again: what is measured begins when the client
@@ -146,7 +146,7 @@ async def test_faults_are_counted_by_environment_and_outcome(servers, tmp_path):
         assert envs.outcomes == Counter({("good", "ok"): 8, ("bad", "env_error"): 4})
 
 
-async def test_what_a_killed_client_left_open_is_closed_by_its_owner(tmp_path):
+async def test_sessions_of_a_killed_client_are_closed_by_their_owner(tmp_path):
     with env_server("env_servers.echo", tmp_path) as (url, _):
         async with EnvClient({"echo": url}, owner="dead") as dead, EnvClient({"echo": url}, owner="alive") as alive:
             left = [dead.session("echo", {}) for _ in range(5)]

@@ -52,7 +52,7 @@ async def say(http: Http, session: str, step_id: int, code: str) -> dict:
 
 
 @pytest.mark.slow
-async def test_a_server_of_an_unprivileged_user_isolates_as_well(open_dir):
+async def test_a_server_of_an_unprivileged_user_isolates(open_dir):
     with env_server(PYTHON, open_dir, "--stateful", prefix=as_nobody(open_dir)) as (url, process):
         assert Path(f"/proc/{process.pid}").stat().st_uid != 0
         async with Http(url) as http:
@@ -109,7 +109,7 @@ ATTACKS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["nobody", "root"])
-async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, user):
+async def test_without_user_namespaces_landlock_confines_with_a_warning(open_dir, user):
     if user == "root" and os.geteuid() != 0:
         pytest.skip("needs root")
     prefix = as_nobody(open_dir) if user == "nobody" else reachable_python(open_dir)
@@ -149,7 +149,7 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
 
 
 @pytest.mark.slow
-async def test_a_container_that_masks_proc_costs_proc_and_nothing_else(open_dir):
+async def test_in_a_container_that_masks_proc_only_proc_is_missing(open_dir):
     with env_server(PYTHON, open_dir, env=with_bwrap(open_dir, NO_PROC)) as (url, process):
         async with Http(url) as http:
             assert (await level(http)).endswith(", no /proc")
@@ -168,7 +168,7 @@ async def test_a_container_that_masks_proc_costs_proc_and_nothing_else(open_dir)
         ("shift $(($# - 1)); exec /usr/bin/true", "sandbox"),
     ],
 )
-def test_with_bubblewrap_asked_for_by_name_it_refuses_to_start_and_says_the_remedy(open_dir, bwrap, remedy):
+def test_isolation_bwrap_without_namespaces_is_refused_with_the_remedy(open_dir, bwrap, remedy):
     environment = (
         {"PATH": str(open_dir)} if bwrap is None else {"PATH": with_bwrap(open_dir, bwrap)["PATH"].partition(":")[0]}
     )
@@ -185,7 +185,7 @@ def test_with_bubblewrap_asked_for_by_name_it_refuses_to_start_and_says_the_reme
     assert "Traceback" not in result.stderr
 
 
-def test_sessions_that_keep_state_are_refused_where_no_warm_worker_is(open_dir):
+def test_sessions_with_state_are_refused_without_warm_workers(open_dir):
     command = [sys.executable, "-m", PYTHON, "--isolation", "none", "--stateful"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1

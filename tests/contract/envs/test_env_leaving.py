@@ -88,7 +88,7 @@ async def test_code_of_a_client_that_left_is_stopped_and_queued_code_never_runs(
     assert (sandbox.ran, sandbox.stopped) == (["wait", "print(1)"], 1)
 
 
-async def test_a_step_that_waited_for_its_turn_is_forgotten_with_its_client_and_one_that_runs_is_not(server, sandbox):
+async def test_a_queued_step_is_dropped_with_its_client_and_a_running_one_is_not(server, sandbox):
     port, service = server
     for session in "ab":
         wire = await asking(port, "POST", "/reset", {"session_id": session})
@@ -108,7 +108,7 @@ async def test_a_step_that_waited_for_its_turn_is_forgotten_with_its_client_and_
     assert (sandbox.ran, sandbox.stopped) == (["wait", "another action"], 0)
 
 
-async def test_a_step_goes_on_waiting_while_a_second_caller_of_the_same_id_does(server, sandbox):
+async def test_a_step_keeps_waiting_as_long_as_a_second_caller_of_its_id_waits(server, sandbox):
     port, service = server
     for session in "ab":
         assert await (await asking(port, "POST", "/reset", {"session_id": session})).status() == 200
@@ -123,7 +123,7 @@ async def test_a_step_goes_on_waiting_while_a_second_caller_of_the_same_id_does(
     assert (await second.status(), b'"observation":"x"' in second.body) == (200, True)
 
 
-async def test_a_batch_of_a_client_that_left_is_dropped_where_it_has_not_begun(server, sandbox):
+async def test_unstarted_items_of_a_batch_are_dropped_when_the_client_leaves(server, sandbox):
     port, service = server
     for session in "abc":
         assert await (await asking(port, "POST", "/reset", {"session_id": session})).status() == 200

@@ -69,7 +69,7 @@ async def test_an_environment_that_raises_is_env_error_and_the_server_lives(tmp_
             ] == "hi"
 
 
-async def test_more_sessions_than_the_cap_are_refused_and_unused_ones_expire(tmp_path):
+async def test_sessions_beyond_the_limit_are_refused_and_unused_ones_expire(tmp_path):
     with env_server(ECHO, tmp_path, "--max-sessions", "2", "--session-ttl", "3") as (url, _):
         async with Http(url) as http:
             first = await http.open()
@@ -94,7 +94,7 @@ async def test_with_a_token_everything_but_health_needs_it(tmp_path):
 
 
 @pytest.mark.parametrize("module", [ECHO, "env_servers.python_tir"])
-def test_an_address_that_others_reach_needs_a_token(module):
+def test_a_public_address_needs_a_token(module):
     result = subprocess.run(
         [sys.executable, "-m", module, "--host", "0.0.0.0"],
         capture_output=True,
@@ -107,7 +107,7 @@ def test_an_address_that_others_reach_needs_a_token(module):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-async def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
+async def test_a_port_in_use_is_reported_in_one_line(tmp_path):
     with env_server(ECHO, tmp_path) as (url, _):
         result = subprocess.run(
             [sys.executable, "-m", ECHO, "--port", url.rsplit(":", 1)[1]], capture_output=True, text=True, timeout=30
@@ -117,7 +117,7 @@ async def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-async def test_a_server_asked_to_stop_finishes_what_it_runs(tmp_path):
+async def test_a_stopped_server_finishes_its_running_steps(tmp_path):
     with env_server(ECHO, tmp_path) as (url, process):
         async with Http(url) as http:
             session = await http.open({"delay_s": 1.0})

@@ -12,7 +12,7 @@ from env_servers.logs import JsonLines, Text
 from ..env_process import Http, env_server
 
 
-async def test_with_json_logs_every_line_is_one_event_with_its_facts(tmp_path):
+async def test_a_line_of_json_logs_is_one_event_with_its_fields(tmp_path):
     with env_server("env_servers.echo", tmp_path, "--log-level", "info", "--log-format", "json") as (url, process):
         async with Http(url) as http:
             session = await http.open({"delay_s": 0.2})
@@ -36,7 +36,7 @@ async def test_with_json_logs_every_line_is_one_event_with_its_facts(tmp_path):
     assert "RuntimeError: asked to fail" in next(e["traceback"] for e in lines if "traceback" in e)
 
 
-def test_facts_follow_the_message_and_a_traceback_follows_them():
+def test_fields_follow_the_message_and_a_traceback_follows_them():
     record = logging.makeLogRecord(
         {"name": "x", "levelname": "INFO", "msg": "step %d", "args": (3,), "session": "a", "created": 0.0, "msecs": 7}
     )

@@ -69,7 +69,7 @@ async def verify(http, answer, gold):
         (r"\frac{", "3", (False, "symbolic")),
     ],
 )
-async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
+async def test_a_verdict_names_the_method_that_decided_it(http, answer, gold, verdict):
     assert await verify(http, answer, gold) == verdict
 
 
@@ -96,7 +96,7 @@ async def test_hanging_expressions_use_up_their_cpu_and_are_not_equal(http):
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
 
 
-async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(patient):
+async def test_numerals_do_not_wait_for_hanging_expressions(patient):
     sessions = [await patient.open({"label": "7"}) for _ in range(3)]
     hanging = [
         *(verify(patient, HANGS, str(k)) for k in range(3)),
@@ -111,7 +111,7 @@ async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(pat
 
 
 @pytest.mark.slow
-async def test_a_hanging_expression_keeps_one_worker_and_nobody_else(patient):
+async def test_a_hanging_expression_occupies_one_worker_only(patient):
     hanging = asyncio.create_task(verify(patient, HANGS, "7"))
     await patient.until_running(1)
     assert await verify(patient, "7", "7.0") == (True, "exact")
@@ -129,7 +129,7 @@ async def gone(http, asking, sessions) -> None:
     await http.until_running(0)
 
 
-async def test_a_client_that_hangs_up_takes_its_checks_along(http):
+async def test_the_checks_of_a_client_that_disconnects_are_cancelled(http):
     """A hundred deadlines, one after the other on two workers; none is waited for."""
     asking = asyncio.create_task(
         http.send("POST", "/verify", json=[{"answer": HANGS, "gold": str(i)} for i in range(100)])

@@ -44,7 +44,7 @@ def peaks(groups: set[str]) -> list[int]:
     return [int(path.read_text()) for path in map(Path, names) if path.exists()]
 
 
-async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp_path):
+async def test_a_burst_of_processes_never_exceeds_the_memory_limit_together(tmp_path):
     log = tmp_path / "log"
     with env_server(
         "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--workers", "1", "--code-timeout", "20",

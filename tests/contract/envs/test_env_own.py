@@ -37,16 +37,14 @@ async def healthy(url: str) -> bool:
         return False
 
 
-async def test_one_that_is_killed_while_it_starts_is_started_again(unsteady, tmp_path):
+async def test_a_server_killed_during_its_start_is_started_again(unsteady, tmp_path):
     async with env_process.env_urls(unsteady("kk")) as urls:
         assert await healthy(urls["echo"][0])
     assert (tmp_path / "starts").read_text() == "..."
 
 
 @pytest.mark.parametrize(("ends", "starts"), [("", "."), ("k", "..")])
-async def test_one_that_is_begun_comes_up_while_nobody_waits_and_is_the_one_that_serves(
-    unsteady, tmp_path, ends, starts
-):
+async def test_a_server_started_in_the_background_is_the_one_that_serves(unsteady, tmp_path, ends, starts):
     config = unsteady(ends)
     async with env_process.begun_servers(config) as servers:
         server = servers["echo"]
@@ -59,13 +57,13 @@ async def test_one_that_is_begun_comes_up_while_nobody_waits_and_is_the_one_that
     assert server.process.returncode is not None
 
 
-async def test_one_that_is_killed_at_every_start_is_a_fault_and_no_mistake_of_the_user(unsteady):
+async def test_a_server_killed_at_every_start_is_a_fault_and_not_the_users_mistake(unsteady):
     with pytest.raises(EnvError, match="was killed 3 times while it started"):
         async with env_process.env_urls(unsteady("kkkk")):
             pass
 
 
-async def test_one_that_ends_by_itself_is_a_mistake_and_says_what_it_said(unsteady):
+async def test_a_server_that_exits_by_itself_is_a_mistake_reported_with_its_output(unsteady):
     with pytest.raises(ConfigError, match=r"(?s)ended with code 1.*no such option"):
         async with env_process.env_urls(unsteady("ee")):
             pass
@@ -79,7 +77,7 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_one_that_is_killed_later_comes_back_at_its_address(unsteady):
+async def test_a_server_killed_later_is_restarted_at_its_address(unsteady):
     async with env_process.env_urls(unsteady("")) as urls:
         url = urls["echo"][0]
         (server,) = (p for p in psutil.Process().children() if "tests.contract.unsteady_server" in words(p))
@@ -111,7 +109,7 @@ asyncio.run(run())
     [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)],
     ids=["run", "front"],
 )
-def test_one_whose_starter_is_killed_while_it_starts_does_not_stay(starter, servers, tmp_path):
+def test_a_server_whose_parent_is_killed_during_the_start_ends(starter, servers, tmp_path):
     starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")])
     give_up = time.monotonic() + 60
     while len(started := psutil.Process(starts.pid).children()) < servers:

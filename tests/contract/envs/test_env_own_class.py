@@ -14,7 +14,7 @@ from ..docs.docs_blocks import block
 from ..env_process import Http
 
 
-async def test_a_run_starts_the_server_of_a_class_and_its_word_arrives(tmp_path):
+async def test_a_run_starts_the_server_of_an_environment_class(tmp_path):
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = load(None, {"env.name": "guess", "env.file": f"{tmp_path}/guess.py:GuessEnv", "run_dir": str(tmp_path)})
     async with env_urls(cfg) as urls:
@@ -41,7 +41,7 @@ class Bad(Env):
 """
 
 
-async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_it_returns_is_checked(tmp_path):
+async def test_keywords_of_an_environment_class_are_options_and_its_results_are_checked(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     cfg = load(
         None,
@@ -65,7 +65,7 @@ async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_
         assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 
-def test_a_file_without_the_class_is_one_line(tmp_path):
+def test_a_file_without_the_class_is_refused_in_one_line(tmp_path):
     (tmp_path / "guess.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "env_servers.own", f"{tmp_path}/guess.py:GuessEnv", "--name", "guess"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -46,7 +46,7 @@ async def open_on_each(front: str, task: dict | None = None) -> dict[str, str]:
     raise AssertionError(f"400 sessions, all on {list(held)}")
 
 
-async def test_both_processes_take_sessions_and_only_the_holder_knows_one(front):
+async def test_both_processes_accept_sessions_and_only_the_owner_of_a_session_knows_it(front):
     held = await open_on_each(front)
     (server, session), (other, _) = held.items()
     assert front not in held
@@ -93,7 +93,7 @@ SERVERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
-async def test_every_server_keeps_its_sessions_where_they_are(name, tmp_path):
+async def test_every_server_keeps_a_session_in_the_process_that_started_it(name, tmp_path):
     module, flags, task, actions, shows = SERVERS[name]
     with env_server(module, tmp_path, "--processes", "2", *flags(tmp_path)) as (front, _):
         held = await open_on_each(front, task)
@@ -106,7 +106,7 @@ async def test_every_server_keeps_its_sessions_where_they_are(name, tmp_path):
                 assert (await stranger.step(session, 0, actions[0]))[0] == 404
 
 
-async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path):
+async def test_when_one_process_dies_all_end_with_an_exit_code(tmp_path):
     with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
         servers = list(await open_on_each(front))
         children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True).stdout.split()
@@ -118,7 +118,7 @@ async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path)
 
 
 @pytest.mark.slow
-async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
+async def test_a_stopped_server_finishes_the_running_steps_of_every_process(tmp_path):
     with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
         async with Http(front) as http:
             _, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": 1.0}})
@@ -156,7 +156,7 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
         (["--workers", "0"], 2, "--workers: 0 is not possible. Use 1 or more."),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(flags, code, why):
+def test_flags_that_cannot_work_with_several_processes_are_refused_in_one_line(flags, code, why):
     command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"}
@@ -165,7 +165,7 @@ def test_what_cannot_work_is_refused_in_one_line(flags, code, why):
     assert why in result.stderr.splitlines()[-1]
 
 
-def test_a_copy_that_ends_as_it_starts_ends_all(tmp_path):
+def test_a_copy_that_ends_during_its_start_ends_all(tmp_path):
     """What only a copy is given, the sockets, tells its interpreter to end at once."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif '--listen-fds' in sys.orig_argv:\n    raise SystemExit('no')\n"

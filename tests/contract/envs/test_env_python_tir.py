@@ -48,12 +48,12 @@ async def http(url):
         ),
     ],
 )
-async def test_what_the_model_reads(http, code, outcome, error_type, observation):
+async def test_observations_of_successful_and_failing_code(http, code, outcome, error_type, observation):
     _, body, _ = await http.step(await http.open(), 0, code)
     assert (body["outcome"], body["signals"]["error_type"], body["observation"]) == (outcome, error_type, observation)
 
 
-async def test_hostile_snippets_side_by_side_leave_the_server_well(http):
+async def test_concurrent_hostile_snippets_leave_the_server_healthy(http):
     hostile = [
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
         "while True: print('y' * 99999)",
@@ -78,7 +78,7 @@ async def test_no_false_time_limit_at_concurrency_64(http):
     assert [body["observation"] for _, body, _ in replies] == ["1\n"] * 64
 
 
-async def test_health_tells_the_isolation_that_was_proved(http):
+async def test_health_reports_the_proved_isolation(http):
     assert (await http.send("GET", "/health"))[1]["isolation"].startswith("bwrap")
 
 
@@ -94,7 +94,7 @@ async def test_isolation_none_runs_code_and_warns_loudly(tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_killed_server_takes_its_snippets_along(tmp_path):
+async def test_snippets_end_when_their_server_is_killed(tmp_path):
     marker = f"orphan-{id(tmp_path)}"
     running = ["pgrep", "-f", f"^{marker} 600"]
     with env_server(PYTHON, tmp_path, "--code-timeout", "60") as (url, process):

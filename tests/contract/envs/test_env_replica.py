@@ -38,7 +38,7 @@ async def asked(
     return answer.status_code, body
 
 
-async def test_a_session_that_comes_through_serve_goes_on_at_the_replicas_own_address(monkeypatch):
+async def test_a_session_routed_by_serve_continues_at_the_replicas_address(monkeypatch):
     monkeypatch.setenv("TIR_ENV_TOKEN", "t")
     gone = threading.Event()
     replica = EnvReplica("env_servers.echo", ["--max-sessions", "2"], "127.0.0.1", 120.0, 2.0, gone.set)
@@ -64,7 +64,7 @@ async def test_a_session_that_comes_through_serve_goes_on_at_the_replicas_own_ad
         await replica._http.close()
 
 
-async def test_a_replica_that_is_let_go_ends_its_server_and_one_that_cannot_start_says_so(monkeypatch):
+async def test_a_released_replica_ends_its_server_and_a_failed_start_is_reported(monkeypatch):
     monkeypatch.delenv("TIR_ENV_TOKEN", raising=False)
     gone = threading.Event()
     replica = EnvReplica("env_servers.echo", [], "127.0.0.1", 120.0, 2.0, gone.set)

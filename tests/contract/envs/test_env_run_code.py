@@ -41,18 +41,18 @@ async def run(http: Http, code: str, **fields) -> dict:
     return body
 
 
-async def test_more_output_than_a_pipe_holds_arrives_whole(http):
+async def test_output_larger_than_a_pipe_arrives_whole(http):
     body = await run(http, "print('a' * 1_000_000)")
     assert (body["status"], len(body["run_result"]["stdout"])) == ("Success", 1_000_001)
 
 
-async def test_a_flood_is_failed_and_says_why(http):
+async def test_an_output_flood_fails_with_the_reason(http):
     body = await run(http, "while True: print('y' * 99999)")
     result = body["run_result"]
     assert (body["status"], result["return_code"], result["stderr"]) == ("Failed", -9, "OutputLimitExceeded\n")
 
 
-async def test_files_go_in_and_come_back_even_from_failed_code(http):
+async def test_files_are_passed_in_and_returned_even_from_failed_code(http):
     code = "open('out/b', 'wb').write(open('in/a.bin', 'rb').read()[::-1]); 1/0"
     files = {"in/a.bin": base64.b64encode(b"\x00\xff").decode(), "out/.keep": ""}
     body = await run(http, code, files=files, fetch_files=["out/b", "nothing", "out"])
@@ -64,14 +64,14 @@ async def test_code_sees_no_file_of_an_earlier_request(http):
     assert (await run(http, "import os; print('left' in os.listdir('.'))"))["run_result"]["stdout"] == "False\n"
 
 
-async def test_a_large_file_comes_back_whole_and_one_without_room_is_named(http):
+async def test_a_large_file_is_returned_whole_and_one_beyond_the_limit_is_named(http):
     code = "for n, size in (('a', 20 << 20), ('b', 20 << 20), ('c', 1)): open(n, 'wb').write(bytes(size))"
     body = await run(http, code, fetch_files=["a", "b", "c"], memory_limit_MB=1024)
     assert body["status"] == "Success" and list(body["files"]) == ["a", "c"]
     assert len(base64.b64decode(body["files"]["a"])) == 20 << 20 and f"b ({20 << 20} bytes)" in body["message"]
 
 
-async def test_what_is_handed_back_may_be_named_by_the_working_directorys_absolute_names(http):
+async def test_files_to_fetch_may_have_absolute_paths_in_the_working_directory(http):
     body = await run(http, "open('/mnt/b', 'w').write('x')", fetch_files=["/mnt/b", "/tmp/b", "b"])
     assert set(body["files"].values()) == {base64.b64encode(b"x").decode()} and len(body["files"]) == 3
     for path in ("/mnt/../etc/passwd", "/tmp/a/../../x", "/mnt/", "/home/x"):
@@ -104,7 +104,7 @@ async def test_large_stdin_arrives_whole_and_ends(http):
     assert body["run_result"]["stdout"] == "300000 ''\n"
 
 
-async def test_recursion_ends_where_it_does_in_a_script(http):
+async def test_the_recursion_limit_is_that_of_a_script(http):
     body = await run(http, "def f(): f()\nf()")
     assert "[Previous line repeated 996 more times]" in body["run_result"]["stderr"]
     assert await run(http, "def f(): f()\nf()", fetch_files=["x"]) | {"run_result": None} == body | {"run_result": None}
@@ -128,7 +128,7 @@ async def test_paths_that_leave_the_directory_are_refused(http, path):
         {"fetch_files": ["a"] * 20_000}, {"compile_timeout": "soon"},
     ],
 )  # fmt: skip
-async def test_what_no_sandbox_could_lay_out_or_start_is_refused_and_costs_nothing(http, wrong):
+async def test_files_and_inputs_that_no_sandbox_accepts_are_refused_before_a_start(http, wrong):
     status, body, _ = await http.send("POST", "/run_code", json={"code": "print(1)", "language": "python", **wrong})
     assert status == 422, body
     assert len(str(body)) < 2000
@@ -140,13 +140,13 @@ async def test_the_smallest_limits_still_run_python(http, limits):
     assert (await run(http, "print(1)", **limits))["status"] == "Success"
 
 
-async def test_as_many_files_as_are_allowed_arrive(http):
+async def test_the_largest_allowed_number_of_files_arrives(http):
     files = {f"d{i % 32}/f{i}": base64.b64encode(b"%d" % i).decode() for i in range(1024)}
     code = "import glob; print(sum(int(open(p).read()) for p in glob.glob('d*/f*')))"
     assert (await run(http, code, files=files, fetch_files=["d1/f1"]))["run_result"]["stdout"] == f"{1023 * 512}\n"
 
 
-async def test_a_known_language_that_is_not_here_is_a_sandbox_error_with_a_remedy(http):
+async def test_a_known_language_that_is_not_installed_is_a_sandbox_error_with_a_remedy(http):
     status, body, _ = await http.send("POST", "/run_code", json={"code": "(displayln 1)", "language": "racket"})
     assert (status, body["status"]) == (200, "SandboxError")
     assert "'racket' is not supported here. Send one of 'python'" in body["message"]
@@ -175,7 +175,7 @@ async def test_a_full_server_answers_429(http):
         ("import os; os._exit(3)", "model_error", "exception", ""),
     ],
 )
-async def test_over_a_backend_the_model_reads_the_same(http, forwarding, code, outcome, error_type, observation):
+async def test_observations_over_a_backend_are_the_same(http, forwarding, code, outcome, error_type, observation):
     async with Http(forwarding) as front:
         _, there, _ = await front.step(await front.open(), 0, code)
         _, here, _ = await http.step(await http.open(), 0, code)
@@ -187,7 +187,7 @@ async def test_over_a_backend_the_model_reads_the_same(http, forwarding, code, o
 
 
 @pytest.mark.slow
-async def test_a_backend_that_went_away_is_env_error_and_never_the_models(tmp_path):
+async def test_an_unreachable_backend_is_env_error_and_never_a_model_error(tmp_path):
     with env_server(PYTHON, tmp_path) as (behind, process):
         with env_server(PYTHON, tmp_path, "--backend-url", behind) as (url, _):
             async with Http(url) as http:

@@ -50,7 +50,7 @@ async def test_cells_share_an_interpreter_and_a_last_expression_is_displayed(htt
     ]
 
 
-async def test_a_cell_that_raises_says_so_and_the_next_one_runs(http):
+async def test_a_cell_that_raises_has_an_error_and_the_next_cell_runs(http):
     body = await run(
         http,
         'a = "hello"',
@@ -91,7 +91,7 @@ async def test_a_figure_is_displayed_as_a_picture(http):
     assert base64.b64decode(body["cells"][1]["display"][0]["image/png"]).startswith(b"\x89PNG")
 
 
-async def test_files_go_in_and_come_back(http):
+async def test_files_are_passed_in_and_returned(http):
     files = {"in/a.bin": base64.b64encode(b"\x00\xff").decode(), "absent": None}
     body = await run(
         http,
@@ -144,12 +144,12 @@ async def test_code_that_tampers_with_its_interpreter_fools_only_itself(http, ce
     assert (await run(http, "6 * 7"))["cells"][0]["display"] == [{"text/plain": "42"}]
 
 
-async def test_characters_that_no_utf8_has_arrive_as_something(http):
+async def test_characters_without_utf8_encoding_are_replaced(http):
     body = await run(http, "'\\ud800'", "raise ValueError('\\udfff')")
     assert [len(c["display"] + c["error"]) for c in body["cells"]] == [1, 1]
 
 
-async def test_who_hangs_up_takes_the_interpreter_along(http):
+async def test_a_client_that_disconnects_ends_its_interpreter(http):
     asking = asyncio.create_task(run(http, "import time; time.sleep(600)", total_timeout=600))
     await http.until_running(1)
     asking.cancel()
@@ -178,7 +178,7 @@ async def test_a_malformed_request_is_refused(http, wrong):
     assert (await http.send("POST", "/run_jupyter", json=wrong))[0] == 422
 
 
-async def test_a_server_without_warm_workers_says_so(tmp_path):
+async def test_a_server_without_warm_workers_refuses_cells_with_the_reason(tmp_path):
     with env_server(PYTHON, tmp_path, "--no-warm") as (url, _):
         async with Http(url) as http:
             body = await run(http, "1")

@@ -31,7 +31,7 @@ async def http(url):
         yield http
 
 
-async def test_retrieve_is_search_r1s(http):
+async def test_retrieve_has_search_r1s_format(http):
     status, body, _ = await http.send(
         "POST", "/retrieve", json={"queries": ["number 7", "nonsense"], "topk": 1, "return_scores": True}
     )
@@ -68,24 +68,24 @@ async def test_a_malformed_request_is_refused(http, wrong):
 
 
 @pytest.mark.parametrize("topk", ["abc", 10**9, 0, -1, None, [1], "1e999"])
-async def test_a_number_of_passages_that_is_none_is_the_callers_mistake(http, topk):
+async def test_an_invalid_number_of_passages_is_the_callers_mistake(http, topk):
     status, body, _ = await http.send("POST", "/reset", json={"task": {"topk": topk}})
     assert (status, "task" in body["detail"]) == (422, True)
 
 
-async def test_what_one_request_may_ask_for_is_bounded_in_all(http):
+async def test_the_passages_of_one_request_are_limited_in_total(http):
     for queries, topk in (1025, 1), (1024, 1000), (21, 1000):
         status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number"] * queries, "topk": topk})
         assert (status, "Send several" in body["detail"]) == (413, True)
     assert (await http.send("POST", "/retrieve", json={"queries": ["number"] * 1024, "topk": 3}))[0] == 200
 
 
-async def test_a_query_of_a_whole_book_is_the_models_mistake(http):
+async def test_a_huge_query_is_a_model_error(http):
     _, body, _ = await http.step(await http.open(), 0, "number " * 5000)
     assert (body["outcome"], body["signals"]["error_type"]) == ("model_error", "query_too_long")
 
 
-async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_path):
+async def test_searches_past_their_deadline_free_their_workers(tmp_path):
     flags = ["--corpus", write_corpus(tmp_path), "--workers", "2", "--retrieve-timeout", "0.3"]
     with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
         async with Http(url) as http:
@@ -99,7 +99,7 @@ async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_p
             await http.until_running(0)
 
 
-async def test_many_searches_at_once_are_answered_each_for_itself(http):
+async def test_concurrent_searches_get_their_own_answers(http):
     async def one(i):
         _, body, _ = await http.send("POST", "/retrieve", json={"queries": [f"number {i}"], "topk": 1})
         return body["result"][0][0]["id"] == str(i)
@@ -107,7 +107,7 @@ async def test_many_searches_at_once_are_answered_each_for_itself(http):
     assert all(await asyncio.gather(*[one(i) for i in range(40)]))
 
 
-async def test_a_full_server_says_when_to_come_again(tmp_path):
+async def test_a_full_server_says_when_to_retry(tmp_path):
     flags = ["--corpus", write_corpus(tmp_path), "--workers", "1", "--max-queue", "0"]
     with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
         async with Http(url) as http:
@@ -133,7 +133,7 @@ def library(tmp_path_factory):
         yield url
 
 
-async def test_a_document_that_was_found_can_be_read_page_by_page(library):
+async def test_a_retrieved_document_can_be_read_page_by_page(library):
     async with Http(library) as http:
         session = await http.open()
         _, found, _ = await http.step(session, 0, "three Goethe")
@@ -159,7 +159,7 @@ async def test_a_document_that_was_found_can_be_read_page_by_page(library):
         ("the first one", "malformed_open", "Write the number of a document"),
     ],
 )
-async def test_what_cannot_be_opened_is_told_to_the_model(library, asked, error, says):
+async def test_an_open_action_that_fails_is_answered_with_the_reason(library, asked, error, says):
     async with Http(library) as http:
         session = await http.open()
         await http.step(session, 0, "Goethe")
@@ -171,7 +171,7 @@ async def test_what_cannot_be_opened_is_told_to_the_model(library, asked, error,
         )
 
 
-async def test_before_a_search_there_is_nothing_to_open_and_another_sessions_results_are_not_ours(library):
+async def test_only_results_of_the_same_session_can_be_opened(library):
     async with Http(library) as http:
         await http.step(await http.open(), 0, "Goethe")
         _, body, _ = await http.step(await http.open(), 0, json.dumps({"open": "1"}))
@@ -203,7 +203,7 @@ async def test_dense_retrieval_is_the_same_api_over_a_real_encoder(tmp_path):
             assert body["observation"] == "Doc 1(Title: paris) is the capital of france\n"
 
 
-def test_a_second_start_maps_the_index_of_the_first(tmp_path):
+def test_a_second_start_reuses_the_index_of_the_first(tmp_path):
     corpus, built = write_corpus(tmp_path), []
     for _ in range(2):
         with env_server(SEARCH, tmp_path, "--corpus", corpus):
@@ -228,7 +228,7 @@ def test_a_second_start_maps_the_index_of_the_first(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, says):
+def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(tmp_path, lines, flags, says):
     if lines is not None:
         (tmp_path / "corpus.jsonl").write_text(lines)
     command = [sys.executable, "-m", SEARCH, "--corpus", str(tmp_path / "corpus.jsonl"), *flags]

@@ -30,7 +30,7 @@ def kernel(tmp_path):
     return proc, group
 
 
-def test_a_group_of_its_own_is_divided_into_a_leaf_for_the_server_and_one_for_each_slot(kernel):
+def test_a_delegated_group_is_divided_into_one_for_the_server_and_one_per_slot(kernel):
     proc, group = kernel
     groups = ControlGroups.delegated(proc)
     assert (group / "server" / "cgroup.procs").read_text() == ME
@@ -44,7 +44,7 @@ def test_a_group_of_its_own_is_divided_into_a_leaf_for_the_server_and_one_for_ea
     assert slot.kills() == 2
 
 
-def test_a_group_that_is_gone_has_killed_nobody(kernel):
+def test_a_removed_group_reports_no_kill(kernel):
     groups = ControlGroups.delegated(kernel[0])
     assert groups.new(1).kills() == 0
 
@@ -57,7 +57,7 @@ def test_a_group_that_is_gone_has_killed_nobody(kernel):
     ],
     ids=["shared", "without memory"],
 )
-def test_a_group_that_is_shared_or_cannot_limit_memory_is_left_as_it_was(kernel, file, content):
+def test_a_shared_group_or_one_without_memory_limits_is_unchanged(kernel, file, content):
     proc, group = kernel
     (group / file).write_text(content)
     before = sorted(group.iterdir())
@@ -66,7 +66,7 @@ def test_a_group_that_is_shared_or_cannot_limit_memory_is_left_as_it_was(kernel,
     assert (group / "cgroup.subtree_control").read_text() == ""
 
 
-def test_without_a_hierarchy_that_limits_memory_there_is_none(kernel):
+def test_without_a_memory_hierarchy_there_are_no_control_groups(kernel):
     proc, _ = kernel
     (proc / "mountinfo").write_text(
         "30 22 0:26 / /nowhere rw - cgroup cgroup rw,cpu\n31 22 0:27 / /nowhere/m rw - cgroup cgroup rw,memory\n"
@@ -92,7 +92,7 @@ def version_1(tmp_path):
     return proc, group
 
 
-def test_a_version_1_group_gets_one_below_it_for_each_slot_and_stays_as_it_is(version_1):
+def test_a_version_1_group_gets_a_child_per_slot_and_is_unchanged(version_1):
     proc, group = version_1
     before = {path.name: path.read_text() for path in group.iterdir()}
     slot = ControlGroups.delegated(proc).new(100 << 20)
@@ -115,7 +115,7 @@ def test_a_call_with_less_memory_bounds_its_slot_and_the_next_one_has_all_of_it_
         assert limit.read_text() == str((mib << 20) + SLACK_BYTES)
 
 
-def test_groups_that_a_killed_server_has_left_are_removed_and_those_of_a_live_one_are_not(version_1):
+def test_groups_of_a_killed_server_are_removed_and_those_of_a_live_one_kept(version_1):
     proc, group = version_1
     for pid in (os.getppid(), 1 << 30):
         (group / f"tir-slot-{pid}-1").mkdir()

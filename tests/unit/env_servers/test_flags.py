@@ -26,7 +26,7 @@ from env_servers.launch import add_serving_flags
         (["--workers", "two"], "--workers: invalid whole number value: 'two'"),
     ],
 )
-def test_a_limit_that_admits_nobody_is_refused(arguments, message, capsys):
+def test_a_limit_that_admits_no_session_is_refused(arguments, message, capsys):
     parser = argparse.ArgumentParser()
     add_serving_flags(parser, workers=2)
     with pytest.raises(SystemExit) as ended:

@@ -195,32 +195,32 @@ async def test_functions_of_trl_are_tools_with_schemas_from_hints_and_docstrings
         (("look_up", {"word": "fail"}), "refused"),
     ],
 )
-async def test_what_the_model_gets_wrong_is_told_to_it(trl, call, error):
+async def test_a_wrong_call_is_answered_with_the_error(trl, call, error):
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:TOOLS"))
     step = await env.step(action(call), 5.0)
     assert step.outcome == "model_error" and step.signals["error_type"] == error and step.observation
 
 
-async def test_a_name_that_is_not_there_is_a_defect_of_the_tool_and_no_observation(trl):
+async def test_a_name_error_in_a_tool_is_a_defect_and_not_an_observation(trl):
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:broken"))
     with pytest.raises(NameError):
         await env.step(action(("broken", {"a": 1})), 5.0)
 
 
-async def test_a_service_that_does_not_answer_fails_the_step_and_is_not_told_to_the_model(trl):
+async def test_an_unreachable_service_fails_the_step_and_is_not_shown_to_the_model(trl):
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
     with pytest.raises(ConnectionRefusedError):
         await env.step(action(("offline", {"path": "service"})), 5.0)
 
 
 @pytest.mark.parametrize("path", ["no/such/file", "x" * 5000, "a\0b"])
-async def test_a_path_that_a_model_writes_is_its_error_and_no_outage(trl, path):
+async def test_a_wrong_path_in_a_call_is_a_model_error_and_not_an_outage(trl, path):
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
     step = await env.step(action(("offline", {"path": path})), 5.0)
     assert (step.outcome, step.signals["error_type"]) == ("model_error", "refused")
 
 
-async def test_a_defect_of_a_tool_is_told_with_its_file_and_line_and_is_no_outage(trl):
+async def test_a_defect_of_a_tool_is_reported_with_file_and_line_and_is_not_an_outage(trl):
     factory = load(ENVIRONMENT, f"{trl}:broken")
     app = create_env_app(factory, ServingConfig(env="tools", action="calls"))
     transport = httpx.ASGITransport(app)
@@ -277,13 +277,13 @@ async def test_a_tool_of_verl_runs_from_its_yaml_without_verl(verl):
     assert not tool.open
 
 
-async def test_an_argument_that_a_tool_of_verl_does_not_get_is_told_to_the_model(verl):
+async def test_a_missing_argument_of_a_verl_tool_is_a_model_error(verl):
     env, _ = await opened(load(ENVIRONMENT, verl))
     step = await env.step(action(("guess", {})), 5.0)
     assert step.outcome == "model_error" and step.signals["error_type"] == "refused"
 
 
-def test_a_class_of_verl_that_needs_its_yaml_says_so(verl):
+def test_a_verl_tool_class_without_its_yaml_is_refused_with_the_remedy(verl):
     with pytest.raises(ConfigError, match="YAML"):
         load(ENVIRONMENT, verl.replace("tools.yaml", "guessing_tool_of_a_test.py") + ":Guess")
 

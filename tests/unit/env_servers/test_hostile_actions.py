@@ -59,7 +59,7 @@ async def steps(env, task, actions):
     ],
     ids=["guess", "calculator", "functions", "mastermind", "labyrinth"],
 )
-async def test_no_text_is_an_environments_failure(env, task):
+async def test_no_action_text_is_an_environment_error(env, task):
     assert set(await steps(env(), task, TEXTS)) <= {"ok", "model_error"}
 
 
@@ -93,7 +93,7 @@ def search_env(tmp_path_factory):
     return SearchEnv(Bm25(place / "corpus.jsonl", place / "index"), Searches(1), 3, View(5, 100))
 
 
-async def test_no_query_and_no_page_is_an_environments_failure(search_env):
+async def test_no_query_and_no_page_number_is_an_environment_error(search_env):
     queries = composed(PIECES, 150)
     asked = [*map(json.dumps, queries), "1", "2.5", "[1]", '"2 page 9"', "1e999"]
     pages = [f'{{"open": {text}}}' for text in asked]
@@ -110,18 +110,18 @@ class HereAndNow:
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
-async def test_no_answer_is_the_checkers_failure(count):
+async def test_no_answer_makes_the_checker_fail(count):
     """Sums and the like are worked out: what could run on and on is not among the pieces of the short test."""
     answers = composed([piece for piece in LATEX if count > 150 or piece not in ("999999", "!")], count)
     verifier = Verifier(Workers(2, 2.0, 60.0) if count > 150 else HereAndNow())
     assert set(await steps(MathEnv(verifier), {"label": r"\frac{1}{2}"}, answers)) == {"ok"}
 
 
-async def test_a_digit_that_is_no_number_is_a_wrong_guess():
+async def test_a_unicode_digit_that_int_rejects_is_a_wrong_guess():
     assert await steps(GuessEnv(), {"high": 3}, ["²", "①", "9" * 5000]) == ["model_error"] * 3
 
 
-async def test_calls_within_calls_are_a_model_error():
+async def test_deeply_nested_calls_are_a_model_error():
     assert await steps(FunctionsEnv(), {"domains": ["files"], "gold": [[]]}, [DEEP]) == ["model_error"]
 
 
@@ -148,7 +148,7 @@ def _plain(schema):
     return schema["enum"][0] if "enum" in schema else default
 
 
-def test_directories_within_directories_end_at_the_deepest_that_can_be_copied():
+def test_nested_directories_are_limited_to_a_depth_that_can_be_copied():
     """Five hundred calls that each go one directory deeper."""
     world = World([Files({"tree": {}, "here": []})])
     refused = 0
@@ -163,7 +163,7 @@ def test_directories_within_directories_end_at_the_deepest_that_can_be_copied():
     assert world.call("find_files", {"name": "d"})
 
 
-def test_a_state_that_grows_without_end_is_refused_and_left_as_it_was():
+def test_a_state_that_grows_too_large_is_refused_and_unchanged():
     world = World([Files({"tree": {"a": "x" * (3 << 20)}, "here": []})])
     with pytest.raises(ToolError):
         world.call("copy", {"source": "a", "destination": "b"})

@@ -19,7 +19,7 @@ def places(tmp_path):
     return str(tmp_path)
 
 
-async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places, capfd):
+async def test_a_tool_that_fails_its_trial_is_reported_and_not_served(places, capfd):
     assert (await find_languages(BareSandbox(), places)).names == ["bash"]
     assert (
         "node is installed, but does not work in the sandbox, so nodejs is not served: broken node"
@@ -27,7 +27,7 @@ async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places,
     )
 
 
-async def test_go_without_its_compiled_library_is_said_with_the_command_that_makes_it(tmp_path, capfd):
+async def test_go_without_its_compiled_library_is_reported_with_the_command_that_builds_it(tmp_path, capfd):
     (tmp_path / "go").write_text("#!/bin/sh\necho go version of nobody\n")
     (tmp_path / "go").chmod(0o755)
     assert (await find_languages(BareSandbox(), str(tmp_path))).names == []

@@ -51,17 +51,17 @@ def processes_with(marker: str) -> list[str]:
     return found
 
 
-async def test_prints_arrive_verbatim_and_stderr_apart(sandbox):
+async def test_stdout_is_verbatim_and_separate_from_stderr(sandbox):
     e = await sandbox.run("import sys\nprint('a\\n  b')\nprint('warn', file=sys.stderr)")
     assert (e.stdout, e.stderr, e.return_code, e.killed) == (b"a\n  b\n", b"warn\n", 0, None)
 
 
-async def test_unicode_goes_in_and_out(sandbox):
+async def test_unicode_in_code_and_output_is_preserved(sandbox):
     e = await sandbox.run("π = 'äß漢🙂'\nprint(π)")
     assert e.stdout.decode() == "äß漢🙂\n"
 
 
-async def test_undecodable_code_is_the_models_error(sandbox):
+async def test_undecodable_code_is_a_model_error(sandbox):
     step = judge(await sandbox.run("print('\ud800')"))
     assert (step.outcome, step.signals["error_type"]) == ("model_error", "syntax")
 
@@ -81,7 +81,7 @@ async def test_traceback_shows_the_snippets_lines_only(sandbox):
     )
 
 
-async def test_syntax_error_is_told_apart_and_reads_like_a_scripts(sandbox):
+async def test_a_syntax_error_is_classified_and_reads_like_that_of_a_script(sandbox):
     step = judge(await sandbox.run("x = ("))
     assert step.observation == "  line 1\n    x = (\n        \nSyntaxError: '(' was never closed\n"
     assert step.signals["error_type"] == "syntax"
@@ -106,7 +106,7 @@ async def test_exit_codes(sandbox, code, return_code):
     assert (await sandbox.run(code)).return_code == return_code
 
 
-async def test_numpy_and_sympy_are_there(sandbox):
+async def test_numpy_and_sympy_can_be_imported(sandbox):
     e = await sandbox.run("import numpy, sympy; print(numpy.arange(3).sum(), sympy.factorint(12))", timeout_s=30)
     assert e.stdout == b"3 {2: 2, 3: 1}\n"
 
@@ -154,7 +154,7 @@ async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
         "/proc/1/root/etc/shadow",
     ],
 )  # fmt: skip
-async def test_host_files_are_not_there(sandbox, path):
+async def test_host_files_are_not_visible(sandbox, path):
     step = judge(
         await sandbox.run(
             f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"
@@ -164,7 +164,7 @@ async def test_host_files_are_not_there(sandbox, path):
     assert "No such file" in step.observation
 
 
-async def test_a_secret_in_the_hosts_tmp_is_not_there(sandbox):
+async def test_a_secret_in_the_hosts_tmp_is_not_visible(sandbox):
     with tempfile.NamedTemporaryFile("w", prefix="secret-") as f:
         f.write("s3cret")
         f.flush()
@@ -188,7 +188,7 @@ async def test_the_interpreter_cannot_be_changed(sandbox):
     assert e.return_code == 1
 
 
-async def test_one_call_leaves_no_file_to_the_next(sandbox):
+async def test_files_of_a_call_are_gone_at_the_next(sandbox):
     await sandbox.run("open('/tmp/left', 'w').write('secret'); open('/dev/shm/left', 'w').write('secret')")
     e = await sandbox.run("import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'))")
     assert e.stdout == b"['main.py'] []\n"
@@ -206,7 +206,7 @@ print(pids, [open(f'/proc/{p}/cmdline').read().count('s3cret') for p in pids], o
     assert seen.stdout == b"['1', '2'] [0, 0] ['main.py']\n"
 
 
-async def test_the_network_is_not_there(sandbox):
+async def test_the_network_is_not_reachable(sandbox):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = f"""
 import socket
@@ -218,7 +218,7 @@ for address in (("127.0.0.1", {listener.getsockname()[1]}), ("1.1.1.1", 53)):
     assert e.stdout == b"closed\nclosed\n"
 
 
-async def test_an_interrupt_is_an_interrupt_though_the_server_was_started_in_the_background(sandbox):
+async def test_sigint_works_although_the_server_was_started_in_the_background(sandbox):
     """A shell starts `server &` with SIGINT ignored, which children inherit."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -228,7 +228,7 @@ async def test_an_interrupt_is_an_interrupt_though_the_server_was_started_in_the
     assert b"KeyboardInterrupt" in e.stderr
 
 
-async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
+async def test_abstract_unix_sockets_of_the_host_are_not_reachable(sandbox):
     name = f"\0tir-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
@@ -237,7 +237,7 @@ async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
     assert e.return_code == 1
 
 
-async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
+async def test_an_endless_loop_ends_at_the_time_limit_as_a_model_error(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
     assert (step.observation, step.outcome, step.signals["error_type"]) == (
         "TimeLimitExceeded",
@@ -288,7 +288,7 @@ async def test_nothing_survives_a_cancelled_call(sandbox):
     assert processes_with(marker) == []
 
 
-async def test_a_snippet_that_ignores_signals_is_killed_all_the_same(sandbox):
+async def test_a_snippet_that_ignores_signals_is_killed(sandbox):
     code = (
         "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError,"
         " ValueError): pass\nwhile True: pass"
@@ -320,13 +320,13 @@ os._exit(0)
     assert e.stdout == b"True\n"
 
 
-async def test_one_process_cannot_take_more_than_its_memory(sandbox):
+async def test_one_process_cannot_exceed_the_memory_limit(sandbox):
     step = judge(await with_limits(sandbox, memory_bytes=256 * MIB).run("x = bytearray(1 << 30)"))
     assert (step.outcome, step.signals["error_type"]) == ("model_error", "memory")
     assert step.observation.endswith("MemoryError\n")
 
 
-async def test_many_processes_together_cannot_either(sandbox):
+async def test_many_processes_together_cannot_exceed_the_memory_limit(sandbox):
     code = """
 import os, time
 for i in range(8):
@@ -339,12 +339,12 @@ time.sleep(60)
     assert (step.observation, step.signals["error_type"]) == ("MemoryLimitExceeded", "memory")
 
 
-async def test_large_output_is_cut_but_the_program_is_not(sandbox):
+async def test_large_output_is_cut_and_the_program_runs_to_its_end(sandbox):
     e = await sandbox.run("print('x' * 1_000_000)\nprint('end')")
     assert (len(e.stdout), e.stdout_truncated, e.return_code) == (LIMITS.keep_bytes, True, 0)
 
 
-async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
+async def test_a_flood_of_stdout_ends_the_program(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=600.0).run("while True: print('y' * 10_000)"))
     assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == (
         "model_error",
@@ -353,7 +353,7 @@ async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
     )
 
 
-async def test_a_flood_of_stderr_is_stopped_too(sandbox):
+async def test_a_flood_of_stderr_ends_the_program(sandbox):
     e = await sandbox.run("import sys\nwhile True: sys.stderr.write('y' * 10_000)")
     assert e.killed == "output_flood"
 
@@ -374,13 +374,13 @@ async def test_one_file_is_limited(sandbox):
     assert e.stdout == b"27\n"  # EFBIG
 
 
-async def test_a_deep_recursion_is_the_models_error(sandbox):
+async def test_a_deep_recursion_is_a_model_error(sandbox):
     step = judge(await sandbox.run("def f(): f()\nf()"))
     assert step.outcome == "model_error"
     assert "RecursionError" in step.observation
 
 
-async def test_code_that_breaks_the_compiler_is_the_models_error(sandbox):
+async def test_code_that_breaks_the_compiler_is_a_model_error(sandbox):
     for code in ("(" * 5000, "-" * 200_000 + "1", "x" * 1_000_000, "\0"):
         assert judge(await sandbox.run(code)).outcome == "model_error"
 
@@ -390,7 +390,7 @@ async def test_the_same_snippet_prints_the_same_set_order(sandbox):
     assert first.stdout == second.stdout
 
 
-async def test_a_broken_bubblewrap_is_a_sandbox_error_not_the_models(sandbox):
+async def test_a_broken_bubblewrap_is_a_sandbox_error(sandbox):
     working = sandbox._fixed
     sandbox._fixed = [working[0], "--ro-bind", "/nonexistent", "/x", *working[1:]]
     with pytest.raises(SandboxError, match="nonexistent"):
@@ -398,7 +398,7 @@ async def test_a_broken_bubblewrap_is_a_sandbox_error_not_the_models(sandbox):
     sandbox._fixed = working
 
 
-async def test_an_interpreter_that_does_not_come_up_is_a_sandbox_error(sandbox):
+async def test_an_interpreter_that_does_not_start_is_a_sandbox_error(sandbox):
     working = sandbox._fixed
     sandbox._fixed = ["/bin/sh", "-c", "exec sleep 60"]
     with pytest.raises(SandboxError, match=r"did not start within 0\.2 s"):
@@ -419,7 +419,7 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
     assert children() == children_before
 
 
-async def test_a_program_ends_as_a_script_does(sandbox):
+async def test_threads_exit_handlers_and_destructors_run_as_in_a_script(sandbox):
     code = (
         "import atexit, sys, threading, time\n"
         "class Loud:\n    def __del__(self):"
@@ -460,7 +460,7 @@ async def test_system_calls_beyond_the_namespaces_are_refused(sandbox):
     "make", ["open(name, 'w').close()", "os.mkdir(name)", "os.link('first', name)", "os.symlink('x', name)"]
 )
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
-async def test_more_files_than_the_directory_has_pages_end_the_call(sandbox, directory, make):
+async def test_too_many_small_files_end_the_call(sandbox, directory, make):
     """What tmpfs would take is a share of the host's memory: millions. A warm slot has the same bound."""
     code = (
         f"import os, time\nos.chdir({directory!r})\nopen('first', 'w').close()\nfor i in range(%d):\n    name ="

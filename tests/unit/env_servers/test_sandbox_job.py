@@ -29,7 +29,7 @@ def size(n: int) -> bytes:
     return n.to_bytes(8, "little", signed=True)
 
 
-def test_files_are_read_in_the_order_they_were_asked_for_and_missing_ones_left_out(unpacked):
+def test_files_are_read_in_the_requested_order_without_missing_ones(unpacked):
     assert unpacked(size(2) + b"hi" + size(-1) + size(0), ["a", "b", "c"]) == {"a": b"hi", "c": b""}
 
 
@@ -44,18 +44,18 @@ def test_files_are_read_in_the_order_they_were_asked_for_and_missing_ones_left_o
         (size(1) + b"x" + size(1) + b"y" + b"more than was asked for", {"a": b"x", "b": b"y"}),
     ],
 )
-def test_a_forged_or_broken_end_gives_no_more_than_its_bytes(unpacked, data, files):
+def test_a_forged_or_broken_trailer_yields_only_its_bytes(unpacked, data, files):
     assert unpacked(data, ["a", "b"]) == files
 
 
-def test_a_file_that_had_no_room_is_named_with_its_size_and_those_behind_it_come():
+def test_a_file_beyond_the_limit_is_named_with_its_size_and_later_files_arrive():
     fd = os.memfd_create("test")
     os.pwrite(fd, size(-2 - 77) + size(1) + b"y", 0)
     assert unpack(fd, ["big", "b"]) == ({"b": b"y"}, {"big": 77})
     os.close(fd)
 
 
-def test_no_more_is_read_than_the_cap(unpacked):
+def test_no_more_than_the_limit_is_read(unpacked):
     assert unpacked(size(FETCH_BYTES) + bytes(FETCH_BYTES) + size(1) + b"x", ["a", "b"]) == {"a": bytes(FETCH_BYTES)}
 
 
@@ -68,7 +68,7 @@ def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
 
 
 @pytest.mark.parametrize("killed", ["memory", "output_flood", "time_limit", None])
-def test_what_ended_an_execution_survives_the_way_through_the_api(killed):
+def test_the_reason_why_an_execution_ended_survives_the_api(killed):
     e = Execution(b"out", b"err", None if killed else 1, 0.5, killed=killed)
     back = _execution(CommandRunResult.model_validate_json(command_result(e).model_dump_json()), {}, Limits())
     assert (back.killed, back.stdout, back.return_code, back.seconds) == (killed, b"out", e.return_code, 0.5)

@@ -35,13 +35,13 @@ def two_processes():
     shell.stdout.close()
 
 
-def test_pages_that_a_fork_shares_count_once_where_it_matters(two_processes):
+def test_pages_shared_by_forks_count_once(two_processes):
     descriptors = 2 * 3 * memory.PAIR_BYTES
     assert memory.used_bytes(two_processes, enough=1 << 40) > 80 * MIB
     assert 40 * MIB < memory.used_bytes(two_processes, enough=0) - descriptors < 60 * MIB
 
 
-def test_a_stopped_session_is_what_its_processes_hold_beyond_the_warm_interpreter(two_processes, monkeypatch):
+def test_the_memory_of_a_stopped_session_excludes_the_warm_interpreter(two_processes, monkeypatch):
     own = memory.private_bytes(os.getpid())
     # the host's namespace: other tests open sockets meanwhile
     monkeypatch.setattr(memory, "socket_bytes", lambda pid: 7 if pid == two_processes else 0)
@@ -50,14 +50,14 @@ def test_a_stopped_session_is_what_its_processes_hold_beyond_the_warm_interprete
     assert own > 0
 
 
-def test_the_largest_of_some_readings_counts_while_processes_end():
+def test_the_largest_of_several_readings_counts_while_processes_end():
     readings = iter([(5, False), (9, False), (7, True), (99, True)])
     assert memory._steadily(os.getpid(), lambda pids: next(readings)) == 9
     endless = iter(range(1, 1000))
     assert memory._steadily(os.getpid(), lambda pids: (next(endless), False)) == memory.WALKS
 
 
-def test_a_process_that_has_ended_holds_nothing_and_makes_the_reading_unsteady():
+def test_an_ended_process_counts_zero_and_makes_the_reading_unstable():
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert memory._upper_bound([ended.pid]) == (0, False)
@@ -65,7 +65,7 @@ def test_a_process_that_has_ended_holds_nothing_and_makes_the_reading_unsteady()
     assert memory.private_bytes(ended.pid) == memory.socket_bytes(ended.pid) == 0
 
 
-def test_a_file_without_a_name_is_in_its_file_systems_count():
+def test_an_unnamed_file_counts_in_its_file_system():
     directory = os.open("/dev/shm", os.O_RDONLY)
     before = memory.file_bytes(directory)
     fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
@@ -77,7 +77,7 @@ def test_a_file_without_a_name_is_in_its_file_systems_count():
         os.close(directory)
 
 
-def test_a_connection_counts_as_what_its_ends_may_hold():
+def test_a_connection_counts_the_buffers_of_both_ends():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()):
         plain = memory.socket_bytes(os.getpid())

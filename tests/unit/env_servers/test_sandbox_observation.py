@@ -13,7 +13,7 @@ def execution(stdout=b"", stderr=b"", return_code=0, **fields) -> Execution:
     return Execution(stdout, stderr, return_code, seconds=0.1, **fields)
 
 
-def test_success_is_stdout_with_its_newline_and_without_warnings():
+def test_a_success_shows_stdout_without_warnings():
     assert judge(execution(b"1\n", b"warn")).observation == "1\n"
 
 

@@ -49,7 +49,7 @@ def test_the_best_passages_come_first_and_unknown_words_find_nothing(retriever):
     assert retriever.search("zebra", 3) == retriever.search("the of", 3) == retriever.search("", 3) == []
 
 
-def test_a_score_worked_by_hand(tmp_path):
+def test_a_score_computed_by_hand(tmp_path):
     # N = 2, "sun" in one of them: idf = log(1 + 1.5 / 1.5) = log 2; twice in 2 words where the mean is 2: 2 / (0.9 + 2)
     corpus = write(tmp_path / "c.jsonl", ["sun sun", "moon light"])
     ensure_index(corpus, tmp_path / "i")
@@ -58,7 +58,7 @@ def test_a_score_worked_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("chunk_words", [1, 7, 10**6])
-def test_chunks_of_any_size_give_bm25s_own_index(tmp_path, monkeypatch, chunk_words):
+def test_the_index_is_that_of_bm25s_for_any_chunk_size(tmp_path, monkeypatch, chunk_words):
     import bm25s
 
     rng = np.random.default_rng(0)

@@ -44,16 +44,16 @@ def corpus(tmp_path):
     return path
 
 
-def test_passages_come_by_their_inner_product_with_the_query(corpus, tmp_path, encoder):
+def test_passages_are_ordered_by_their_inner_product_with_the_query(corpus, tmp_path, encoder):
     found = Dense(corpus, tmp_path / "index", "some/model").search("which is purple", 2)
     assert [(hit.document["id"], round(hit.score, 6)) for hit in found] == [("0", 0.8), ("2", 0.6)]
 
 
-def test_equal_scores_come_in_the_order_of_the_corpus_and_k_may_exceed_it(corpus, tmp_path, encoder):
+def test_equal_scores_keep_the_order_of_the_corpus_and_k_may_exceed_its_size(corpus, tmp_path, encoder):
     assert [hit.document["id"] for hit in Dense(corpus, tmp_path / "index", "m").search("red", 9)] == ["0", "1", "2"]
 
 
-def test_an_e5_model_gets_the_prefixes_it_was_trained_with_and_others_none(corpus, tmp_path, encoder):
+def test_only_an_e5_model_gets_query_and_passage_prefixes(corpus, tmp_path, encoder):
     Dense(corpus, tmp_path / "e5", "intfloat/e5-base-v2").search("red", 1)
     assert encoder.seen == [
         'passage: "red"\nit is red',
@@ -66,7 +66,7 @@ def test_an_e5_model_gets_the_prefixes_it_was_trained_with_and_others_none(corpu
     assert encoder.seen[-1] == "red"
 
 
-def test_a_models_own_prompts_stand_before_queries_and_passages(corpus, tmp_path, encoder):
+def test_a_models_own_prompts_precede_queries_and_passages(corpus, tmp_path, encoder):
     encoder.prompts = {"query": "Q: ", "document": "D: "}
     Dense(corpus, tmp_path / "index", "m").search("red", 1)
     assert (encoder.seen[0], encoder.seen[-1]) == ('D: "red"\nit is red', "Q: red")

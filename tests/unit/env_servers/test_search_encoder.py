@@ -53,7 +53,7 @@ def test_an_embedding_is_the_mean_over_the_tokens_and_padding_changes_nothing(mo
     ],
     ids=["cls", "max", "last token"],
 )
-def test_other_poolings_are_as_their_names_say(tmp_path, pooling, by_hand):
+def test_cls_max_and_last_token_pooling(tmp_path, pooling, by_hand):
     from env_servers.search.encoder import Encoder
 
     model = make_model(tmp_path, pooling=pooling)
@@ -61,14 +61,14 @@ def test_other_poolings_are_as_their_names_say(tmp_path, pooling, by_hand):
     np.testing.assert_allclose(encoded[0], unit(by_hand(hidden(model, "paris is blue"))), atol=1e-5)
 
 
-def test_a_long_text_is_cut_where_the_model_says(model):
+def test_a_long_text_is_cut_at_the_models_maximum_length(model):
     from env_servers.search.encoder import Encoder
 
     encoder = Encoder(str(model))
     np.testing.assert_allclose(encoder.encode(["cat " * 14])[0], encoder.encode(["cat " * 300])[0], atol=1e-5)
 
 
-def test_many_threads_at_once_get_each_their_own(model):
+def test_concurrent_threads_get_their_own_embeddings(model):
     from env_servers.search.encoder import Encoder
 
     encoder, texts = Encoder(str(model)), [" ".join(WORDS[i : i + 1 + i % 5]) for i in range(16)]
@@ -78,7 +78,7 @@ def test_many_threads_at_once_get_each_their_own(model):
             np.testing.assert_allclose(one, together, atol=1e-6)
 
 
-def test_retrieval_with_it_finds_a_passage_by_its_own_text_and_keeps_what_it_embedded(model, tmp_path):
+def test_dense_retrieval_finds_a_passage_by_its_own_text_and_stores_its_embeddings(model, tmp_path):
     from env_servers.search.dense import Dense
 
     corpus = tmp_path / "corpus.jsonl"
@@ -114,7 +114,7 @@ def test_the_models_prompts_are_read(tmp_path):
         ({"pooling": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}}, "pools by ['mean', 'cls']"),
     ],
 )
-def test_a_model_whose_embeddings_would_be_others_is_refused(tmp_path, given, says):
+def test_a_model_with_unsupported_modules_or_pooling_is_refused(tmp_path, given, says):
     from env_servers.search.encoder import Encoder
 
     with pytest.raises(ConfigError) as e:
@@ -122,7 +122,7 @@ def test_a_model_whose_embeddings_would_be_others_is_refused(tmp_path, given, sa
     assert says in str(e.value)
 
 
-def test_what_is_no_model_is_refused_with_the_remedy(tmp_path):
+def test_a_path_without_a_model_is_refused_with_the_remedy(tmp_path):
     from env_servers.search.encoder import Encoder
 
     with pytest.raises(ConfigError, match="Give a directory, or a name on the hub"):

@@ -34,7 +34,7 @@ WIKI = Rows('"Faust"\none', '"Faust"\ntwo', '"Goethe"\nborn', '"Faust"\nan opera
         (4, "no text", "no text"),
     ],
 )
-def test_a_document_is_the_passages_around_a_hit_that_have_its_title(number, title, text):
+def test_a_document_is_the_adjacent_passages_with_the_title_of_the_hit(number, title, text):
     assert document_of(WIKI, number) == (title, text)
 
 
@@ -44,7 +44,7 @@ def test_a_corpus_of_one_title_is_not_one_document():
     assert "1500" in text.split("\n")
 
 
-def test_reading_stops_when_nobody_waits():
+def test_reading_stops_when_the_client_left():
     with pytest.raises(Stopped):
         document_of(WIKI, 0, lambda: True)
 
@@ -59,7 +59,7 @@ def test_reading_stops_when_nobody_waits():
         ("abcdefgh", 3, ["abc", "def", "gh"]),
     ],
 )
-def test_pages_end_between_words_and_together_are_the_text(text, size, expected):
+def test_pages_end_between_words_and_join_to_the_whole_text(text, size, expected):
     assert pages(text, size) == expected
     assert "".join(pages(text, size)) == text
 
@@ -72,5 +72,5 @@ def test_pages_end_between_words_and_together_are_the_text(text, size, expected)
         ("9" * 50, None),
     ],
 )  # fmt: skip
-def test_what_a_model_writes_to_open_is_read_or_refused(text, asked):
+def test_an_open_action_is_parsed_or_refused(text, asked):
     assert parse_open(text) == asked

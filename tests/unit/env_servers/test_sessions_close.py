@@ -31,7 +31,7 @@ class Closing(Env):
 
 
 @pytest.mark.parametrize("reason", ["stopped", "expired", "owner gone"])
-async def test_sessions_are_closed_side_by_side_and_a_failing_close_stops_no_other(reason, monkeypatch):
+async def test_sessions_are_closed_concurrently_and_a_failing_close_stops_no_other(reason, monkeypatch):
     now = [0.0]
     all_started = asyncio.Event()
     monkeypatch.setattr(Closing, "started", 0)

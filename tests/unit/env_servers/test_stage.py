@@ -29,7 +29,7 @@ def below_tmp(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 @pytest.mark.parametrize("kind", [BwrapSandbox, WarmSandbox])
-def test_packages_below_tmp_are_found_and_nothing_else_of_it(below_tmp, kind):
+def test_only_packages_below_tmp_are_visible(below_tmp, kind):
     async def seen() -> bytes:
         sandbox = kind(Limits(code_timeout_s=10.0))
         try:
@@ -40,7 +40,7 @@ def test_packages_below_tmp_are_found_and_nothing_else_of_it(below_tmp, kind):
     assert asyncio.run(seen()) == b"42 ['main.py']\n"
 
 
-def test_what_lies_elsewhere_keeps_its_name(tmp_path):
+def test_paths_outside_of_tmp_keep_their_names(tmp_path):
     stage = Stage([str(tmp_path)], uid=65400)
     try:
         ((_, target),) = stage.mounts

@@ -65,14 +65,14 @@ async def say(session: StatefulEnv, code: str) -> str:
     return (await session.step(code, 20.0)).observation
 
 
-async def test_names_imports_and_files_stay_and_the_last_value_is_shown(session):
+async def test_names_imports_and_files_persist_and_the_last_value_is_displayed(session):
     assert await say(session, "import math\nx = 41\nopen('note', 'w').write('kept')\nNone") == ""
     assert await say(session, "x += 1\nx") == "42\n"
     assert await say(session, "math.floor(2.5), open('note').read(), _") == "(2, 'kept', 42)\n"
     assert await say(session, "print(x); x = 0") == "42\n"
 
 
-async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
+async def test_a_failing_cell_has_the_traceback_of_a_script_and_loses_no_state(session):
     await say(session, "def half(n):\n    return 1 / n")
     assert (
         await say(session, "half(0)")
@@ -91,7 +91,7 @@ async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
     assert await say(session, "print(half(4))") == "0.25\n"
 
 
-async def test_recursion_ends_where_it_does_in_a_script(session):
+async def test_the_recursion_limit_is_that_of_a_script(session):
     code = (
         "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try:"
         " f(n)\n    except RecursionError: print(n); break"
@@ -119,7 +119,7 @@ async def test_recursion_ends_where_it_does_in_a_script(session):
         ("import os; os.write(3, b'1 0 R'); os.write(3, b'x' * 99)\nwhile True: pass", "model_error", ""),
     ],
 )
-async def test_what_ends_the_interpreter_is_told_with_the_loss_of_its_state(session, code, outcome, text):
+async def test_the_observation_says_why_the_interpreter_ended_and_that_its_state_is_lost(session, code, outcome, text):
     await say(session, "x = 1")
     step = await session.step(code, 20.0)
     assert (step.outcome, step.signals["state_lost"]) == (outcome, True)
@@ -128,7 +128,7 @@ async def test_what_ends_the_interpreter_is_told_with_the_loss_of_its_state(sess
     assert (after.observation, after.signals["state_lost"]) == ("False\n", False)
 
 
-async def test_a_loss_that_could_not_be_told_is_told_with_the_next_answer(session):
+async def test_a_lost_state_that_was_not_reported_is_reported_with_the_next_answer(session):
     await say(session, "x = 1")
     call = asyncio.create_task(session.step("import time; time.sleep(60)", 20.0))
     await asyncio.sleep(0.1)
@@ -140,7 +140,7 @@ async def test_a_loss_that_could_not_be_told_is_told_with_the_next_answer(sessio
     assert (step.observation, step.outcome, step.signals["state_lost"]) == (RESTARTED + "False\n", "ok", True)
 
 
-async def test_an_interpreter_killed_between_calls_is_the_sandboxs_fault(session):
+async def test_an_interpreter_killed_between_calls_is_a_sandbox_error(session):
     await say(session, "x = 1")
     slot = session._notebook._slot
     (interpreter,) = descendants(slot.pid)
@@ -193,7 +193,7 @@ else: ESCAPED""",
 
 
 @pytest.mark.parametrize("waker", WAKERS.values(), ids=WAKERS)
-async def test_no_signal_wakes_a_session_between_two_calls(session, waker):
+async def test_no_signal_resumes_a_session_between_two_calls(session, waker):
     step = await session.step(f"import time\n{waker}", 20.0)
     assert (step.outcome, step.signals["state_lost"]) == ("ok", False), step.observation
     pids = list(descendants(session._notebook._slot.pid))
@@ -209,7 +209,7 @@ def context_switches(pid: int) -> list[str]:
     return [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]
 
 
-async def test_an_interpreter_that_its_own_child_kills_as_the_cell_ends_is_the_models_error(session):
+async def test_an_interpreter_killed_by_its_child_as_the_cell_ends_is_a_model_error(session):
     outcomes = set()
     for delay in range(0, 4000, 500):
         await say(session, "import os")
@@ -238,13 +238,13 @@ word = frame.f_locals["request"] + b" 0 R"
     ],
     ids=["itself", "its child", "its child, while it waits as its interpreter would"],
 )
-async def test_a_cell_that_answers_for_its_interpreter_before_it_has_ended_loses_the_session(session, early):
+async def test_a_cell_that_forges_the_interpreters_answer_loses_the_session(session, early):
     step = await session.step(ANSWER + early, 20.0)
     assert (step.outcome, step.signals["error_type"], step.signals["state_lost"]) == ("model_error", "exception", True)
     assert await say(session, "'word' in globals()") == "False\n"
 
 
-async def test_a_word_that_an_earlier_cell_left_is_no_answer_to_a_later_one(session):
+async def test_an_answer_forged_by_an_earlier_cell_is_ignored_by_a_later_one(session):
     wait = (
         "import threading\nlater = threading.Event()\ndef f():\n    later.wait(); os.write(3,"
         " word)\nthreading.Thread(target=f).start()"
@@ -254,7 +254,7 @@ async def test_a_word_that_an_earlier_cell_left_is_no_answer_to_a_later_one(sess
     assert (step.outcome, step.signals["state_lost"]) == ("model_error", True)
 
 
-async def test_what_a_cell_does_to_the_modules_is_not_the_end_of_its_interpreter(session):
+async def test_a_cell_that_breaks_modules_does_not_end_its_interpreter(session):
     code = (
         "import os, socket, builtins\nfor module in (os, socket):"
         " vars(module).update(dict.fromkeys(vars(module)))\nbuiltins.len = builtins.int = None"
@@ -264,7 +264,7 @@ async def test_what_a_cell_does_to_the_modules_is_not_the_end_of_its_interpreter
     assert await say(session, "x") == "5\n"
 
 
-async def test_files_and_sockets_of_a_session_are_in_the_budget(session, notebooks):
+async def test_files_and_sockets_of_a_session_count_against_the_memory_budget(session, notebooks):
     await say(session, "import socket\nx = 1")
     before = notebooks.held_bytes
     await say(
@@ -310,7 +310,7 @@ async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, not
         await asyncio.gather(one.close(), other.close())
 
 
-async def test_a_fork_that_runs_on_is_no_second_notebook_and_output_of_children_arrives(session):
+async def test_a_forked_child_runs_no_further_cells_and_its_output_arrives(session):
     assert (
         await say(session, "import os\nif os.fork() == 0: print('child')\nelse: os.wait(); print('parent')")
         == "child\nparent\n"
@@ -318,7 +318,7 @@ async def test_a_fork_that_runs_on_is_no_second_notebook_and_output_of_children_
     assert await say(session, "os.getpid()") == "2\n"
 
 
-async def test_without_state_each_call_is_a_script_of_its_own(sandbox, notebooks):
+async def test_without_state_each_call_is_a_separate_script(sandbox, notebooks):
     env = StatefulEnv(sandbox, notebooks, stateful=True)
     await env.reset({"stateful": False}, 0)
     assert await say(env, "x = 1") == ""
@@ -333,7 +333,7 @@ async def test_a_server_without_warm_workers_refuses_a_task_that_needs_state():
     assert await PythonEnv(None).reset({"stateful": False}, 0) == ""
 
 
-async def test_more_interpreters_than_the_cap_or_the_memory_are_refused_and_room_comes_back(sandbox):
+async def test_interpreters_beyond_the_limit_of_sessions_or_memory_are_refused_until_some_end(sandbox):
     notebooks = Notebooks(sandbox, cap=2, memory_bytes=100 << 20)
     one, two, three = [Notebook(notebooks) for _ in range(3)]
     await one.run("")
@@ -352,7 +352,7 @@ async def test_more_interpreters_than_the_cap_or_the_memory_are_refused_and_room
     assert (len(notebooks), notebooks.held_bytes) == (0, 0)
 
 
-def test_the_loss_is_told_after_the_answer_that_it_came_with_and_before_a_later_one():
+def test_a_lost_state_is_reported_after_its_own_output_and_before_later_output():
     e = Execution(b"out", b"", 0, 0.1)
     assert step_of_cell(Cell(e, restarted=False, alive=True)).observation == "out"
     assert step_of_cell(Cell(e, restarted=True, alive=True)).observation == RESTARTED + "out"

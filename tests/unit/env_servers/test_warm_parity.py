@@ -149,7 +149,7 @@ def warm():
 
 
 @pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
-async def test_a_warm_call_reads_like_a_fresh_one(fresh, warm, code):
+async def test_a_warm_call_has_the_output_of_a_fresh_one(fresh, warm, code):
     timeout_s = 1.0 if code == ENDLESS else 20.0
     a, b = await fresh.run(code, timeout_s=timeout_s), await warm.run(code, timeout_s=timeout_s)
     if a.killed == "output_flood":  # how much was read when it was stopped is chance
@@ -157,7 +157,7 @@ async def test_a_warm_call_reads_like_a_fresh_one(fresh, warm, code):
     assert replace(b, seconds=0.0) == replace(a, seconds=0.0)
 
 
-async def test_input_and_files_go_in_and_come_back(warm):
+async def test_stdin_and_files_are_passed_in_and_files_returned(warm):
     code = (
         "import sys, os\nos.makedirs('out')\nopen('out/b', 'w').write(open('d/a').read() + sys.stdin.read())\nopen('c',"
         " 'w').write('no')\nsys.exit(3)"

@@ -31,7 +31,7 @@ def warm():
     asyncio.run(sandbox.close())
 
 
-async def test_it_passes_the_self_test_and_serves_other_event_loops(warm):
+async def test_a_warm_sandbox_passes_the_self_test_and_serves_other_event_loops(warm):
     await prove_isolation(warm)
     loops = [await asyncio.to_thread(lambda: asyncio.run(warm.run("print(1)"))) for _ in range(2)]
     assert [e.stdout for e in loops] == [b"1\n", b"1\n"]
@@ -76,7 +76,7 @@ async def test_a_call_that_waits_for_a_slot_can_be_cancelled(warm):
     assert (await warm.run("print(2)")).stdout == b"2\n"
 
 
-async def test_a_dead_slot_is_the_sandboxs_fault_and_is_replaced(warm):
+async def test_a_dead_slot_is_a_sandbox_error_and_is_replaced(warm):
     await warm.run("")
     call = asyncio.create_task(warm.run("import time; time.sleep(60)"))
     while not list(descendants(warm._light.slots[0].pid)):
@@ -88,7 +88,7 @@ async def test_a_dead_slot_is_the_sandboxs_fault_and_is_replaced(warm):
 
 
 @pytest.mark.slow
-async def test_a_slot_that_hangs_past_the_deadline_costs_the_model_a_time_limit_and_is_replaced(warm, monkeypatch):
+async def test_a_slot_that_hangs_past_the_deadline_is_a_time_limit_and_is_replaced(warm, monkeypatch):
     monkeypatch.setattr("env_servers.python_tir.warm.call.ANSWER_S", 0.2)
     await warm.run("")
     slot = warm._light.slots[0]
@@ -99,7 +99,7 @@ async def test_a_slot_that_hangs_past_the_deadline_costs_the_model_a_time_limit_
     assert warm._light.slots[0] is not slot
 
 
-async def test_files_that_cannot_be_wiped_cost_the_slot_and_nothing_else(warm):
+async def test_a_slot_whose_files_cannot_be_deleted_is_replaced(warm):
     await warm.run("")
     slot = warm._light.slots[0]
     await warm.run("import os\nfor i in range(1500):\n    os.mkdir('d'); os.chdir('d')")
@@ -121,7 +121,7 @@ socket.send_fds(b, [b"x"], [a.fileno(), b.fileno()])
 FILL = "print(sum(open(f'/tmp/{i}', 'wb').write(bytes(8 << 20)) for i in range(7)))"
 
 
-async def test_files_without_a_name_that_only_messages_hold_are_not_left_to_the_next_call(warm):
+async def test_unnamed_files_in_unread_messages_are_gone_at_the_next_call(warm):
     for _ in range(4):
         assert (await warm.run(IN_FLIGHT)).return_code == 0
         after = await warm.run(FILL)
@@ -201,7 +201,7 @@ LOOPBACK = [
 
 
 @pytest.mark.parametrize(("code", "printed"), LOOPBACK)
-async def test_server_and_client_of_one_snippet_talk_and_nothing_of_it_is_left_to_the_next(warm, code, printed):
+async def test_a_snippet_can_use_localhost_and_leaves_no_socket_to_the_next(warm, code, printed):
     for _ in range(2):  # the same port again at once
         e = await warm.run(code)
         assert (e.stdout, e.return_code) == (printed, 0), e.stderr
@@ -211,7 +211,7 @@ async def test_server_and_client_of_one_snippet_talk_and_nothing_of_it_is_left_t
         assert look.stdout == b"0 1\n"
 
 
-async def test_standard_input_has_no_flags_or_owner_of_an_earlier_call(warm):
+async def test_flags_and_owner_of_standard_input_are_reset_between_calls(warm):
     code = (
         "import fcntl, os\nprint(os.get_blocking(0), fcntl.fcntl(0, fcntl.F_GETOWN))\nos.set_blocking(0,"
         " False)\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())"
@@ -234,7 +234,7 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(warm):
     assert list(descendants(warm._light.slots[0].pid)) == []
 
 
-async def test_a_snippet_that_was_given_hardly_any_time_has_run_out_of_its_own(warm):
+async def test_a_snippet_with_a_tiny_time_limit_exceeds_its_own_limit(warm):
     """Its clock begins when it is up, so that a fork on a busy host costs it nothing, and no limit is too small to be
     the caller's own."""
     for _ in range(10):
@@ -242,7 +242,7 @@ async def test_a_snippet_that_was_given_hardly_any_time_has_run_out_of_its_own(w
         assert (e.killed, e.return_code) == ("time_limit", None)
 
 
-async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatever_it_was_given(warm, monkeypatch):
+async def test_a_snippet_that_does_not_start_in_time_is_the_hosts_fault_for_any_limit(warm, monkeypatch):
     """No time-out is short enough for a host that is quick: the slot's answer is that of one that was late."""
     taken = Call._on_reply
 
@@ -257,13 +257,13 @@ async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatev
     assert (await warm.run("print(1)")).stdout == b"1\n", "by a new slot"
 
 
-async def test_a_snippets_time_is_its_own_and_not_the_one_that_it_has_to_come_up(warm):
+async def test_the_time_limit_of_a_snippet_does_not_include_its_start(warm):
     async with asyncio.timeout(300):
         limits = replace(warm.limits, code_timeout_s=0.3, start_timeout_s=3600.0)
         assert (await warm.execute(Snippet("while True: pass"), limits)).killed == "time_limit"
 
 
-def test_a_slot_gives_a_child_its_own_time_to_come_up_and_none_of_the_snippets():
+def test_a_slot_waits_for_the_start_of_a_child_separately_from_the_snippets_time():
     """A child that says nothing is late; one that has said that it is up has the snippet's seconds."""
     ours, theirs = socket.socketpair()
     report_r, report_w = os.pipe()

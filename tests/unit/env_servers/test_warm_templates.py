@@ -33,25 +33,25 @@ async def until_running(template: Template) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_code_that_names_a_library_finds_it_loaded_and_other_code_does_not(warm):
+async def test_only_code_that_names_a_library_finds_it_preloaded(warm):
     assert (await warm.run(PRELOADED)).stdout == NONE
     for name in ("numpy", "sympy", "mpmath"):
         assert (await warm.run(f"{PRELOADED}\nimport {name}")).stdout == ALL
 
 
-async def test_a_library_that_only_a_file_names_is_loaded_too(warm):
+async def test_a_library_named_in_a_file_is_preloaded_too(warm):
     assert (await warm.run("import helper", files={"helper.py": f"{PRELOADED}\nimport sympy".encode()})).stdout == ALL
     assert (await warm.run("import helper", files={"helper.py": PRELOADED.encode()})).stdout == NONE
 
 
-async def test_a_library_that_nobody_names_comes_from_disk(warm):
+async def test_a_library_that_is_not_named_is_imported_from_disk(warm):
     assert (
         await warm.run("n = __import__('num' + 'py'); print(n.arange(4).sum(), n.ones(2) @ n.ones(2))")
     ).stdout == b"6 2.0\n"
     assert (await warm.run("s = __import__('sym' + 'py'); print(s.factorint(360))")).stdout == b"{2: 3, 3: 2, 5: 1}\n"
 
 
-async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(warm):
+async def test_a_killed_light_container_is_replaced_and_fails_its_own_calls_only(warm):
     await asyncio.gather(warm.run(""), warm.run("# numpy"))
     light, full = warm._light.container, warm._full.container
     on_full = asyncio.create_task(warm.run("import time; time.sleep(5); print('done')  # numpy"))
@@ -68,7 +68,7 @@ async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(w
     assert warm._full.container is full
 
 
-async def test_a_container_that_was_killed_between_calls_costs_none(warm):
+async def test_a_container_killed_between_calls_fails_no_call(warm):
     """Its slots die after it, one by one: the next call must not get one that is about to."""
     for _ in range(5):
         await asyncio.gather(*(warm.run("import time; time.sleep(0.1)") for _ in range(2)))  # both places
@@ -80,7 +80,7 @@ async def test_a_container_that_was_killed_between_calls_costs_none(warm):
             assert execution.stdout == b"1\n"
 
 
-async def test_both_kinds_together_run_as_many_at_once_as_there_are_places_in_the_order_they_came(warm):
+async def test_light_and_full_containers_share_the_slots_in_order_of_arrival(warm):
     code = "import time; start = time.monotonic(); time.sleep(0.2); print(start, time.monotonic())"
     executions = await asyncio.gather(
         *(warm.run(code + comment) for comment in ("", "", "# numpy", "# numpy", "", "# numpy"))
@@ -90,7 +90,7 @@ async def test_both_kinds_together_run_as_many_at_once_as_there_are_places_in_th
     assert [sorted(spans).index(span) // 2 for span in spans] == [0, 0, 1, 1, 2, 2]
 
 
-async def test_closing_ends_both():
+async def test_closing_ends_both_containers():
     sandbox = WarmSandbox(slots=1)
     await asyncio.gather(sandbox.run(""), sandbox.run("# numpy"))
     pids = [pid for template in (sandbox._light, sandbox._full) for pid in descendants(template.container._process.pid)]
@@ -99,7 +99,7 @@ async def test_closing_ends_both():
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-async def test_modules_asked_for_are_loaded_in_the_full_one_and_one_that_is_not_installed_is_no_error():
+async def test_extra_modules_are_preloaded_in_the_full_container_and_may_be_missing():
     sandbox = WarmSandbox(slots=1, imports=("wave", "no_such_module"))
     loaded = "import sys; print('wave' in sys.modules)"
     try:

@@ -59,7 +59,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SIGNATURES.items() for shape in shapes])
 @pytest.mark.parametrize("prefix", ["", "async "])
-def test_the_convention_is_told_by_the_names_of_the_parameters(name, shape, prefix):
+def test_the_names_of_the_parameters_determine_the_convention(name, shape, prefix):
     space: dict = {}
     exec(f"{prefix}def f({shape}): pass", space)
     convention = convention_of(space["f"], options=())
@@ -86,7 +86,7 @@ def test_the_convention_is_told_by_the_names_of_the_parameters(name, shape, pref
         "self, data_source, solution_str, ground_truth, extra_info",
     ],
 )
-def test_what_is_ambiguous_or_unknown_is_refused_with_the_forms(shape):
+def test_an_ambiguous_or_unknown_signature_is_refused_with_the_supported_ones(shape):
     space: dict = {}
     exec(f"def f({shape}): pass", space)
     with pytest.raises(UnknownSignature):
@@ -143,7 +143,7 @@ def test_verl_may_return_a_number_or_a_dict_with_score(tmp_path, result, prefix)
 @pytest.mark.parametrize(
     "result", ["None", "'1'", "{'reward': 1.0}", "float('nan')", "{'score': 'high'}", "[1.0, 2.0]", "{}"]
 )
-def test_what_verl_would_not_take_is_an_error_and_never_a_zero(tmp_path, result):
+def test_a_result_that_verl_would_not_accept_is_an_error_and_never_a_zero(tmp_path, result):
     with pytest.raises(RewardError, match=r"mine\.py:1"):
         scored(
             own(
@@ -234,7 +234,7 @@ def test_none_adds_nothing_and_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize("result", ["1.0", "[1.0, 2.0]", "[]", "['1']", "[float('nan')]", "None", "{'a': 1}"])
-def test_what_trl_would_not_take_is_an_error(tmp_path, result):
+def test_a_result_that_trl_would_not_accept_is_an_error(tmp_path, result):
     with pytest.raises(RewardError, match=r"mine\.py:1"):
         scored(own(tmp_path, f"def reward(completions, **kwargs): return {result}\n", "reward"))
 
@@ -251,7 +251,7 @@ def test_a_group_reward_of_trl_sees_all_completions_of_a_prompt(tmp_path):
     assert GroupReward(name)(group, in_run()) == ([2.0, 0.0], [])
 
 
-def test_an_error_in_the_function_is_told_with_its_line(tmp_path):
+def test_an_error_in_the_function_is_reported_with_its_line(tmp_path):
     with pytest.raises(RewardError, match=r"mine\.py:3: ZeroDivisionError"):
         scored(
             own(
@@ -279,6 +279,6 @@ async def test_rewards_of_several_conventions_are_added_by_their_weights(tmp_pat
     assert parts.parts["right"] == 1.0 and parts.parts["short"] == pytest.approx(-0.2) and parts.parts["mine"] == 2.0
 
 
-def test_a_wrong_signature_is_told_with_file_and_line_before_a_run(tmp_path):
+def test_a_wrong_signature_is_reported_with_file_and_line_before_a_run(tmp_path):
     with pytest.raises(ConfigError, match=r"mine\.py:2.*prompt"):
         load(own(tmp_path, "\ndef reward(prompt, completion, answer): return 1\n", "reward"))

@@ -43,7 +43,7 @@ from .answer_pairs import DIFFERENT, EQUAL
         ("x", "y", None),
     ],
 )
-def test_strings_and_fractions_decide_what_they_can(answer, gold, verdict):
+def test_strings_and_fractions_are_compared_without_algebra(answer, gold, verdict):
     assert quick_equal(answer, gold) is verdict
 
 
@@ -71,14 +71,14 @@ def test_an_overlong_answer_never_reaches_algebra():
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=repr)
-def test_answers_that_mean_the_same_are_equal_both_ways(pair):
+def test_equal_answers_are_equal_in_both_directions(pair):
     answer, gold = pair
     assert equal(answer, gold)
     assert equal(gold, answer)
 
 
 @pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: repr(pair)[:60])
-def test_answers_that_mean_something_else_are_not_equal_either_way(pair):
+def test_different_answers_are_unequal_in_both_directions(pair):
     answer, gold = pair
     assert not equal(answer, gold)
     assert not equal(gold, answer)

@@ -85,7 +85,7 @@ def test_parallel_calls_match_in_any_order_each_once():
         "f(x=\0)",
     ],
 )
-def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
+def test_text_that_is_not_a_call_is_a_value_error_and_never_evaluated(text):
     if text.startswith("[f(x=__import__"):
         assert python_calls(text) == [{"f": {"x": "__import__('os').system('true')()"}}]
         return
@@ -116,7 +116,7 @@ def test_arithmetic_of_an_argument_is_worked_out(argument, value):
     ("argument", "value"),
     [("-1", -1), ("+1", -1), ("~1.5", -1.5), ("not 1", -1), ("-True", -1), ("1 + +3", 4), ("2 * ~3", -8)],
 )
-def test_every_operator_before_a_number_is_a_minus_as_in_bfcl_save_within_arithmetic(argument, value):
+def test_every_unary_operator_is_a_minus_as_in_bfcl_except_within_arithmetic(argument, value):
     assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
 
 
@@ -133,7 +133,7 @@ def test_every_operator_before_a_number_is_a_minus_as_in_bfcl_save_within_arithm
         ("f(x=(a + b)[1, 2])", {"f": {"x": "a + b[(1, 2)]"}}),
     ],
 )
-def test_odd_calls_are_calls_as_in_bfcl_where_nothing_is_to_be_called(text, call):
+def test_odd_calls_count_as_calls_where_no_call_is_expected_as_in_bfcl(text, call):
     assert python_calls(text) == [call]
     assert bfcl(text, json.dumps({"function": [ADD], "possible_answer": []})).reward == 0.0
     assert bfcl(text).reward == 0.0
@@ -167,11 +167,11 @@ def test_an_empty_list_stands_for_a_list_that_may_be_left_out():
 
 
 @pytest.mark.parametrize("value", [[5], ["a"], [None]])
-def test_what_should_be_dicts_and_is_not_is_an_error_of_its_type(value):
+def test_a_value_that_should_be_a_dict_is_a_type_error(value):
     assert checked(value, [[{"a": [1]}], ""], "array", "dict") == "type_error:nested"
 
 
-def test_what_the_reference_crashes_on_is_wrong():
+def test_an_answer_on_which_the_reference_crashes_is_wrong():
     assert checked(10**400, [1.0], "float") == "type_error:simple"
     for parameters in ("null", "[1]", "3"):
         assert (
@@ -191,7 +191,7 @@ def test_any_text_gives_calls_or_a_value_error(text):
     assert all(isinstance(next(iter(c.values())), dict) for c in calls)
 
 
-def test_a_line_ends_at_a_newline_and_nowhere_else_and_none_may_have_space_around():
+def test_only_a_newline_ends_a_line_and_lines_have_no_surrounding_space():
     assert json_calls('<tool_call>{"name": "f", "parameters": {"x": "a\u2028b"}}') == [
         {"name": "f", "parameters": {"x": "a\u2028b"}}
     ]
@@ -242,7 +242,7 @@ def test_api_bank_reads_lines_as_the_reference_does(response, reward):
     assert load("apibank")(says(response), task(GOLD), in_run(name="apibank")).reward == reward
 
 
-def test_calls_as_source_keep_what_has_no_name_and_refuse_what_the_reference_crashes_on():
+def test_calls_as_source_keep_positional_arguments_and_refuse_input_on_which_the_reference_crashes():
     block = '<tool_call>\n{"parameters": {"x": "a"}}\n{"name": "g"}\n3\n{"name": " None "}\n</tool_call>'
     assert json_call_sources(block) == ["(x='a')", "g()"]
     assert json_call_sources('{"name": "g"}') == []
@@ -266,9 +266,9 @@ def test_the_first_of_a_list_of_gold_calls_counts():
 
 
 @pytest.mark.parametrize("first", ["1", "null", "true", '"name and parameters"', '["name", "parameters"]'])
-def test_what_can_have_no_keys_ends_the_search_as_in_the_reference(first):
+def test_a_value_without_keys_ends_the_search_as_in_the_reference(first):
     assert not matches([first, {"name": "Q", "parameters": {}}], {"name": "Q", "parameters": {}})
 
 
-def test_text_within_text_is_compared_and_the_search_goes_on_as_in_the_reference():
+def test_nested_text_is_compared_and_the_search_continues_as_in_the_reference():
     assert matches(['"hello"', {"name": "Q", "parameters": {}}], {"name": "Q", "parameters": {}})

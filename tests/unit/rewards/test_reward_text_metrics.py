@@ -42,7 +42,7 @@ def test_repeatness_agrees_with_sorted_suffixes(text, before):
     assert repeatness(text) == pytest.approx(2 * total / (len(text) * (len(text) + 1)))
 
 
-def test_repeated_ngrams_is_the_share_seen_before():
+def test_repeated_ngrams_is_the_fraction_seen_before():
     assert repeated_ngrams(list("abcabc")) == 0.25  # abc bca cab abc
     assert repeated_ngrams(["a", "b"]) == 0.0
 
@@ -61,7 +61,7 @@ def test_repeated_ngrams_is_the_share_seen_before():
         ("checked again", (0, 0), (0, 0)),
     ],
 )
-def test_keywords_are_whole_words_and_the_typos_are_the_references(text, ours, official):
+def test_keywords_are_whole_words_with_the_typos_of_the_reference(text, ours, official):
     assert tuple(keyword_flags(text).values()) == ours
     assert tuple(keyword_flags(text, OFFICIAL_KEYWORDS).values()) == official
 

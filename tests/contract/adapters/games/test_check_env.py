@@ -27,7 +27,7 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize("adapter", ACTIONS)
-async def test_an_adapter_keeps_every_promise(adapter, tmp_path):
+async def test_an_adapter_passes_every_check(adapter, tmp_path):
     with served(venv_of(adapter, tmp_path), adapter, tmp_path) as url:
         asked = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
         found = await check_server(url, ACTIONS[adapter], asked)

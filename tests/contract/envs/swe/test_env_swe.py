@@ -108,7 +108,7 @@ def server(tmp_path_factory, mirror):
         yield url
 
 
-async def test_every_made_bug_is_mended_by_its_gold_patch_through_the_tools(server, made):
+async def test_every_generated_bug_is_fixed_by_its_gold_patch_through_the_tools(server, made):
     async with Http(server) as http:
         for row in made:
             session = await http.open(row["meta"])
@@ -119,7 +119,7 @@ async def test_every_made_bug_is_mended_by_its_gold_patch_through_the_tools(serv
             assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
 
 
-async def test_evaluations_are_counted_apart_from_steps(server):
+async def test_evaluations_are_counted_separately_from_steps(server):
     async with Http(server) as http:
         sessions = [await http.open(task()) for _ in range(3)]
         body = [
@@ -144,7 +144,7 @@ async def test_evaluations_are_counted_apart_from_steps(server):
     assert {"env_evaluating 1.0", "env_evaluations_waiting 1.0"} <= seen and "env_evaluating 2.0" not in seen
 
 
-async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
+async def test_rows_describe_the_bug_and_not_its_fix(made):
     for row in made:
         mended = [
             line[1:].strip()
@@ -156,7 +156,7 @@ async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
         assert row["meta"]["repo"] in user["content"] and not any(line in user["content"] for line in mended)
 
 
-async def test_an_untouched_repository_earns_nothing_and_a_finished_task_is_over(server):
+async def test_an_unchanged_repository_has_reward_0_and_a_finished_task_is_over(server):
     async with Http(server) as http:
         session = await http.open(task())
         _, last, _ = await http.step(session, 0, call("finish"), 60)
@@ -165,7 +165,7 @@ async def test_an_untouched_repository_earns_nothing_and_a_finished_task_is_over
         assert after["done"] and after["reward"] is None and after["outcome"] == "model_error"
 
 
-async def test_the_editor_mends_it_and_the_last_turn_is_judged(server):
+async def test_a_fix_by_the_editor_is_judged_at_the_last_turn(server):
     async with Http(server) as http:
         session = await http.open({**task(), "max_turns": 3})
         path = f"/tmp/roman/{CODE}"
@@ -186,7 +186,7 @@ async def test_the_editor_mends_it_and_the_last_turn_is_judged(server):
         )
 
 
-async def test_a_protocol_whose_turns_are_used_up_cuts(server):
+async def test_an_episode_is_truncated_when_the_turns_of_its_protocol_are_used_up(server):
     async with Http(server) as http:
         session = await http.open(task())
         action = json.dumps(
@@ -196,7 +196,7 @@ async def test_a_protocol_whose_turns_are_used_up_cuts(server):
         assert (last["reward"], last["done"], last["truncated"]) == (1.0, False, True)
 
 
-async def test_what_is_wrong_with_a_call_is_told_and_nothing_is_run(server):
+async def test_a_wrong_call_is_answered_with_the_error_and_nothing_runs(server):
     async with Http(server) as http:
         session = await http.open(task())
         mixed = json.dumps(
@@ -233,7 +233,7 @@ ODD = [
 ]
 
 
-async def test_odd_names_texts_and_states_are_answers_and_never_the_servers_fault(server):
+async def test_odd_names_texts_and_states_never_make_the_server_fail(server):
     session = ""
     async with Http(server) as http:
         for i, action in enumerate(ODD):
@@ -243,7 +243,7 @@ async def test_odd_names_texts_and_states_are_answers_and_never_the_servers_faul
             assert status == 200 and said["outcome"] in ("ok", "model_error"), (action, said)
 
 
-async def test_a_session_that_was_ended_begins_anew_and_the_model_is_told(server):
+async def test_a_killed_session_is_restarted_and_the_model_reads_so(server):
     async with Http(server) as http:
         session = await http.open(task())
         _, lost, _ = await http.step(session, 0, call("execute_bash", command=f"{MEND}; kill -9 -1"), 60)
@@ -263,7 +263,7 @@ async def test_a_session_that_was_ended_begins_anew_and_the_model_is_told(server
         {"repo": "o/lib", "base_commit": "--help", "test_patch": "x", "FAIL_TO_PASS": ["a"]},
     ],
 )
-async def test_a_task_that_cannot_be_begun_is_the_callers_mistake(server, wrong):
+async def test_a_task_that_cannot_be_started_is_the_callers_mistake(server, wrong):
     async with Http(server) as http:
         status, body, _ = await http.send("POST", "/reset", json={"task": wrong})
         assert status == 422, body
@@ -423,7 +423,7 @@ BAD_ROWS = {
 }
 
 
-def test_rows_are_tried_when_tasks_are_made_of_them_and_those_that_fail_are_told_and_left_out(mirror, tmp_path):
+def test_rows_are_tried_when_tasks_are_made_and_unfit_ones_are_reported_and_left_out(mirror, tmp_path):
     row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1", "patch": GOLD}
     own = {**whole("x * 3"), "problem_statement": "It should be twice.", "patch": ""}
     fix = "--- a/f.py\n+++ b/f.py\n@@ -1,2 +1,2 @@\n def f(x):\n-    return x * 3\n+    return x * 2\n"
@@ -506,14 +506,14 @@ async def test_an_episode_in_skyrls_protocol_is_rewarded(ours):
     assert t.segments[1].text.endswith("exit code 0]<|im_end|>\n<|im_start|>assistant\n")
 
 
-async def test_an_episode_whose_turns_are_used_up_is_judged_as_it_stands(ours):
+async def test_an_episode_whose_turns_are_used_up_is_judged(ours):
     t = await played(
         ours, 2, function("execute_bash", command=MEND), "What shall I do?" + function("execute_bash", command="ls")
     )
     assert [c.reward for c in t.calls] == [None, 1.0] and t.calls[-1].truncated and t.finish_reason == "length"
 
 
-async def test_a_sandbox_that_fails_is_no_reward(ours):
+async def test_a_failed_sandbox_gives_no_reward(ours):
     class Broken:
         async def evaluate(self, *given: object) -> None:
             raise SandboxError("the slot that ran the snippet ended")

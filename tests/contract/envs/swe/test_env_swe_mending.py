@@ -35,7 +35,7 @@ class OfRow:
         return StepReply(session_id="s", step_id=step_id, **{f.name: getattr(step, f.name) for f in fields(step)})
 
 
-async def test_what_is_taught_is_what_the_sessions_say_and_the_hidden_tests_judge_it():
+async def test_demonstrations_match_real_sessions_and_pass_the_hidden_tests():
     sandbox = new_sandbox(LIMITS, evaluations=1)
     ours = shared(
         sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
@@ -61,7 +61,7 @@ async def test_what_is_taught_is_what_the_sessions_say_and_the_hidden_tests_judg
         await asyncio.shield(sandbox.close())
 
 
-async def test_a_guess_a_look_and_an_edit_fit_into_the_miniatures_lengths_and_are_judged():
+async def test_a_guess_a_view_and_an_edit_fit_into_the_miniatures_lengths_and_are_judged():
     row = mending.rows(1, "train", 42)[0]
     right = mending.Formula(row["prompt"][-5], int(row["prompt"][-4:-1]))
     (wrong,) = [f for f in _formulas() if f.file == row["meta"]["files"]["f.py"]]

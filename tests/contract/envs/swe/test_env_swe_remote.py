@@ -280,13 +280,13 @@ PLUGIN = (
 )
 
 
-async def test_code_that_makes_tests_pass_passes_falsified_ones_too(remote, stand_in, image):
+async def test_code_that_makes_tests_pass_is_caught_by_falsified_tests(remote, stand_in, image):
     last = await finished(remote, image[1], FORGES)
     assert (last.reward, last.signals["evaluation"]) == (0.0, "falsified_tests_passed"), last.signals
     assert stand_in.started == 3, "a session, a judgement, the falsified tests"
 
 
-async def test_a_plugin_of_the_patch_is_not_loaded_and_its_metadata_hurts_nobody(remote, image):
+async def test_a_plugin_of_the_patch_is_not_loaded_and_its_metadata_does_no_harm(remote, image):
     last = await finished(remote, image[1], PLUGIN + MEND)
     assert (last.reward, last.signals["evaluation"]) == (1.0, "resolved"), last.signals
 
@@ -294,7 +294,7 @@ async def test_a_plugin_of_the_patch_is_not_loaded_and_its_metadata_hurts_nobody
 ENDS = "import os, signal; os.kill(-1, signal.SIGKILL)"
 
 
-async def test_a_patch_that_ends_its_own_container_has_not_mended_the_bug(remote, stand_in, image):
+async def test_a_patch_that_ends_its_own_container_has_reward_0(remote, stand_in, image):
     last = await finished(remote, image[1], f"echo '{ENDS}' > src/lib.py")
     assert (last.reward, last.signals["evaluation"]) == (0.0, "container_ended"), last.signals
     assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), (
@@ -314,7 +314,7 @@ async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(
     assert (stand_in.started, remote.faults[LostInTests]) == (3, 2), "a session, a judgement, and one without the patch"
 
 
-async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remote, stand_in, image, monkeypatch):
+async def test_a_container_lost_once_while_tests_run_is_replaced(remote, stand_in, image, monkeypatch):
     runs = itertools.count()
 
     async def lost_first(container, script, files, seconds):
@@ -345,7 +345,7 @@ TIME_IS_UP, NO_REPORT = Done(124, {}), Done(0, {})
         pytest.param(9, True, TIME_IS_UP, (None, 5, 3), id="without the patch too"),
     ],
 )
-async def test_copies_without_an_end_are_the_patchs_doing_only_where_they_end_without_it(
+async def test_endless_copies_are_the_patchs_fault_only_if_they_end_without_it(
     remote, stand_in, image, monkeypatch, stalls, without, done, expected
 ):
     """Expected are the verdict (None: a fault), the containers that were started, and the faults that were counted."""
@@ -399,9 +399,7 @@ class Fails:
         ("GET /runtime", Fails(2, 502), None, 3),
     ],
 )
-async def test_an_api_that_fails_is_asked_again_and_then_has_a_name(
-    remote, stand_in, image, what, answer, fault, asked
-):
+async def test_a_failing_api_is_retried_and_then_reported_by_name(remote, stand_in, image, what, answer, fault, asked):
     stand_in.answers[what] = Fails(answer.left, answer.status)
     env = env_of(remote)
     if fault is None:
@@ -439,7 +437,7 @@ async def test_an_image_that_cannot_be_started_is_not_tried_again(remote, stand_
 
 
 @pytest.mark.parametrize("remote", [{"start_s": 0.5, "retries": 0}], indirect=True)
-async def test_a_container_that_never_answers_is_given_up_and_stopped(remote, stand_in, image):
+async def test_a_container_that_never_answers_is_stopped(remote, stand_in, image):
     stand_in.pod_status = "pending"
     with pytest.raises(RuntimeLate, match="--start-timeout"):
         await env_of(remote).reset(image[1], 0)
@@ -448,7 +446,7 @@ async def test_a_container_that_never_answers_is_given_up_and_stopped(remote, st
 
 
 @pytest.mark.parametrize("how", ["killed from outside", "ended by the model"])
-async def test_a_container_that_dies_in_the_middle_is_a_fault_and_no_reward(remote, stand_in, image, how):
+async def test_a_container_that_dies_during_a_session_is_a_fault_and_no_reward(remote, stand_in, image, how):
     env = env_of(remote)
     await env.reset(image[1], 0)
     if how == "killed from outside":
@@ -495,7 +493,7 @@ async def test_a_container_that_dies_while_it_judges_is_replaced_and_never_a_rew
         ({"base_commit": "0" * 40}, ImageUnfit),
     ],
 )
-async def test_a_row_that_cannot_be_begun_is_named(remote, image, change, fault):
+async def test_a_row_that_cannot_be_started_is_named(remote, image, change, fault):
     with pytest.raises(fault):
         await env_of(remote).reset({**image[1], **change}, 0)
 
@@ -537,7 +535,7 @@ async def test_a_row_that_its_own_tests_contradict_is_refused_and_never_a_reward
 
 
 @pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
-async def test_a_good_row_is_tried_once_for_all_its_sessions(remote, stand_in, image):
+async def test_a_valid_row_is_tried_once_for_all_its_sessions(remote, stand_in, image):
     last = await asyncio.gather(*(finished(remote, image[1], command) for command in (MEND, "touch x")))
     assert [step.reward for step in last] == [1.0, 0.0]
     assert (await finished(remote, image[1], MEND)).reward == 1.0
@@ -579,7 +577,7 @@ async def test_a_server_that_stops_while_a_row_is_tried_leaves_no_container(remo
     await env.close()
 
 
-async def test_names_of_tests_that_end_at_a_blank_are_those_of_all_that_begin_so(remote, image):
+async def test_a_test_name_truncated_at_a_blank_stands_for_all_tests_with_that_prefix(remote, image):
     row = {
         **image[1],
         "test_patch": image[1]["test_patch"]
@@ -612,7 +610,7 @@ def docker(image, tmp_path, monkeypatch):
         killed(json.loads(left.read_text())[0])
 
 
-async def test_containers_of_this_machines_docker_serve_as_well(docker, image, tmp_path):
+async def test_local_docker_containers_work(docker, image, tmp_path):
     flags = [
         "--docker", "--image", "eval.{instance_s}", "--repo-setup", "true", "--runtime-command", "serve",
         "--docker-flags=--memory 1g",

@@ -54,7 +54,7 @@ def numbers(step):
     return [step.signals[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")]
 
 
-async def test_the_true_calls_pass_and_the_user_speaks_between_the_turns():
+async def test_the_true_calls_pass_and_the_users_messages_come_between_the_turns():
     first, then, last, end = await play(calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
     assert (
         first.observation == "None\ntwo"
@@ -106,7 +106,7 @@ async def test_a_turn_passes_by_the_packages_rule(actions, failed):
         (calls(("hang", {})), "Error during execution: the call takes more than 5 s of CPU", "cpu"),
     ],
 )
-async def test_what_the_model_gets_wrong_is_told_to_it_and_the_turn_goes_on(action, shown, kind):
+async def test_a_wrong_call_is_answered_with_the_error_and_the_turn_continues(action, shown, kind):
     wrong, *_, end = await play(action, calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
     assert wrong.observation.startswith(shown) and (
         wrong.outcome,
@@ -121,7 +121,7 @@ class Spent(HereAndNow):
         raise CpuSpent("used up")
 
 
-async def test_a_turn_that_uses_up_its_cpu_as_a_whole_is_the_models_and_no_fault():
+async def test_a_turn_that_uses_up_its_cpu_fails_and_is_not_a_fault():
     env, _ = await opened()
     await env.step(calls(TOUCH, WRITE), 5.0)
     env._workers = Spent()
@@ -129,12 +129,12 @@ async def test_a_turn_that_uses_up_its_cpu_as_a_whole_is_the_models_and_no_fault
     assert (end.reward, end.done, end.outcome, end.signals["failed"]) == (0.0, True, "model_error", "cpu")
 
 
-async def test_a_world_that_holds_itself_is_another_state_and_no_fault():
+async def test_a_world_that_contains_itself_is_a_wrong_state_and_not_a_fault():
     step, *_, end = await play(calls(("loop", {})), DONE, calls(CAT), DONE)
     assert "loop" in step.observation and end.signals["failed"] == "instance_state_mismatch"
 
 
-async def test_a_result_is_cut_at_what_a_reply_holds_and_graded_whole():
+async def test_a_result_is_cut_to_the_size_of_a_reply_and_graded_whole():
     text = "x" * (STEP_CHARS + 7)
     step, *_, end = await play(
         calls(("write", {"file_name": "a", "text": text})),
@@ -152,14 +152,14 @@ async def test_more_steps_than_the_package_allows_end_the_episode():
     assert (steps[-1].outcome, steps[-1].reward) == ("model_error", None)
 
 
-async def test_a_default_of_the_package_that_calls_add_to_begins_empty_in_every_session():
+async def test_mutable_defaults_of_the_package_start_empty_in_every_session():
     actions = [calls(("tag", {"name": "x"})), calls(("more", {"name": "x", "tag": "new"}))]
     for _ in range(2):
         first, second = await play(*actions)
         assert (first.observation, second.observation) == ('{"tags": []}', '{"tags": ["new"]}')
 
 
-async def test_functions_that_the_prompt_does_not_tell_are_the_first_observation_but_for_the_missing():
+async def test_functions_absent_from_the_prompt_are_listed_in_the_first_observation():
     _, told = await opened(functions_told=False, missed_function={"1": ["cat"]})
     names = [json.loads(line)["name"] for line in told.splitlines()[1:]]
     assert told.startswith("# Functions\n") and names == ["touch", "write", "tag", "more", "loop", "add"]
@@ -171,7 +171,7 @@ async def test_a_missing_function_is_offered_in_its_turn():
     assert json.loads(schema)["name"] == "cat" and words == NOW_OFFERED
 
 
-async def test_a_turn_in_which_nothing_can_be_done_passes_whatever_is_called():
+async def test_a_turn_without_true_calls_passes_for_any_calls():
     *_, end = await play(calls(CAT), DONE, DONE, label=[["cat(file_name='a')"], []])
     assert end.reward == 1.0
 

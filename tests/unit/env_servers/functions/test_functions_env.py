@@ -53,7 +53,7 @@ def numbers(step):
     return [step.signals[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")]
 
 
-async def test_the_whole_episode_is_graded_not_its_last_call():
+async def test_the_whole_episode_is_graded_and_not_only_its_last_call():
     first, second, end = await play(TASK, calls(BOX), calls(MOVE), message())
     assert numbers(first) == [1, 2, 1, 2] and numbers(second) == [2, 2, 2, 2]
     assert first.observation == '{"result": null}' and first.reward is None
@@ -106,7 +106,7 @@ async def test_a_wrong_action_is_an_observation(action, kind, says):
         {"gold": [[], [], []], "user": [{"text": "Go on."}]},
     ],
 )
-async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
+async def test_a_malformed_task_is_the_callers_mistake(wrong):
     with pytest.raises((ValueError, ValidationError)):
         await FunctionsEnv().reset({**TASK, **wrong}, 0)
 
@@ -125,12 +125,12 @@ async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
         ({"moon": {}}, r"state: moon: the task's domains are files"),
     ],
 )
-async def test_a_state_that_is_none_of_its_domains_is_refused_before_the_first_step(state, said):
+async def test_a_state_of_another_domain_is_refused_before_the_first_step(state, said):
     with pytest.raises(ValueError, match=said):
         await FunctionsEnv().reset({**TASK, "state": state}, 0)
 
 
-def test_a_script_that_ends_before_the_gold_does_says_how_many_lines_it_lacks():
+def test_a_user_script_that_is_too_short_is_refused_with_the_number_of_missing_lines():
     """Its last turn would never begin: every episode would have 0, whatever the model does."""
     task = FunctionTask.model_validate(
         {**TASK, "gold": [[], [], []], "user": [{"text": "Go on."}], "instruction": "Go."}
@@ -140,7 +140,7 @@ def test_a_script_that_ends_before_the_gold_does_says_how_many_lines_it_lacks():
     assert user_of(task, "http://127.0.0.1:9/v1", "m", 1.0), "a model says as much as it is asked"
 
 
-async def test_results_that_no_reply_could_hold_are_cut_and_graded_whole():
+async def test_results_larger_than_a_reply_are_cut_and_graded_whole():
     told = [{"name": "read_file", "arguments": {"path": "a.txt"}}] * 64
     task = {**TASK, "state": {"files": {"tree": {"a.txt": "x" * 20_000}, "here": []}}, "gold": [told]}
     read, end = await play(task, calls(*[("read_file", {"path": "a.txt"})] * 64), message())
@@ -148,14 +148,14 @@ async def test_results_that_no_reply_could_hold_are_cut_and_graded_whole():
     assert (read.outcome, end.reward) == ("ok", 1.0)
 
 
-async def test_a_variable_that_starts_without_a_value_may_have_one():
+async def test_a_variable_that_starts_as_none_may_be_set():
     state = DOMAINS["travel"].initial(random.Random(0))
     await FunctionsEnv().reset(
         {"domains": ["travel"], "state": {"travel": {**state, "budget": 900.5}}, "gold": [[]]}, 0
     )
 
 
-async def test_a_hidden_function_is_offered_when_the_user_says_so():
+async def test_a_hidden_function_is_offered_when_the_user_announces_it():
     task = {
         **TASK,
         "hidden": ["move"],
@@ -172,7 +172,7 @@ async def test_a_hidden_function_is_offered_when_the_user_says_so():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_generated_task_is_solved_by_its_gold_and_by_nothing_less(variant, seed):
+async def test_a_generated_task_is_solved_by_all_of_its_gold_calls_only(variant, seed):
     _, task = make_task(seed, domains=1 + seed % 3, calls=(1, 3), distractors=3, variant=variant)
     solution = [action for turn in task.gold for action in (*(json.dumps([c.model_dump()]) for c in turn), message())]
     assert (await play(task, *solution))[-1].reward == 1.0
@@ -181,7 +181,7 @@ async def test_a_generated_task_is_solved_by_its_gold_and_by_nothing_less(varian
 
 
 @pytest.mark.parametrize("index", range(48))
-async def test_every_help_desk_task_is_solvable_and_not_by_silence(index):
+async def test_every_help_desk_task_is_solvable_and_not_without_calls(index):
     _, task = policy_task(index)
     steps = await play(task, *Solver(task).actions)
     assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
@@ -189,26 +189,26 @@ async def test_every_help_desk_task_is_solvable_and_not_by_silence(index):
     assert (lazy[-1].done, lazy[-1].reward) == (True, 0.0)
 
 
-async def test_a_required_amount_has_to_be_said():
+async def test_a_required_amount_must_be_in_a_message():
     _, task = policy_task(SCENARIOS.index(next(s for s in SCENARIOS if s.__name__ == "cancel_pending")))
     silent = [a for a in Solver(task).actions if "EUR" not in a]
     assert (await play(task, *silent, message("Bye.")))[-1].reward == 0.0
 
 
-async def test_a_scripted_user_answers_what_it_is_asked_and_leaves_when_nothing_fits():
+async def test_a_scripted_user_answers_questions_and_ends_the_dialogue_if_no_answer_fits():
     user = ScriptedUser([UserLine(text="Ada.", when=["name"]), UserLine(text="Bye.")])
     assert (await user.answer("Hello?")).text == "Bye."
     assert [(await user.answer("Hm?")).text for _ in range(3)] == [GO_ON] * 3
     assert (await user.answer("Your NAME?")).text == "Ada." and await user.answer("?") is None
 
 
-async def test_a_users_model_that_does_not_answer_is_a_fault_not_a_score():
+async def test_a_user_model_that_does_not_answer_is_a_fault_and_not_a_score():
     task = FunctionTask.model_validate({**TASK, "instruction": "You want a box."})
     with pytest.raises(UserUnavailable, match="--user-url"):
         await user_of(task, "http://127.0.0.1:9/v1", "m", 2.0).answer("Hello")
 
 
-async def test_a_users_model_that_says_nothing_is_a_fault_and_what_was_not_answered_was_not_said():
+async def test_an_empty_reply_of_the_user_model_is_a_fault_and_its_question_is_not_recorded():
     task, heard = FunctionTask.model_validate({**TASK, "instruction": "You want a box."}), []
     contents = [None, " \n", "A box.", "Thanks."]
 

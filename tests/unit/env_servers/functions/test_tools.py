@@ -16,13 +16,13 @@ from env_servers.functions.tools import ToolError, World
 TREE = {"tree": {"home": {"a.txt": "b\na", "box": {}}}, "here": ["home"]}
 
 
-def test_there_are_seven_domains_and_ninety_functions_with_names_of_their_own():
+def test_there_are_seven_domains_and_ninety_functions_with_unique_names():
     names = Counter(name for domain in DOMAINS.values() for name in domain.tools())
     assert len(DOMAINS) == 7 and names.total() == 90 and set(names.values()) == {1}
 
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
-def test_every_function_says_what_it_does_and_types_its_parameters(domain):
+def test_every_function_has_a_docstring_and_typed_parameters(domain):
     for tool in domain.tools().values():
         parameters = tool.schema["parameters"]
         assert len(tool.schema["description"]) > 10
@@ -54,14 +54,14 @@ def test_the_schema_of_a_signature():
         ("sort_lines", {"path": "a.txt"}, "There is no function 'sort_lines'"),
     ],
 )
-def test_what_a_call_gets_wrong_is_named_and_changes_nothing(name, arguments, says):
+def test_a_wrong_call_is_answered_with_the_error_and_changes_nothing(name, arguments, says):
     world = World([Files(TREE)], hidden=frozenset({"sort_lines"}))
     with pytest.raises(ToolError, match=says):
         world.call(name, arguments)
     assert world.state() == {"files.tree": TREE["tree"], "files.here": ["home"]}
 
 
-def test_a_call_that_fails_half_way_is_undone():
+def test_a_call_that_fails_midway_is_undone():
     """`move` into a full directory has found its target before it is refused."""
     files = Files({"tree": {"a": "1", "box": {"a": "2"}}, "here": []})
     with pytest.raises(ToolError, match="exists there already"):
@@ -102,7 +102,7 @@ def test_no_argument_breaks_a_domain(data):
         ("calendar", "create_event", {"title": "", "day": "Mon", "start": "9" * 5000 + ":00", "minutes": 5}, "no time"),
     ],
 )
-def test_a_number_of_thousands_of_digits_is_refused_and_no_fault_of_the_function(domain, name, arguments, says):
+def test_a_number_of_thousands_of_digits_is_a_model_error(domain, name, arguments, says):
     """Python does not write one: the price would have been a ValueError, and the sample lost."""
     world = World([DOMAINS[domain](DOMAINS[domain].initial(random.Random(0)))])
     with pytest.raises(ToolError, match=says):

@@ -29,7 +29,7 @@ async def test_a_game_played_by_its_solution_scores_1_and_is_over(name, level):
         assert steps[-1].signals == {"score": 1.0, "tries": len(steps), "solved": True, "error_type": None}
 
 
-async def test_a_detour_through_the_maze_costs_its_share():
+async def test_a_detour_through_the_maze_lowers_the_score():
     way = GAMES["labyrinth"](3, 0).solution()
     there_and_back = [way[0], {"north": "south", "south": "north", "east": "west", "west": "east"}[way[0]]]
     env, _ = await start("labyrinth", level=0)
@@ -37,7 +37,7 @@ async def test_a_detour_through_the_maze_costs_its_share():
     assert end.reward == len(way) / (len(way) + 2) and not end.signals["solved"]
 
 
-async def test_ten_wrong_guesses_lose_and_nothing_is_told_but_how_many_are_right():
+async def test_ten_wrong_guesses_lose_and_the_observation_only_counts_right_ones():
     (code,) = GAMES["mastermind"](0, 0).solution()
     wrong = next(guess for guess in ("11", "22", "33", "44") if guess != code)
     env, opening = await start("mastermind", 0)
@@ -48,7 +48,7 @@ async def test_ten_wrong_guesses_lose_and_nothing_is_told_but_how_many_are_right
     assert (steps[9].observation, steps[9].reward, steps[9].done) == ("That was the last guess.", 0.0, True)
 
 
-async def test_what_is_no_move_is_told_and_a_policy_that_says_nothing_else_comes_to_an_end():
+async def test_an_invalid_move_is_reported_and_invalid_moves_alone_end_the_game():
     env, _ = await start("labyrinth")
     steps = [await env.step("up" if i % 2 else "x" * 99, 5.0) for i in range(MAX_ILLEGAL)]
     assert (
@@ -83,7 +83,7 @@ async def test_a_task_that_names_no_game_is_refused_with_the_remedy(task, says):
         await PuzzlesEnv(None).reset(task, 0)
 
 
-async def test_a_row_says_the_question_and_the_server_proves_that_it_is_its_own():
+async def test_the_server_refuses_a_row_whose_question_is_not_its_own():
     made = await row(None, "labyrinth", 3, 1)
     question = made["prompt"].removesuffix(f"\n{HOW_TO_MOVE}")
     assert await PuzzlesEnv(None).reset({**made["meta"], "asked": False}, 0) == question

@@ -34,7 +34,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_code_is_evaluated_neither_as_a_literal_nor_as_a_formula(text):
+def test_code_is_neither_a_literal_nor_a_formula(text):
     for refused in (literal, lambda t: formula(t, {})):
         with pytest.raises((ValueError, SyntaxError, TypeError)):
             refused(text)
@@ -54,7 +54,7 @@ def test_code_is_evaluated_neither_as_a_literal_nor_as_a_formula(text):
         "S('1')",
     ],
 )
-def test_sympy_beyond_arithmetic_is_no_part_of_a_formula(text):
+def test_a_formula_contains_only_arithmetic_of_sympy(text):
     """An unevaluated Integral would be right by definition: its derivative is the integrand."""
     with pytest.raises(ValueError, match=r"part of an answer|functions of arithmetic"):
         formula(text, {"x": object()})
@@ -66,7 +66,7 @@ def test_numbers_texts_and_containers_of_them_are_literals():
     assert literal("(0x1f + 3) << 2 & ~1") == (0x1F + 3) << 2 & ~1
 
 
-def test_what_the_parser_makes_of_an_answer_is_a_formula():
+def test_the_parsers_result_for_an_answer_is_a_formula():
     formula("Integer (2 )*Symbol ('x' )**Integer (3 )-Float ('0.5' )*exp (-x )+C ", {"x": object(), "C": object()})
     formula("sqrt (Integer (4 ))*pi +Rational ('1','3')", {})
 

@@ -95,7 +95,7 @@ async def test_an_answer_that_is_code_is_scored_as_any_wrong_one(room, name):
         ("rush_hour", "A+99999999999999", ("time_limit",)),
     ],
 )
-async def test_an_answer_that_hangs_or_eats_memory_ends_itself_and_costs_nobody_else(room, name, answer, error):
+async def test_an_answer_that_hangs_or_takes_much_memory_affects_no_other(room, name, answer, error):
     verdict = await score(room, name, answer)
     assert verdict.score <= 0.05 and verdict.error in error
     assert await fault_of(room, Task("countdown", 1)) is None
@@ -128,7 +128,7 @@ async def test_an_integral_that_is_not_solved_is_no_solution(room):
         ("puzzle24", f"(pi - pi)*4*8*6*2 + {' + '.join(['pi/pi'] * 24)}", range(3, 4)),
     ],
 )
-async def test_a_text_that_the_packages_scorer_takes_for_any_puzzle_solves_none(room, name, answer, seeds):
+async def test_a_text_that_the_packages_scorer_accepts_for_every_puzzle_solves_none(room, name, answer, seeds):
     for seed in seeds:
         task = Task(name, seed)
         made = await room.make(task, solve=True)
@@ -137,7 +137,7 @@ async def test_a_text_that_the_packages_scorer_takes_for_any_puzzle_solves_none(
 
 
 @pytest.mark.slow
-async def test_rows_made_in_one_process_are_the_puzzles_of_another(room):
+async def test_rows_are_reproduced_by_another_process(room):
     """Some data sets draw from sets of text, whose order a process draws anew."""
     drawn = ["isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"]
     code = (

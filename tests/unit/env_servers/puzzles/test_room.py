@@ -52,7 +52,7 @@ def scored(*ends: Execution | Exception):
         (ended({"score": 0.0, "error": "RecursionError"}), "RecursionError"),
     ],
 )
-async def test_what_an_answer_makes_its_scorer_do_is_a_score_of_0_with_the_reason(end, error):
+async def test_a_scorer_failure_caused_by_the_answer_scores_0_with_the_reason(end, error):
     assert await scored(end) == (0.0, error)
 
 
@@ -69,24 +69,24 @@ async def test_what_an_answer_makes_its_scorer_do_is_a_score_of_0_with_the_reaso
         (ended({"fault": "ImportError: No module named 'zss'"}), "zss.*Repair the installation"),
     ],
 )
-async def test_what_the_machine_does_is_an_error_and_no_score(end, says):
+async def test_a_scorer_failure_caused_by_the_machine_is_an_error(end, says):
     with pytest.raises(VerifierError, match=says):
         await scored(end)
 
 
-async def test_a_sandbox_that_fails_is_an_error_and_no_score():
+async def test_a_failed_sandbox_is_an_error_and_not_a_score():
     with pytest.raises(SandboxError):
         await scored(SandboxError("no new slot"))
 
 
-async def test_a_crash_is_the_answers_fault_only_if_another_answer_is_scored_without_one():
+async def test_a_crash_is_the_answers_fault_only_if_another_answer_can_be_scored():
     crash = ended(code=-signal.SIGSEGV)
     assert await scored(crash, ended({"score": 0.0, "error": None})) == (0.0, "crash")
     with pytest.raises(VerifierError, match="died by signal 11, whatever the answer"):
         await scored(crash, crash)
 
 
-async def test_a_puzzle_that_costs_too_much_to_make_is_the_tasks_fault():
+async def test_a_puzzle_too_expensive_to_generate_is_the_tasks_fault():
     for end in (ended(code=-signal.SIGPROF), ended(code=None, killed="memory"), ended({"refused": "level is -1"})):
         with pytest.raises(ValueError, match=r"20 s of CPU that a puzzle has|the memory that a puzzle has|level is -1"):
             await Room(PlayedSandbox(end), 2.0).make(TASK)
@@ -94,7 +94,7 @@ async def test_a_puzzle_that_costs_too_much_to_make_is_the_tasks_fault():
         await Room(PlayedSandbox(ended(code=None, killed="time_limit")), 2.0).make(TASK)
 
 
-async def test_a_wrong_answer_may_be_given_again_until_the_tries_are_used_up():
+async def test_answers_can_be_retried_until_the_tries_are_used_up():
     made = ended({"question": "1 + 1?", "entry": "e", "solution": ""})
     wrong, broken = ended({"score": 0.0, "error": None}), ended(code=-signal.SIGPROF)
     partly = ended({"score": 0.3, "error": None})

@@ -19,7 +19,7 @@ def flags(*given: str) -> argparse.Namespace:
     return main.parser().parse_args(list(given))
 
 
-def test_without_the_package_the_list_has_the_games_and_says_how_to_have_the_rest(monkeypatch, capsys):
+def test_without_the_package_the_list_has_the_games_and_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setattr("sys.argv", ["puzzles", "--list"])
     main.main()
@@ -35,7 +35,7 @@ def test_rows_of_a_data_set_without_the_package_are_refused_with_the_remedy(monk
 
 
 @pytest.mark.parametrize("given", [("--score-timeout", "0"), ("--score-timeout", "9", "--score-deadline", "8")])
-def test_flags_that_let_nothing_be_scored_are_refused(given):
+def test_flags_with_which_no_answer_could_be_scored_are_refused(given):
     with pytest.raises(SystemExit, match="above 0, and the second no less"):
         start.check_room_flags(flags(*given))
 

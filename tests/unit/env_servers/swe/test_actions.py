@@ -82,7 +82,7 @@ async def step(service, said, step_id=0, deadline_s=60.0) -> StepReply:
     return await service.step(StepRequest(session_id="s", step_id=step_id, action=said, deadline_s=deadline_s))
 
 
-async def test_a_judgement_that_found_no_room_comes_when_it_is_asked_for_again():
+async def test_a_judgement_refused_for_lack_of_capacity_succeeds_on_retry():
     service = await server(work := ScriptedWork(full=["patch"]))
     with pytest.raises(CapacityFull):
         await step(service, action(bash("ls"), FINISH))
@@ -93,7 +93,7 @@ async def test_a_judgement_that_found_no_room_comes_when_it_is_asked_for_again()
     assert (again.reward, again.done, again.observation) == (None, True, "The task is over.")
 
 
-async def test_calls_that_were_made_before_there_was_no_room_are_not_made_again():
+async def test_calls_executed_before_a_refusal_are_not_executed_again():
     service = await server(work := ScriptedWork(full=["b"]), max_turns=2)
     with pytest.raises(CapacityFull):
         await step(service, action(bash("a"), bash("b"), bash("c")))
@@ -102,7 +102,7 @@ async def test_calls_that_were_made_before_there_was_no_room_are_not_made_again(
     assert (reply.signals["turn"], reply.truncated) == (1, False)
 
 
-async def test_the_commands_of_an_action_share_the_time_that_the_caller_waits(monkeypatch):
+async def test_the_commands_of_an_action_share_its_deadline(monkeypatch):
     monkeypatch.setattr(swe_env, "MARGIN_S", 1.0)
     monkeypatch.setattr(swe_env, "MIN_S", 0.01)
     service = await server(work := ScriptedWork())
@@ -112,14 +112,14 @@ async def test_the_commands_of_an_action_share_the_time_that_the_caller_waits(mo
     assert reply.outcome == "ok", "two commands of 1.5 s would have made the caller late"
 
 
-async def test_what_an_action_says_fits_a_reply():
+async def test_the_observation_of_an_action_fits_a_reply():
     service = await server(ScriptedWork())
     reply = await step(service, action(*[bash("print 30000")] * 16))
     assert reply.outcome == "ok" and len(reply.observation) < STEP_CHARS + 100
     assert reply.observation.endswith(f"[{16 * 30000 + 15 - STEP_CHARS} characters left out]")
 
 
-async def test_a_name_that_cannot_be_sent_is_the_models_mistake():
+async def test_a_name_that_cannot_be_sent_is_a_model_error():
     service = await server(work := ScriptedWork())
     reply = await step(service, '[{"name": "execute_bash", "arguments": {"command": "ls", "\\ud83d": 1}}]')
     assert (reply.outcome, reply.signals["error_type"]) == ("model_error", "bad_call")

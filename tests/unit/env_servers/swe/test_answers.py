@@ -18,7 +18,7 @@ def package(directory):
     return directory
 
 
-def test_every_copy_below_what_a_session_sees_is_found(tmp_path):
+def test_every_copy_of_the_answers_that_a_session_could_read_is_found(tmp_path):
     pip = package(tmp_path / "venv" / "site-packages")
     other = package(tmp_path / "other" / "lib" / "dist-packages")
     checkout = package(tmp_path / "src" / "app")
@@ -27,7 +27,7 @@ def test_every_copy_below_what_a_session_sees_is_found(tmp_path):
     assert set(found) == {f"{pip}/env_servers", f"{other}/env_servers", str(checkout)}
 
 
-def test_a_checkout_is_masked_around_the_environment_that_lies_in_it(tmp_path):
+def test_a_checkout_is_masked_except_for_the_virtual_environment_inside_it(tmp_path):
     checkout = package(tmp_path / "app")
     (checkout / "pyproject.toml").write_text("")
     (checkout / "tests").mkdir()

@@ -30,7 +30,7 @@ FLAKY = Outcome({**TRUE.tests, "t.py::test_flaky": "failed"})
         (Outcome({}, "time_limit"), FALSE, (), "time_limit"),
     ],
 )
-def test_only_tests_that_count_have_to_pass_once_more(again, copy, must_pass, why):
+def test_only_the_listed_tests_have_to_pass_the_second_run(again, copy, must_pass, why):
     assert contradiction(TRUE, again, copy, must_pass) == why
 
 
@@ -59,7 +59,7 @@ async def falsified(monkeypatch, *outcomes: tuple[FalseCopy, Outcome]) -> str | 
     return await judging.falsified(None, TASK, None, b"patch", TRUE)
 
 
-async def test_names_that_end_at_a_blank_are_found_in_a_container_when_the_tests_run_once_more(monkeypatch):
+async def test_truncated_test_names_are_matched_in_the_second_run(monkeypatch):
     assert await falsified(monkeypatch, (FALSE, FAILS), (AGAIN, FLAKY)) is None
     broken = Outcome({**TRUE.tests, "t.py::test_b[x y]": "failed"})
     assert await falsified(monkeypatch, (FALSE, FAILS), (AGAIN, broken)) == "tests_failed"
@@ -68,6 +68,6 @@ async def test_names_that_end_at_a_blank_are_found_in_a_container_when_the_tests
 
 @pytest.mark.parametrize("ended", ["time_limit", "no_report"])
 @pytest.mark.parametrize("copy", [FALSE, AGAIN], ids=["falsified", "once more"])
-async def test_a_copy_that_comes_to_no_end_in_a_container_is_a_fault(monkeypatch, copy, ended):
+async def test_a_copy_that_does_not_end_in_a_container_is_a_fault(monkeypatch, copy, ended):
     with pytest.raises(LostInTests):
         await falsified(monkeypatch, (copy, Outcome({}, ended)))

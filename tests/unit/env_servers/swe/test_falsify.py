@@ -119,7 +119,7 @@ def test_a_condition_without_a_value_is_negated(condition):
     assert not any(passes(copy.files["test_a.py"].decode(), **names) for copy in copies(text))
 
 
-def test_every_assertion_has_its_turn():
+def test_the_copies_falsify_every_assertion_in_turn():
     text = (
         "def test_a():\n    assert f(1) == 10\n    assert f(2) == 20\n"
         "    with pytest.warns(UserWarning):\n        assert f(3) == 30\n"
@@ -185,7 +185,7 @@ def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
     "body",
     ["f()", "x = 1\n    f(\n        x\n    )", "with open('/dev/null'):\n        f()", "f()  # runs\n    g()"],
 )
-def test_of_a_test_without_assertions_a_call_is_said_to_return_something(body):
+def test_a_test_without_assertions_is_falsified_by_the_result_of_a_call(body):
     text = f"def test_a():\n    {body}\n"
     names = {"f": lambda *_: [], "g": lambda: None}
     assert passes(text, **names)
@@ -195,7 +195,7 @@ def test_of_a_test_without_assertions_a_call_is_said_to_return_something(body):
         assert not passes(changed, **names)
 
 
-def test_a_coroutine_that_a_test_awaits_is_said_to_return_something():
+def test_a_test_without_assertions_is_falsified_by_the_result_of_an_awaited_call():
     [copy, *_] = copies("async def test_a():\n    await f('one', 'two')\n")
     assert re.search(
         r"assert await f\('one', 'two'\) == \['(one|two)', '(one|two)'\]", copy.files["test_a.py"].decode()
@@ -218,7 +218,7 @@ def test_assertions_in_helpers_and_loops_over_tables_are_falsified_by_value(wher
     assert [passes(copy, f=lambda _: Always()) for copy in changed].count(True) >= 3
 
 
-def test_a_loop_over_what_may_be_empty_is_left_alone():
+def test_an_assertion_in_a_loop_that_may_be_empty_is_left_alone():
     for text in (
         "def test_a():\n    for a in f().items():\n        assert a == 3\n",
         "def test_a():\n    rows = []\n    rows += f()\n    for a in rows:\n        assert a == 3\n",
@@ -245,7 +245,7 @@ def test_methods_of_unittest_are_falsified():
         assert ", 1e-3)" in changed[12]
 
 
-def test_what_the_model_has_seen_is_changed_in_every_other_copy_only():
+def test_tests_that_the_model_has_seen_change_in_every_other_copy_only():
     seen = "def test_old():\n    assert f(1) == 2\n"
     text = seen + "\n\ndef test_new():\n    assert f(2) == 4\n"
     assert [copy.tests for copy in copies(text, 3, {"tests/test_a.py": seen})] == [
@@ -307,7 +307,7 @@ def test_a_negation_is_written_as_people_write_it(condition, negated):
         assert copy.files["test_a.py"].decode() == f"def test_a():\n    assert {negated}, 'said'\n"
 
 
-def test_where_all_tests_have_been_seen_they_are_all_that_there_is():
+def test_tests_that_the_model_has_seen_change_in_every_copy_if_there_are_no_others():
     seen = "def test_old():\n    assert f(1) == 2\n"
     assert all(copy.tests == {"test_a.py::test_old"} for copy in copies(seen, 2, {"tests/test_a.py": seen}))
 
@@ -315,17 +315,17 @@ def test_where_all_tests_have_been_seen_they_are_all_that_there_is():
 @pytest.mark.parametrize(
     "text", ["def test_a(:\n", "\ufeffdef test_a():\n    assert 1\n", "x = 1\rdef test_a(): pass\n"]
 )
-def test_a_file_that_is_no_plain_python_stays(text):
+def test_a_file_that_is_not_plain_python_is_unchanged(text):
     assert all(copy.tests == frozenset() and copy.files["test_a.py"] == text.encode() for copy in copies(text))
 
 
-def test_text_outside_of_ascii_does_not_move_what_is_changed():
+def test_non_ascii_text_does_not_shift_the_edits():
     text = "def test_a():\n    assert 'ä€😀' and f('ö') == 'grün'  # naïve\n"
     for copy in copies(text):
         assert not passes(copy.files["test_a.py"].decode(), f=lambda _: "grün")
 
 
-def test_only_tables_that_are_written_down_tell_which_tests_there_must_be():
+def test_only_literal_tables_determine_which_tests_must_run():
     text = (
         "@pytest.mark.parametrize('x', [1, pytest.param((2, 'b'), id='two')])\ndef test_a(x):\n    assert f(x)\n"
         "@pytest.mark.parametrize('x', [1])\n@pytest.mark.parametrize('y', m.ALL)\ndef test_b(x, y):\n    assert x\n"
@@ -350,11 +350,11 @@ COPY = FalseCopy({}, frozenset({"t.py::a", "t.py::c"}))
         ({}, ["t.py::a", "t.py::c"]),
     ],
 )
-def test_what_is_falsified_and_does_not_fail_survives(false, expected):
+def test_a_falsified_test_that_does_not_fail_survives(false, expected):
     assert sorted(survivors(TRUE, Outcome(false), COPY)) == expected
 
 
-def test_one_of_the_copies_of_tests_that_fail_holds_nothing_that_no_test_would_say():
+def test_one_copy_of_the_failing_tests_contains_only_familiar_values():
     text = (
         "def test_a():\n    with pytest.raises(ValueError, match='too short'):\n        f('')\n\n\n"
         "def test_b():\n    with pytest.raises(lib.NoDivision):\n        f(0)\n\n\n"
@@ -382,7 +382,7 @@ def test_one_of_the_copies_of_tests_that_fail_holds_nothing_that_no_test_would_s
         assert familiar == 1
 
 
-def test_an_expected_error_becomes_one_that_is_no_kind_of_it():
+def test_an_expected_error_becomes_an_unrelated_error():
     for expected, never in {
         "ArithmeticErrorOfMine": {"ArithmeticError", "ValueError", "TypeError"},
         "LookupError": {"KeyError", "IndexError"},
@@ -403,7 +403,7 @@ def words_of(text: str) -> list[str]:
     return sorted(word.lower() for value in constants for word in re.findall(r"\w+", str(value)))
 
 
-def test_one_of_the_copies_of_tests_that_fail_holds_the_words_of_the_true_ones_so_often_as_they_do():
+def test_one_copy_of_the_failing_tests_has_the_word_counts_of_the_true_tests():
     text = (
         "def test_a():\n    assert titles('one small two') == ['One', 'Small', 'Two']\n\n\n"
         "def test_b():\n    assert join('hello', 'world') == 'hello, world'\n\n\n"
@@ -417,7 +417,7 @@ def test_one_of_the_copies_of_tests_that_fail_holds_the_words_of_the_true_ones_s
         assert [words_of(copy) == words_of(text) for copy in changed].count(True) == 1
 
 
-def test_values_of_a_copy_that_change_places_are_no_right_ones_where_the_order_does_not_count():
+def test_swapped_values_are_wrong_also_where_the_order_does_not_count():
     text = (
         "class T(TestCase):\n    def test_a(self):\n        self.assertCountEqual(f(), [3, 1, 2])\n\n\n"
         "def test_b():\n    assert set(f()) == {3, 1, 2}\n\n\n"

@@ -52,7 +52,7 @@ def as_it_was(repo):
     assert os.readlink(repo / "data") == "built"
 
 
-def test_a_patch_of_code_alone_leaves_all_as_it_is(guarded):
+def test_a_patch_of_code_alone_removes_nothing(guarded):
     repo, guard = guarded
     (repo / "src/lib.py").write_text("other\n")
     (repo / "fast.so").write_text("ignored by git, and the image's\n")
@@ -63,7 +63,7 @@ def test_a_patch_of_code_alone_leaves_all_as_it_is(guarded):
     )
 
 
-def test_what_git_is_told_to_ignore_or_to_leave_alone_goes_as_well(guarded):
+def test_files_that_git_ignores_or_assumes_unchanged_are_removed(guarded):
     repo, guard = guarded
     (repo / ".gitignore").write_text("*\n")
     (repo / "tests/.git").mkdir()
@@ -107,7 +107,7 @@ def test_names_may_be_any_bytes(guarded):
     assert guard("restore") == ["a\udcff\n/conftest.py"] and os.listdir(directory) == []
 
 
-def test_a_patch_names_what_it_renames_and_what_is_no_text():
+def test_the_paths_of_a_patch_include_renames_and_binary_files():
     renamed = (
         "diff --git a/tests/a.txt b/tests/b.txt\nsimilarity index 100%\nrename"
         " from tests/a.txt\nrename to tests/b.txt\n"

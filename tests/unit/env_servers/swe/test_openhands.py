@@ -37,7 +37,7 @@ def test_the_prompt_is_a_system_message_with_the_functions_and_an_example_before
     assert places == sorted(places)
 
 
-def test_every_call_of_the_example_is_one_that_the_protocol_reads():
+def test_the_protocol_parses_every_call_of_the_example():
     messages = OURS.before.split("ASSISTANT:")[1:]
     calls = [call for text in messages for call in function_calls(text.partition("USER:")[0])]
     assert all(isinstance(call, ParsedCall) for call in calls)
@@ -63,7 +63,7 @@ def test_a_function_block_has_openhands_lines():
     )
 
 
-def test_the_words_of_published_rows_stand_around_our_task(tmp_path):
+def test_our_task_has_the_prompt_text_of_published_rows(tmp_path):
     rows = tmp_path / "rows.jsonl"
     user = [{"type": "text", "text": f"Their example.\n{NEW_TASK}Their task.{END_OF_TASK}\nTheir reminder."}]
     rows.write_text(json.dumps({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": user}]}))
@@ -74,7 +74,7 @@ def test_the_words_of_published_rows_stand_around_our_task(tmp_path):
 
 
 @pytest.mark.parametrize("row", ["{}", "[]", '{"messages": [{"role": "user", "content": "x"}]}', ""])
-def test_rows_that_are_no_conversation_of_openhands_are_refused(tmp_path, row):
+def test_rows_without_an_openhands_conversation_are_refused(tmp_path, row):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(row)
     with pytest.raises(ValueError, match=r"rows\.jsonl"):

@@ -80,7 +80,7 @@ def task(fail=("t.py::a",), ok=(), **more):
         (task(ok=["t.py::b"]), Outcome({}, "no_report"), "its tests give no report on the repository as it is"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_told_from_its_tests_on_the_repository_as_it_is(row, outcome, said):
+def test_faults_of_a_row_are_found_by_its_tests_on_the_unpatched_repository(row, outcome, said):
     fault = fault_of(row, outcome)
     if said is None:
         assert fault is None
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_row_is_told_from_its_tests_on_the_repository_as_it
             raise ValueError(fault)
 
 
-def test_a_row_that_brings_its_tests_is_unfit_where_all_of_them_pass_as_it_is():
+def test_a_row_is_unfit_if_all_of_its_tests_pass_without_a_patch():
     row = SweTask.model_validate({"repo": "f", "files": {"f.py": ""}, "tests": {"test_f.py": ""}})
     passed = {"t.py::a": "passed"}
     assert "its tests pass on its files as they are" in (fault_of(row, Outcome(passed)) or "")
@@ -116,7 +116,7 @@ class Tests:
         return said
 
 
-async def test_a_rows_tests_run_once_and_another_rows_again():
+async def test_the_tests_of_a_row_are_tried_once_per_row():
     tests = Tests(FAILED, PASSES)
     rows = Rows(tests)
     for _ in range(3):
@@ -128,7 +128,7 @@ async def test_a_rows_tests_run_once_and_another_rows_again():
     assert tests.runs == 2
 
 
-async def test_sessions_that_began_before_slow_tests_told_are_not_judged():
+async def test_sessions_that_started_before_the_row_was_found_unfit_are_not_judged():
     tests = Tests(PASSES)
     tests.go.clear()
     rows = Rows(tests, wait_s=0.0)
@@ -146,7 +146,7 @@ async def test_sessions_that_began_before_slow_tests_told_are_not_judged():
     assert tests.runs == 1, "one run for all of them, whoever gave up"
 
 
-async def test_a_sandbox_that_fails_says_nothing_about_the_row_and_is_asked_again():
+async def test_a_failed_sandbox_says_nothing_about_the_row_which_is_tried_again():
     rows = Rows(tests := Tests(SandboxError("broken"), FAILED))
     with pytest.raises(SandboxError, match="broken"):
         await rows.at_start(task(), SOURCE)

@@ -57,7 +57,7 @@ async def cut(monkeypatch):
     return session
 
 
-async def test_the_model_is_told_once_that_its_session_begins_anew_and_goes_on(cut):
+async def test_the_model_reads_once_that_its_session_was_restarted(cut):
     lost = await cut.bash("echo hello", False, 1.0)
     assert lost.lost == "time_limit"
     again = await cut.bash("echo hello", False, 1.0)
@@ -65,6 +65,6 @@ async def test_the_model_is_told_once_that_its_session_begins_anew_and_goes_on(c
     assert await cut.patch() == b""
 
 
-async def test_work_that_a_deadline_has_ended_is_no_empty_patch(cut):
+async def test_work_lost_to_a_deadline_is_not_judged_as_an_empty_patch(cut):
     with pytest.raises(SandboxError):
         await cut.patch()

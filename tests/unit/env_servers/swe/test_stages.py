@@ -95,7 +95,7 @@ class Server:
         )
 
 
-async def test_while_patches_are_judged_agents_work_and_sessions_start():
+async def test_agents_work_and_sessions_start_while_patches_are_judged():
     s = Server(workers=1, evaluate=2)
     s.backend.start.let("a", "b", "c")
     await asyncio.gather(s.open("a"), s.open("b"), s.open("c"))
@@ -130,7 +130,7 @@ async def test_evaluations_wait_for_evaluate_workers_in_order():
     assert [(await t).reward for t in (first, second)] == [1.0, 1.0] and s.backend.evaluate.inside == ["a", "b"]
 
 
-async def test_starts_wait_for_start_workers_and_one_too_many_is_told_to_come_again():
+async def test_starts_wait_for_start_workers_and_excess_ones_are_refused_with_a_retry_time():
     s = Server(workers=1, start=1, max_waiting_starts=1)
     first = s.open("a")
     await s.backend.start.holds("a")
@@ -145,7 +145,7 @@ async def test_starts_wait_for_start_workers_and_one_too_many_is_told_to_come_ag
     assert s.backend.start.inside == ["a", "b"]
 
 
-async def test_a_slot_that_is_released_twice_is_handed_on_once():
+async def test_a_slot_released_twice_is_passed_on_once():
     admission = Admission(1, 0)
     async with admission.slot() as slot:
         slot.release()

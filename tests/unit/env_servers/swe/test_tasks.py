@@ -26,7 +26,7 @@ def changed(source: str) -> set[str]:
     }
 
 
-def test_one_place_is_changed_and_parentheses_come_where_they_are_needed():
+def test_a_mutation_changes_one_place_and_adds_parentheses_where_needed():
     found = changed("def f(a, b):\n    return a < b and not b * (a + 1) > 2")
     assert "return a <= b and not b * (a + 1) > 2" in found
     assert "return a < b or not b * (a + 1) > 2" in found
@@ -36,12 +36,12 @@ def test_one_place_is_changed_and_parentheses_come_where_they_are_needed():
     assert "return None" in found
 
 
-def test_a_change_that_binds_less_is_put_in_parentheses():
+def test_a_replacement_of_lower_precedence_gets_parentheses():
     assert "return 2 * (3 + 4) - 1" in changed("def f():\n    return 2 * (3 * 4) - 1")
     assert "return (a + b) ** 2" in changed("def f(a, b):\n    return (a * b) ** 2")
 
 
-def test_every_mutant_is_another_program_and_says_where():
+def test_every_mutant_is_a_different_program_and_names_its_place():
     source = (
         "class A:\n    def f(self, x):\n        while x > 0:\n            if x == 3:\n                break\n          "
         "  x -= 1\n        return min(x, 2)\n"
@@ -51,7 +51,7 @@ def test_every_mutant_is_another_program_and_says_where():
     assert all(m.source != source and m.where.startswith("A.f") for m in found)
 
 
-def test_the_order_of_bugs_is_the_seeds_and_the_repositories_take_turns():
+def test_the_seed_determines_the_order_of_bugs_and_the_repositories_alternate():
     first = [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 1)]
     assert [n for n, _, _ in first[:4]] == ["roman", "lru", "roman", "lru"]
     assert first == [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 1)]
@@ -73,7 +73,7 @@ def test_an_issue_has_two_different_tests_and_no_addresses():
     )
 
 
-def test_a_patch_is_gits_and_the_prompt_says_how_calls_are_written():
+def test_a_patch_has_gits_format_and_the_prompt_has_the_format_of_calls():
     assert patch_text({"a": b"x\ny\n"}, {"a": b"x\nz\n"}).startswith("diff --git a/a b/a\n--- a/a\n+++ b/a\n@@")
     assert "<tool_call>" in prompt("roman", "/tmp/roman", "It fails.", "hermes")
     assert "execute_bash(" not in prompt("roman", "/tmp/roman", "It fails.", "")
@@ -94,7 +94,7 @@ ROW = {
 }
 
 
-def test_a_row_of_swe_bench_is_made_one_of_ours():
+def test_a_row_of_swe_bench_is_converted():
     row = row_of(ROW, "skyrl")
     assert (
         row["env"] == "swe"
@@ -122,7 +122,7 @@ def test_rows_for_a_chat_in_the_models_own_format_have_the_tools_for_its_templat
         ("problem_statement", "no problem_statement"),
     ],
 )
-def test_a_row_that_lacks_something_is_refused_by_name(lacking, said):
+def test_a_row_that_lacks_a_field_is_refused_by_name(lacking, said):
     with pytest.raises(ValueError, match=said):
         row_of({k: v for k, v in ROW.items() if k != lacking}, "skyrl")
 
@@ -157,7 +157,7 @@ async def test_a_row_is_checked_out_from_the_mirror_without_its_tests(mirror):
     assert source.suite.files == {"test_lib.py": b"new"} and source.suite.must_pass == ["test_lib.py::test_twice"]
 
 
-async def test_a_row_has_the_files_that_its_repository_leaves_out_of_archives(mirror, tmp_path):
+async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mirror, tmp_path):
     repo = shutil.copytree(mirror / "o__lib", tmp_path / "o__lib")
     (repo / ".gitattributes").write_text("test_lib.py export-ignore\ntext export-subst\nlink export-ignore\n")
     (repo / "text").write_text("$Format:%H$\n")
@@ -183,7 +183,7 @@ async def test_a_row_has_the_files_that_its_repository_leaves_out_of_archives(mi
         ({"FAIL_TO_PASS": ["test_none.py::test_x"]}, "has no test_none.py"),
     ],
 )
-async def test_a_row_that_cannot_be_begun_is_named(mirror, change, said):
+async def test_a_row_that_cannot_be_started_is_named(mirror, change, said):
     with pytest.raises(ValueError, match=said):
         await Sources(mirror, applied).of(SweTask.model_validate({**ROW, **change}))
 
@@ -193,7 +193,7 @@ async def test_a_server_without_a_mirror_says_which_flag_is_missing():
         await Sources(None, applied).of(SweTask.model_validate(ROW))
 
 
-async def test_a_bundled_task_replaces_files_that_are_there():
+async def test_a_bundled_task_replaces_existing_files_only():
     sources = Sources(None, applied)
     source = await sources.of(SweTask(repo="roman", files={"roman/number.py": "x = 1\n"}))
     assert source.tree["roman/number.py"][1] == b"x = 1\n"
@@ -208,7 +208,7 @@ WHOLE = {
 }
 
 
-async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not_in_it():
+async def test_a_row_may_contain_its_whole_repository_without_the_hidden_tests():
     source = await Sources(None, applied).of(SweTask.model_validate(WHOLE))
     assert source.name == "f" and {path: content for path, (_, content) in source.tree.items()} == {
         p: t.encode() for p, t in WHOLE["files"].items()
@@ -241,12 +241,12 @@ async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not
         ({"test_patch": "x", "base_commit": "HEAD"}, "Leave one of both out"),
     ],
 )
-def test_a_whole_repository_that_is_none_is_refused_by_name(change, said):
+def test_a_malformed_repository_in_a_row_is_refused_by_name(change, said):
     with pytest.raises(ValueError, match=said):
         SweTask.model_validate(WHOLE | change)
 
 
-def test_what_counts_as_passed():
+def test_which_outcomes_count_as_passed():
     every, chosen = Suite({}), Suite({}, must_pass=["a"])
     assert Outcome({"a": "passed"}).passes(every)
     for tests in ({}, {"a": "passed", "b": "skipped"}, {"a": "passed", "b": "missing"}):
@@ -268,11 +268,11 @@ def test_what_counts_as_passed():
         "__pycache__/conftest.cpython-312.pyc",
     ],
 )
-def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
+def test_configuration_of_pytest_and_python_comes_from_the_repository(path):
     assert Suite({}).protects(path)
 
 
-def test_what_the_tests_are_is_not_the_patchs_and_code_is():
+def test_a_patch_changes_code_and_not_tests():
     suite = Suite({"tests/test_a.py": b""}, restored=("tests/data.txt",))
     assert [
         suite.protects(p)
@@ -298,7 +298,7 @@ def test_helpers_of_tests_belong_to_the_tests(tests, path, is_protected):
     assert Suite({}, must_pass=[f"{tests}::test_x"]).protects(path) is is_protected
 
 
-def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_file_above_it():
+def test_a_patch_cannot_replace_a_protected_file_or_a_directory_above_it():
     tree = {"tests/test_a.py": (0o100644, b"old"), "conftest.py": (0o100644, b"ours"), "lib.py": (0o100644, b"")}
     suite = Suite({"tests/test_a.py": b"new", "more/test_b.py": b""})
     files = {"tests/test_a.py/x.py": "", "conftest.py/y": "", "more": "", "lib.py/z.py": ""}
@@ -331,7 +331,7 @@ PYPROJECT = "[project]\nversion = '1'\n[tool.pytest.ini_options]\nxfail_strict =
         ("conftest.py", None, "", False),
     ],
 )
-def test_a_patch_may_change_packaging_metadata_but_nothing_of_what_configures_pytest(path, before, after, is_kept):
+def test_a_patch_may_change_packaging_metadata_but_no_configuration_of_pytest(path, before, after, is_kept):
     tree = {"lib.py": (0o100644, b"")} | ({path: (0o100644, before.encode())} if before is not None else {})
     changed = {path: base64.b64encode(after.encode()).decode()} if after is not None else {}
     given = {"files": changed, "gone": [path] if after is None else [], "left_out": []}
@@ -341,7 +341,7 @@ def test_a_patch_may_change_packaging_metadata_but_nothing_of_what_configures_py
     assert left_out == ([] if is_kept else [path])
 
 
-async def test_how_far_the_rows_are_is_said(tmp_path, monkeypatch, capsys):
+async def test_the_progress_of_the_rows_is_printed(tmp_path, monkeypatch, capsys):
     async def made(count, *args):
         for i in range(count):
             yield {"id": i}

@@ -62,13 +62,13 @@ def test_arguments_get_their_types(name, given, checked_to):
         (EDIT, {"command": "view", "path": "/a", "view_range": "[1]"}, "bad_call", "two integers"),
     ],
 )
-def test_what_is_wrong_is_told_to_the_model(name, given, kind, said):
+def test_a_wrong_call_is_answered_with_the_reason(name, given, kind, said):
     with pytest.raises(BadCall) as error:
         checked(name, given)
     assert error.value.kind == kind and said in str(error.value)
 
 
-def test_there_are_skyrls_three_tools():
+def test_the_tools_are_the_three_of_skyrl():
     assert [t["function"]["name"] for t in TOOLS] == ["execute_bash", EDIT, "finish"]
 
 
@@ -88,7 +88,7 @@ def test_view_numbers_lines_and_lists_directories(file):
             edit.run("view", str(file), {"view_range": bad})
 
 
-def test_a_replacement_needs_one_place(file):
+def test_a_replaced_text_must_occur_exactly_once(file):
     edit = Editor()
     edit.run("str_replace", str(file), {"old_str": "three", "new_str": "3"})
     assert file.read_text() == "one\ntwo\n3\ntwo\n"
@@ -117,7 +117,7 @@ def test_edits_are_undone_one_by_one(file):
 
 
 @pytest.mark.parametrize("path", ["f.py", "/nowhere/at/all"])
-def test_paths_are_absolute_and_there(path):
+def test_paths_must_be_absolute_and_exist(path):
     with pytest.raises(Refused):
         Editor().run("view", path, {})
 
@@ -137,7 +137,7 @@ def test_a_shell_keeps_directory_variables_and_functions(shell, tmp_path):
     assert shell.run("cat", False, 0.05) == ("", None)  # its own stdin, not bash's commands
 
 
-def test_a_command_that_runs_on_can_be_fed_and_interrupted(shell):
+def test_a_running_command_can_be_given_input_and_interrupted(shell):
     assert shell.run("read a; echo got $a; sleep 100", False, 0.2) == ("", None)
     assert shell.run("echo no", False, 1)[1] is None
     assert shell.run("hello", True, 0.5) == ("got hello\n", None)
@@ -145,14 +145,14 @@ def test_a_command_that_runs_on_can_be_fed_and_interrupted(shell):
     assert code == 130 and shell.run("echo again", False, 20) == ("again\n", 0)
 
 
-def test_what_is_started_after_an_interrupt_is_interrupted_too(shell):
+def test_a_command_started_after_an_interrupt_can_be_interrupted(shell):
     """On a busy machine bash may not have started the next command yet when C-c comes."""
     assert shell.run("while [[ ! -e go ]]; do :; done; sleep 100", False, 0.1) == ("", None)
     threading.Timer(0.2, lambda: Path(shell.directory, "go").touch()).start()
     assert shell.run("C-c", True, 5)[1] == 130
 
 
-def test_a_server_in_the_background_of_a_script_can_interrupt_too(shell):
+def test_a_server_started_in_the_background_can_interrupt_commands(shell):
     """There SIGINT is ignored, which processes hand on."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -162,19 +162,19 @@ def test_a_server_in_the_background_of_a_script_can_interrupt_too(shell):
     assert shell.run("C-c", True, 5)[1] == 130
 
 
-def test_a_shell_that_ended_is_started_anew_and_says_so(shell):
+def test_a_shell_that_ended_is_restarted_and_the_model_reads_so(shell):
     text, code = shell.run("echo bye; exit 3", False, 20)
     assert text.startswith("bye\n") and RESTARTED in text and code == 1
     assert shell.run("echo $X", False, 20) == ("\n", 0)
 
 
-def test_of_long_output_the_ends_are_kept(shell):
+def test_the_middle_of_long_output_is_left_out(shell):
     text, code = shell.run("seq 100000", False, 20)
     assert code == 0 and text.startswith("1\n2\n") and text.endswith("99999\n100000\n") and "bytes left out" in text
     assert len(text) < KEEP_CHARS + 100
 
 
-def test_a_syntax_error_is_an_answer(shell):
+def test_a_syntax_error_is_an_observation(shell):
     text, code = shell.run("if then", False, 20)
     assert "syntax error" in text and code != 0
     assert shell.run("echo fine", False, 20) == ("fine\n", 0)

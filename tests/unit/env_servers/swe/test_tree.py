@@ -52,7 +52,7 @@ def test_equal_files_are_the_same_commit():
     assert git_directory(ODD) == git_directory(dict(reversed(ODD.items())))
 
 
-def test_a_change_and_what_tests_leave(tmp_path):
+def test_the_diff_has_the_change_and_not_the_files_that_tests_leave(tmp_path):
     write(tmp_path, ODD)
     write(tmp_path / ".git", git_directory(ODD))
     (tmp_path / "a.txt").write_text("b\n")
@@ -76,7 +76,7 @@ def test_there_are_twelve_repositories_each_with_visible_and_hidden_tests():
         assert not any(hidden in path for path in source.tree for hidden in source.suite.files), name
 
 
-def test_a_repository_that_is_not_there_is_named_with_those_that_are():
+def test_an_unknown_repository_is_refused_with_the_known_ones():
     for name in ("rome", "../repos/roman", ".", ""):
         with pytest.raises(ValueError, match="there are bank"):
             bundled(name)

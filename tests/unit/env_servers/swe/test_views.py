@@ -31,7 +31,7 @@ FINISH: tuple[str, dict] = ("finish", {"cut": False})
         ([], None),
     ],
 )
-def test_the_first_edit_of_a_session_came_after_a_look_at_its_file_or_did_not(calls, viewed_first):
+def test_the_first_edit_of_a_session_is_recorded_as_viewed_before_or_not(calls, viewed_first):
     looks = ViewTracker()
     for name, arguments in calls:
         looks.note(name, arguments)

@@ -50,7 +50,7 @@ async def test_a_hidden_directory_is_empty_and_cannot_be_written_to(warm):
     assert e.stdout == b"[] True\n" and b"Read-only file system" in e.stderr
 
 
-async def test_two_calls_talk_over_descriptor_4_and_the_end_of_one_is_seen_by_the_other(warm):
+async def test_two_calls_share_descriptor_4_and_each_sees_the_end_of_the_other(warm):
     one, other = socket.socketpair()
     asks = "import os; os.write(4, b'6*7'); print(os.read(4, 99), os.read(4, 99))"
     answers = "import os; os.write(4, str(eval(os.read(4, 99))).encode())"
