@@ -139,8 +139,9 @@ async def test_an_endless_call_uses_up_its_own_cpu_and_delays_no_other_step(tmp_
 @pytest.mark.slow
 async def test_check_env_passes(tmp_path):
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
-        found = await check_server(url, actions_for("bfcl"), Options(steps=60, concurrency=8, flood=16, timeout_s=20.0))
-    kept = {f.check: (f.verdict, f.fact) for f in found if f.verdict != "pass"}
+        options = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
+        results = await check_server(url, actions_for("bfcl"), options)
+    kept = {f.check: (f.verdict, f.fact) for f in results if f.verdict != "pass"}
     assert set(kept) == {"401 without the token", "deadline", "capacity"} and {v for v, _ in kept.values()} == {
         "skip"
     }, kept

@@ -92,20 +92,20 @@ def ours(row: dict, text: str) -> bool:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_packages_evaluator_and_our_grader_agree_on_every_item(tmp_path, seed):
     data = package_data()
-    asked: dict[str, dict[str, tuple[dict, str, str]]] = {}
+    items_by_category: dict[str, dict[str, tuple[dict, str, str]]] = {}
     for category in CATEGORIES:
         found = find(f"bfcl_{category}", data)
         ids = [json.loads(line)["id"] for line in found.path.read_text().splitlines()]
-        items = asked.setdefault(V4.get(category, category), {})
+        items = items_by_category.setdefault(V4.get(category, category), {})
         for name, row in zip(ids, rows_of(found), strict=True):
             rng, label = random.Random(f"{seed} {name}"), json.loads(row["label"])
             kind = rng.choice(KINDS)
             items[name] = (row, kind, text_of(label["possible_answer"], label["function"], kind, rng))
         write_results(tmp_path, V4.get(category, category), {name: text for name, (_, _, text) in items.items()})
-    bfcl(tmp_path, "evaluate", "--model", MODEL, "--test-category", ",".join(asked))
+    bfcl(tmp_path, "evaluate", "--model", MODEL, "--test-category", ",".join(items_by_category))
     judged: Counter[bool] = Counter()
     differ = []
-    for category, items in asked.items():
+    for category, items in items_by_category.items():
         wrong = failed(tmp_path, category)
         for name, (row, kind, text) in items.items():
             verdict = ours(row, text)

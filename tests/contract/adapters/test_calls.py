@@ -37,9 +37,9 @@ def nested(depth: int) -> str:
     ],
 )
 def test_a_call_that_cannot_be_forwarded_is_refused_with_a_sendable_reason(action):
-    with pytest.raises(BadAction) as told:
+    with pytest.raises(BadAction) as refusal:
         read_calls(action)
-    StepReply(session_id="s", step_id=0, observation=str(told.value)).model_dump_json()
+    StepReply(session_id="s", step_id=0, observation=str(refusal.value)).model_dump_json()
 
 
 def test_a_well_formed_call_is_forwarded():

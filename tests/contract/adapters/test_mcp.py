@@ -64,14 +64,14 @@ async def test_a_wrong_call_is_answered_with_the_error_and_the_session_continues
     with env_server(MODULE, tmp_path, "--command", NOTES, "--tools", "note", "divide") as (url, _):
         async with Http(url) as http:
             session = await http.open()
-            wrong = {
+            wrong_call = {
                 "no json": "bad_call",
                 call("fly"): "unknown_function",
                 call("crash"): "unknown_function",  # there, and not offered
                 call("divide", a=1, b=0): "refused",
                 call("divide", a="one", b=1): "refused",
             }
-            for step_id, (action, kind) in enumerate(wrong.items()):
+            for step_id, (action, kind) in enumerate(wrong_call.items()):
                 _, reply, _ = await http.step(session, step_id, action)
                 assert (reply["outcome"], reply["signals"]["error_type"]) == ("model_error", kind), reply
             _, reply, _ = await http.step(session, 9, call("divide", a=1, b=4))
@@ -127,8 +127,8 @@ def test_a_command_that_is_not_a_server_is_refused_at_start_in_one_sentence(comm
     done = subprocess.run(
         [sys.executable, "-m", MODULE, "--command", command], capture_output=True, text=True, timeout=120
     )
-    said = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1 and said.startswith(
+    last_line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last_line.startswith(
         f"mcp does not start: the MCP server {command!r} does not answer as one"
     ), done.stderr
 
@@ -138,9 +138,9 @@ async def test_our_functions_served_as_mcp_keep_each_clients_state(over, tmp_pat
     """Driven by the package's client as it comes, and by our environment."""
     from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as states:
         port = (
-            kept.enter_context(listening([*FUNCTIONS.split(), "--domains", "files", "--http"]))
+            states.enter_context(listening([*FUNCTIONS.split(), "--domains", "files", "--http"]))
             if over == "http"
             else None
         )

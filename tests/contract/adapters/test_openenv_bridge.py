@@ -37,11 +37,11 @@ async def server(reset, step=None):
 
 
 async def test_a_session_whose_start_was_cancelled_is_closed_at_the_server():
-    asked, over = [], asyncio.Event()
+    session_ids, over = [], asyncio.Event()
     begun = asyncio.Event()
 
     async def reset(request):
-        asked.append((await request.json())["session_id"])
+        session_ids.append((await request.json())["session_id"])
         begun.set()
         await over.wait()
         return web.Response()
@@ -53,7 +53,7 @@ async def test_a_session_whose_start_was_cancelled_is_closed_at_the_server():
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert closed == asked and bridge.session is None
+        assert closed == session_ids and bridge.session is None
         over.set()
 
 

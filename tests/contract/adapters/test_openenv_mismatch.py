@@ -175,7 +175,7 @@ def test_an_unknown_field_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    ("said", "done", "ends"),
+    ("truncated_field", "done", "ends"),
     [
         (True, True, (False, True)),
         (False, True, (True, False)),
@@ -183,11 +183,11 @@ def test_an_unknown_field_is_refused_with_the_known_ones():
         (None, True, (True, False)),
     ],
 )
-async def test_an_end_that_the_observation_calls_truncated_is_a_truncation(said, done, ends):
+async def test_an_end_that_the_observation_calls_truncated_is_a_truncation(truncated_field, done, ends):
     """As an environment of ours says it, that is served as OpenEnv."""
     over = {
         "type": "observation",
-        "data": {"observation": {"reply": "", "truncated": said}, "reward": 0.5, "done": done},
+        "data": {"observation": {"reply": "", "truncated": truncated_field}, "reward": 0.5, "done": done},
     }
     async with answering(GOOD, over) as (http, url):
         env = OpenEnvEnv(lambda: http, url, Shape.of(await schema_of(http, url), None, None))

@@ -145,7 +145,7 @@ async def test_part_of_the_required_actions_has_reward_0(package, actions, rewar
 
 async def test_a_wrong_call_is_answered_with_the_error_and_is_not_a_fault(package):
     env, _, _ = await opened()
-    for text, kind, said in (
+    for text, kind, message_part in (
         (call("cancel", order="9"), "refused", "Error: order not found"),
         (call("fly"), "unknown_function", "Unknown action fly"),
         (call("respond", content="1250"), "bad_call", "respond is no function"),
@@ -153,7 +153,7 @@ async def test_a_wrong_call_is_answered_with_the_error_and_is_not_a_fault(packag
     ):
         step = await env.step(text, 10)
         assert (step.outcome, step.signals["error_type"], step.reward) == ("model_error", kind, None)
-        assert said in step.observation
+        assert message_part in step.observation
 
 
 async def test_a_transfer_to_a_human_ends_the_dialogue(package):

@@ -42,8 +42,8 @@ def made(tmp_path: Path, **args: str) -> list[dict]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def text(said: str) -> dict:
-    return {"role": "assistant", "content": said}
+def text(content: str) -> dict:
+    return {"role": "assistant", "content": content}
 
 
 def tool_call(**arguments: int) -> dict:
@@ -84,12 +84,12 @@ async def actor(tmp_path, rows, answers):
     async def chat(request):
         i, body = int(request.match_info["id"]), await request.json()
         requests[i].append(body)
-        said = answers[i][len(requests[i]) - 1]
-        if isinstance(said, int):
-            return web.json_response({"error": {"message": "refused", "type": "x", "code": said}}, status=said)
-        reason = "tool_calls" if "tool_calls" in said else "stop"
+        message = answers[i][len(requests[i]) - 1]
+        if isinstance(message, int):
+            return web.json_response({"error": {"message": "refused", "type": "x", "code": message}}, status=message)
+        reason = "tool_calls" if "tool_calls" in message else "stop"
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        choice = {"index": 0, "message": said, "finish_reason": reason}
+        choice = {"index": 0, "message": message, "finish_reason": reason}
         return web.json_response(
             {
                 "id": "x",
@@ -133,8 +133,8 @@ async def rolled_out(tmp_path, answers, rows=None, **args) -> tuple[dict, dict]:
             *command("env_servers.adapters.verifiers", *flags), env=environ(), stderr=subprocess.PIPE
         )
         async with asyncio.timeout(120):
-            _, said = await process.communicate()
-    assert process.returncode == 0 and len(rewards) == len(rows), said.decode()[-2000:]
+            _, output = await process.communicate()
+    assert process.returncode == 0 and len(rewards) == len(rows), output.decode()[-2000:]
     return rewards, requests
 
 
@@ -151,11 +151,11 @@ async def test_a_single_turn_environment_is_rolled_out_and_its_rubric_is_the_rew
     rewards, requests = await rolled_out(tmp_path, [[text("2")], [text("5")]], kind="single")
     assert [rewards[i]["reward"] for i in (0, 1)] == [1.0, 0.0]
     assert rewards[0]["parts"]["correct"] == 1.0 and rewards[0]["parts"]["length"] == 1.0
-    (asked,) = requests[0]
+    (request,) = requests[0]
     assert (
-        [m["role"] for m in asked["messages"]] == ["system", "user"]
-        and asked["model"] == "policy"
-        and asked["max_completion_tokens"] == 99
+        [m["role"] for m in request["messages"]] == ["system", "user"]
+        and request["model"] == "policy"
+        and request["max_completion_tokens"] == 99
     )
 
 
@@ -183,12 +183,12 @@ async def test_an_exception_is_a_failure_and_never_a_reward(tmp_path):
 
 @pytest.mark.parametrize("kind", ["single", "group"])
 @pytest.mark.parametrize(
-    ("judge", "why"), [("broken", "RuntimeError: the judge is down"), ("forgets", "TypeError: float()")]
+    ("judge", "reason"), [("broken", "RuntimeError: the judge is down"), ("forgets", "TypeError: float()")]
 )
-async def test_a_reward_function_that_raises_or_gives_no_number_is_a_failure_and_not_a_zero(kind, judge, why, tmp_path):
+async def test_a_reward_function_that_raises_or_returns_no_number_is_a_failure(kind, judge, reason, tmp_path):
     rewards, _ = await rolled_out(tmp_path, [[text("2")]], kind=kind, judge=judge)
     assert set(rewards[0]) == {"failed"} and rewards[0]["failed"].startswith(
-        f"a reward function raised: {judge}: {why}"
+        f"a reward function raised: {judge}: {reason}"
     ), rewards
 
 
@@ -198,17 +198,17 @@ async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "said"),
+    ("name", "args", "message"),
     [
         ("verifiers_arith", {"judge": "relative"}, "compares the rollouts of a group"),
         ("no_such_environment", {}, "'no_such_environment' cannot be loaded"),
         ("verifiers_arith", {"kinds": 1}, "cannot be loaded"),
     ],
 )
-def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, args, said, tmp_path):
+def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, args, message, tmp_path):
     flags = [name, str(tmp_path), "--args", json.dumps(args)]
     done = subprocess.run(
         command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=120
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("verifiers does not start: ") and said in last
+    assert done.returncode == 1 and last.startswith("verifiers does not start: ") and message in last

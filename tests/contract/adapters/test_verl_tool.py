@@ -18,18 +18,18 @@ from env_servers.admission import CapacityFull
 @asynccontextmanager
 async def tool_server(*, max_batch=64, answer=None, handler=None):
     """(Batches, requests that came) of a tool server whose tool keeps what each trajectory has said."""
-    requests, said = [], {}
+    requests, actions_by_trajectory = [], {}
 
     def observe(trajectory, action, extra):
         if extra.get("finish"):
-            said.pop(trajectory, None)
+            actions_by_trajectory.pop(trajectory, None)
             return "", True, True
         if action == "?":
             return {"obs": "", "invalid_reason": "no valid tool found for action"}, False, False
         if action == "raise":
             return {"obs": "", "error": "Tool processing failed: oh"}, True, False
-        said.setdefault(trajectory, []).append(action)
-        text = "+".join(said[trajectory]) + extra.get("mark", "")
+        actions_by_trajectory.setdefault(trajectory, []).append(action)
+        text = "+".join(actions_by_trajectory[trajectory]) + extra.get("mark", "")
         return ({"obs": text, "reward": 0.5}, True, True) if action == "end" else (text, False, True)
 
     async def get_observation(request):

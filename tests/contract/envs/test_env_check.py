@@ -23,13 +23,13 @@ SMALL = Options(steps=1000, concurrency=12, flood=40, oversize_bytes=8 << 20, ti
 
 async def findings_on(*faults: str, token: str | None = TOKEN) -> dict[str, tuple[str, str]]:
     async with TestServer(FaultyEnv(*faults).app()) as server:
-        found = await check_server(str(server.make_url("")), ECHO, SMALL, token=token)
-    return {f.check: (f.verdict, f.fact) for f in found}
+        findings = await check_server(str(server.make_url("")), ECHO, SMALL, token=token)
+    return {f.check: (f.verdict, f.fact) for f in findings}
 
 
 async def test_a_correct_server_passes_every_check():
-    found = await findings_on()
-    assert {check: verdict for check, (verdict, _) in found.items()} == dict.fromkeys(CHECKS, "pass"), found
+    findings = await findings_on()
+    assert {check: verdict for check, (verdict, _) in findings.items()} == dict.fromkeys(CHECKS, "pass"), findings
 
 
 @pytest.mark.slow
@@ -38,25 +38,26 @@ async def test_each_fault_fails_its_own_check(fault, monkeypatch):
     check = FAULTS[fault]
     needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
     monkeypatch.setattr("openrlhf_tir.envs.check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
-    found = await findings_on(fault)
-    assert found[check][0] == "fail", found
-    assert len(found[check][1]) > 10
+    findings = await findings_on(fault)
+    assert findings[check][0] == "fail", findings
+    assert len(findings[check][1]) > 10
 
 
 async def test_a_stopped_server_fails_every_check_without_an_exception():
-    found = await check_server("http://127.0.0.1:9", ECHO, SMALL)
-    assert {f.verdict for f in found} <= {"fail", "skip"}
-    assert "got no answer" in found[0].fact
+    findings = await check_server("http://127.0.0.1:9", ECHO, SMALL)
+    assert {f.verdict for f in findings} <= {"fail", "skip"}
+    assert "got no answer" in findings[0].fact
 
 
 async def test_without_a_slow_action_its_checks_are_skipped_and_name_the_flag():
     async with TestServer(FaultyEnv("token not asked").app()) as server:
-        found = {
+        findings = {
             f.check: f
             for f in await check_server(str(server.make_url("")), replace(ECHO, slow=None), replace(SMALL, steps=20))
         }
-    assert found["deadline"].verdict == found["capacity"].verdict == found["401 without the token"].verdict == "skip"
-    assert "--slow-action" in found["deadline"].fact
+    for check in ("deadline", "capacity", "401 without the token"):
+        assert findings[check].verdict == "skip"
+    assert "--slow-action" in findings["deadline"].fact
 
 
 async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> tuple[int | None, str]:

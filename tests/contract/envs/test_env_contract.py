@@ -141,8 +141,8 @@ async def test_an_old_id_with_another_action_is_a_conflict(env):
 async def test_a_reset_can_be_retried_but_not_changed(env):
     subject, http = env
     request = {"task": {**subject.task, "k": 1}, "seed": 7, "session_id": f"chosen-{os.getpid()}-{id(http)}"}
-    first, again = [await http.send("POST", "/reset", json=request) for _ in range(2)]
-    assert first[:2] == again[:2]
+    first, retried = [await http.send("POST", "/reset", json=request) for _ in range(2)]
+    assert first[:2] == retried[:2]
     assert first[1]["session_id"] == request["session_id"]
     assert (await http.send("POST", "/reset", json={**request, "seed": 8}))[0] == 409
 
@@ -183,7 +183,7 @@ async def test_closing_a_session_ends_its_running_step(env):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         b"{",
         b"[]",
@@ -192,9 +192,9 @@ async def test_closing_a_session_ends_its_running_step(env):
         b'{"session_id": "x", "step_id": 0, "action": "a", "deadline_s": 0}',
     ],
 )
-async def test_a_malformed_step_is_refused_and_affects_no_other(env, wrong):
+async def test_a_malformed_step_is_refused_and_affects_no_other(env, malformed):
     subject, http = env
-    status, body, _ = await http.send("POST", "/step", data=wrong, headers={"Content-Type": "application/json"})
+    status, body, _ = await http.send("POST", "/step", data=malformed, headers={"Content-Type": "application/json"})
     assert status == 422
     assert body["detail"]
     assert (await http.step(await http.open(subject.task), 0, subject.action))[1]["outcome"] == "ok"

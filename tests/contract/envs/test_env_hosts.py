@@ -29,8 +29,8 @@ async def test_a_host_that_dies_loses_its_own_sessions_and_the_others_get_new_on
             assert sorted(s.server for s in sessions) == sorted([first, second] * 3), "they are spread evenly"
             process.kill()
             process.wait()
-            said = await asyncio.gather(*[s.step("a", step_id=0) for s in sessions], return_exceptions=True)
-            for s, reply in zip(sessions, said, strict=True):
+            replies = await asyncio.gather(*[s.step("a", step_id=0) for s in sessions], return_exceptions=True)
+            for s, reply in zip(sessions, replies, strict=True):
                 assert isinstance(reply, EnvLost) if s.server == first else reply.observation == "a", (s.server, reply)
             for _ in range(6):
                 async with client.session("echo", {}) as new:

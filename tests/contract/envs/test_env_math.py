@@ -141,9 +141,9 @@ async def test_the_checks_of_a_client_that_disconnects_are_cancelled(http):
 
 
 async def test_an_answer_is_one_step_with_a_reward(http):
-    right, wrong = [await http.step(await http.open({"label": "42"}), 0, a) for a in ("42.0", "41")]
+    right, wrong_step = [await http.step(await http.open({"label": "42"}), 0, a) for a in ("42.0", "41")]
     assert (right[1]["reward"], right[1]["done"], right[1]["signals"]["how"]) == (1.0, True, "exact")
-    assert (wrong[1]["reward"], wrong[1]["done"], wrong[1]["outcome"]) == (0.0, True, "ok")
+    assert (wrong_step[1]["reward"], wrong_step[1]["done"], wrong_step[1]["outcome"]) == (0.0, True, "ok")
 
 
 async def test_a_task_without_a_label_is_a_fault_and_never_a_wrong_answer(http):
@@ -152,6 +152,6 @@ async def test_a_task_without_a_label_is_a_fault_and_never_a_wrong_answer(http):
     assert 'task["label"]' in body["detail"]
 
 
-@pytest.mark.parametrize("wrong", [{}, {"answer": 1, "gold": "1"}, [{"answer": "1"}], "1"])
-async def test_a_malformed_question_is_refused(http, wrong):
-    assert (await http.send("POST", "/verify", json=wrong))[0] == 422
+@pytest.mark.parametrize("malformed", [{}, {"answer": 1, "gold": "1"}, [{"answer": "1"}], "1"])
+async def test_a_malformed_question_is_refused(http, malformed):
+    assert (await http.send("POST", "/verify", json=malformed))[0] == 422

@@ -37,19 +37,19 @@ async def open_anywhere(front: str, task: dict) -> tuple[str, str]:
 
 async def open_on_each(front: str, task: dict | None = None) -> dict[str, str]:
     """server -> session"""
-    held = {}
+    owners = {}
     for _ in range(50):
         opened = await asyncio.gather(*[open_anywhere(front, task or {}) for _ in range(8)])
-        held.update({server: session for session, server in opened})
-        if len(held) == 2:
-            return held
-    raise AssertionError(f"400 sessions, all on {list(held)}")
+        owners.update({server: session for session, server in opened})
+        if len(owners) == 2:
+            return owners
+    raise AssertionError(f"400 sessions, all on {list(owners)}")
 
 
 async def test_both_processes_accept_sessions_and_only_the_owner_of_a_session_knows_it(front):
-    held = await open_on_each(front)
-    (server, session), (other, _) = held.items()
-    assert front not in held
+    owners = await open_on_each(front)
+    (server, session), (other, _) = owners.items()
+    assert front not in owners
     async with Http(server) as holder, Http(other) as stranger:
         assert (await holder.step(session, 0, "here"))[1]["observation"] == "here"
         assert (await stranger.step(session, 0, "here"))[0] == 404
@@ -96,10 +96,10 @@ SERVERS = {
 async def test_every_server_keeps_a_session_in_the_process_that_started_it(name, tmp_path):
     module, flags, task, actions, shows = SERVERS[name]
     with env_server(module, tmp_path, "--processes", "2", *flags(tmp_path)) as (front, _):
-        held = await open_on_each(front, task)
-        assert len(held) == 2 and front not in held
-        for server, session in held.items():
-            async with Http(server) as holder, Http(next(other for other in held if other != server)) as stranger:
+        owners = await open_on_each(front, task)
+        assert len(owners) == 2 and front not in owners
+        for server, session in owners.items():
+            async with Http(server) as holder, Http(next(other for other in owners if other != server)) as stranger:
                 answers = [(await holder.step(session, k, action))[1] for k, action in enumerate(actions)]
                 assert answers[-1]["observation"] == shows
                 assert (await holder.step(session, 1, actions[1]))[1] == answers[-1]
@@ -150,19 +150,19 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "why"),
+    ("flags", "code", "message"),
     [
         (["--host", "0.0.0.0"], 1, "Give the node's own address"),
         (["--workers", "0"], 2, "--workers: 0 is not possible. Use 1 or more."),
     ],
 )
-def test_flags_that_cannot_work_with_several_processes_are_refused_in_one_line(flags, code, why):
+def test_flags_that_cannot_work_with_several_processes_are_refused_in_one_line(flags, code, message):
     command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"}
     )
     assert result.returncode == code
-    assert why in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
 
 
 def test_a_copy_that_ends_during_its_start_ends_all(tmp_path):

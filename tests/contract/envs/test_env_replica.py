@@ -57,8 +57,8 @@ async def test_a_session_routed_by_serve_continues_at_the_replicas_address(monke
         assert gone.wait(60.0), "the actor ends, and Serve starts another one"
         with pytest.raises(RuntimeError, match="ended with -9"):
             await replica.check_health()
-        status, said = await asked(replica, "POST", "/reset", {"session_id": "x", "task": {}})
-        assert status == 503 and "is gone" in said["text"]
+        status, body = await asked(replica, "POST", "/reset", {"session_id": "x", "task": {}})
+        assert status == 503 and "is gone" in body["text"]
     finally:
         replica.__del__()
         await replica._http.close()

@@ -75,8 +75,8 @@ async def test_files_to_fetch_may_have_absolute_paths_in_the_working_directory(h
     body = await run(http, "open('/mnt/b', 'w').write('x')", fetch_files=["/mnt/b", "/tmp/b", "b"])
     assert set(body["files"].values()) == {base64.b64encode(b"x").decode()} and len(body["files"]) == 3
     for path in ("/mnt/../etc/passwd", "/tmp/a/../../x", "/mnt/", "/home/x"):
-        wrong = {"code": "", "language": "python", "fetch_files": [path]}
-        assert (await http.send("POST", "/run_code", json=wrong))[0] == 422
+        malformed = {"code": "", "language": "python", "fetch_files": [path]}
+        assert (await http.send("POST", "/run_code", json=malformed))[0] == 422
 
 
 async def test_localhost_is_the_sandboxs_own_loopback(http):
@@ -118,7 +118,7 @@ async def test_paths_that_leave_the_directory_are_refused(http, path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         {"run_timeout": 0}, {"run_timeout": -1}, {"run_timeout": 0.001}, {"run_timeout": 1e6}, {"memory_limit_MB": 1},
         {"memory_limit_MB": 2**40}, {"files": {"a": "", "a/b": ""}}, {"files": {"a": "", "./a": ""}},
@@ -128,8 +128,8 @@ async def test_paths_that_leave_the_directory_are_refused(http, path):
         {"fetch_files": ["a"] * 20_000}, {"compile_timeout": "soon"},
     ],
 )  # fmt: skip
-async def test_files_and_inputs_that_no_sandbox_accepts_are_refused_before_a_start(http, wrong):
-    status, body, _ = await http.send("POST", "/run_code", json={"code": "print(1)", "language": "python", **wrong})
+async def test_files_and_inputs_that_no_sandbox_accepts_are_refused_before_a_start(http, malformed):
+    status, body, _ = await http.send("POST", "/run_code", json={"code": "print(1)", "language": "python", **malformed})
     assert status == 422, body
     assert len(str(body)) < 2000
     assert (await run(http, "print(1)"))["status"] == "Success"
@@ -200,12 +200,14 @@ async def test_an_unreachable_backend_is_env_error_and_never_a_model_error(tmp_p
                 assert (body["outcome"], "does not answer" in body["signals"]["error"]) == ("env_error", True)
 
 
-@pytest.mark.parametrize(("url", "why"), [("http://127.0.0.1:9", "does not answer"), ("nowhere:80", "has no scheme")])
-def test_without_its_backend_the_server_does_not_start(url, why):
+@pytest.mark.parametrize(
+    ("url", "reason"), [("http://127.0.0.1:9", "does not answer"), ("nowhere:80", "has no scheme")]
+)
+def test_without_its_backend_the_server_does_not_start(url, reason):
     result = subprocess.run(
         [sys.executable, "-m", PYTHON, "--backend-url", url], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 1
     assert result.stderr.startswith("python_tir does not start: ")
-    assert why in result.stderr
+    assert reason in result.stderr
     assert "Traceback" not in result.stderr

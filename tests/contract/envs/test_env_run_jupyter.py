@@ -59,8 +59,8 @@ async def test_a_cell_that_raises_has_an_error_and_the_next_cell_runs(http):
         "print(a)",
         "x = (",
     )
-    _, said, failed, after, syntax = body["cells"]
-    assert (said["stderr"], after["stdout"], failed["stdout"], failed["stderr"]) == ("oh\n", "hello\n", "", "")
+    _, with_stderr, failed, after, syntax = body["cells"]
+    assert (with_stderr["stderr"], after["stdout"], failed["stdout"], failed["stderr"]) == ("oh\n", "hello\n", "", "")
     (error,) = failed["error"]
     assert (error["ename"], error["evalue"]) == ("AssertionError", "hello")
     assert (
@@ -164,7 +164,7 @@ async def test_a_full_server_answers_429(http):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         {},
         {"cells": "print(1)"},
@@ -174,8 +174,8 @@ async def test_a_full_server_answers_429(http):
         {"cells": ["1"] * 300},
     ],
 )
-async def test_a_malformed_request_is_refused(http, wrong):
-    assert (await http.send("POST", "/run_jupyter", json=wrong))[0] == 422
+async def test_a_malformed_request_is_refused(http, malformed):
+    assert (await http.send("POST", "/run_jupyter", json=malformed))[0] == 422
 
 
 async def test_a_server_without_warm_workers_refuses_cells_with_the_reason(tmp_path):

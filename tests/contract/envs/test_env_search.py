@@ -54,7 +54,7 @@ async def test_an_observation_is_the_passages_as_search_r1_writes_them(http):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         {},
         {"queries": "one"},
@@ -63,8 +63,8 @@ async def test_an_observation_is_the_passages_as_search_r1_writes_them(http):
         {"queries": ["a" * 9000]},
     ],
 )
-async def test_a_malformed_request_is_refused(http, wrong):
-    assert (await http.send("POST", "/retrieve", json=wrong))[0] == 422
+async def test_a_malformed_request_is_refused(http, malformed):
+    assert (await http.send("POST", "/retrieve", json=malformed))[0] == 422
 
 
 @pytest.mark.parametrize("topk", ["abc", 10**9, 0, -1, None, [1], "1e999"])
@@ -139,8 +139,8 @@ async def test_a_retrieved_document_can_be_read_page_by_page(library):
         _, found, _ = await http.step(session, 0, "three Goethe")
         assert found["observation"].splitlines()[0] == 'Doc 1(Title: "Faust") part three o ...'
         shown = [
-            (await http.step(session, i, json.dumps({"open": asked})))[1]
-            for i, asked in enumerate(["1", "1 page 2", "Doc 1, page 3"], 1)
+            (await http.step(session, i, json.dumps({"open": target})))[1]
+            for i, target in enumerate(["1", "1 page 2", "Doc 1, page 3"], 1)
         ]
         heads, texts = zip(*(body["observation"].split("\n", 1) for body in shown), strict=True)
         pages = shown[0]["signals"]["pages"]
@@ -151,7 +151,7 @@ async def test_a_retrieved_document_can_be_read_page_by_page(library):
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "says"),
+    ("target", "error", "says"),
     [
         ("3", "no_such_document", "There is no Doc 3: the last search found 2."),
         ("0", "no_such_document", "There is no Doc 0"),
@@ -159,11 +159,11 @@ async def test_a_retrieved_document_can_be_read_page_by_page(library):
         ("the first one", "malformed_open", "Write the number of a document"),
     ],
 )
-async def test_an_open_action_that_fails_is_answered_with_the_reason(library, asked, error, says):
+async def test_an_open_action_that_fails_is_answered_with_the_reason(library, target, error, says):
     async with Http(library) as http:
         session = await http.open()
         await http.step(session, 0, "Goethe")
-        _, body, _ = await http.step(session, 1, json.dumps({"open": asked}))
+        _, body, _ = await http.step(session, 1, json.dumps({"open": target}))
         assert (body["outcome"], body["signals"]["error_type"], says in body["observation"]) == (
             "model_error",
             error,

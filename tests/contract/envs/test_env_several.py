@@ -19,13 +19,13 @@ class Writes:
     """A number while digits are stops; else code, and the answer once its output is there."""
 
     async def generate(self, token_ids, sampling, *, request_id):
-        said = "".join(map(chr, token_ids))
+        context = "".join(map(chr, token_ids))
         if "2" in sampling.stop:
             text, stop = "2", "2"
-        elif "```output" in said:
+        elif "```output" in context:
             text, stop = "<answer>\\boxed{42}</answer>", "</answer>"
         else:
-            text, stop = ("\nprint(6*7)\n```", "```") if said.endswith("```python") else ("```python", "```python")
+            text, stop = ("\nprint(6*7)\n```", "```") if context.endswith("```python") else ("```python", "```python")
         ids = np.array([ord(c) for c in text], np.int32)
         return Completion(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), text, "stop", stop)
 

@@ -265,8 +265,8 @@ async def test_a_tool_of_verl_runs_from_its_yaml_without_verl(verl):
     kwargs = {"guess": {"create_kwargs": {"ground_truth": "42"}}}
     env, _ = await opened(cls, extra_info={"need_tools_kwargs": True, "tools_kwargs": kwargs})
     other, _ = await opened(cls, tools_kwargs={"guess": {"create_kwargs": {"ground_truth": "7"}}})
-    wrong, right = [await env.step(action(("guess", {"answer": a})), 5.0) for a in ("7", "42")]
-    assert (wrong.observation, wrong.reward) == ("verdict: False", -0.1)
+    wrong_call, right = [await env.step(action(("guess", {"answer": a})), 5.0) for a in ("7", "42")]
+    assert (wrong_call.observation, wrong_call.reward) == ("verdict: False", -0.1)
     assert (right.observation, right.reward) == ("verdict: True", 0.5)
     assert right.signals["tool_scores"] == {"guess": 1.0}
     assert (await other.step(action(("guess", {"answer": "7"})), 5.0)).reward == 0.5

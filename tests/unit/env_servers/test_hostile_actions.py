@@ -95,8 +95,8 @@ def search_env(tmp_path_factory):
 
 async def test_no_query_and_no_page_number_is_an_environment_error(search_env):
     queries = composed(PIECES, 150)
-    asked = [*map(json.dumps, queries), "1", "2.5", "[1]", '"2 page 9"', "1e999"]
-    pages = [f'{{"open": {text}}}' for text in asked]
+    targets = [*map(json.dumps, queries), "1", "2.5", "[1]", '"2 page 9"', "1e999"]
+    pages = [f'{{"open": {text}}}' for text in targets]
     assert set(await steps(search_env, {}, [*TEXTS, *queries, *pages])) == {"ok", "model_error"}
 
 

@@ -62,8 +62,8 @@ def test_no_more_than_the_limit_is_read(unpacked):
 def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
     limits = Limits(code_timeout_s=5.0, memory_bytes=1000, keep_bytes=10)
     assert limits.for_call(None, None, None) is limits
-    asked = limits.for_call(60.0, 5000, 99)
-    assert (asked.code_timeout_s, asked.memory_bytes, asked.keep_bytes) == (60.0, 1000, 99)
+    raised_limits = limits.for_call(60.0, 5000, 99)
+    assert (raised_limits.code_timeout_s, raised_limits.memory_bytes, raised_limits.keep_bytes) == (60.0, 1000, 99)
     assert limits.for_call(None, 200, None).memory_bytes == 200
 
 

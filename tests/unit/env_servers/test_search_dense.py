@@ -45,8 +45,8 @@ def corpus(tmp_path):
 
 
 def test_passages_are_ordered_by_their_inner_product_with_the_query(corpus, tmp_path, encoder):
-    found = Dense(corpus, tmp_path / "index", "some/model").search("which is purple", 2)
-    assert [(hit.document["id"], round(hit.score, 6)) for hit in found] == [("0", 0.8), ("2", 0.6)]
+    results = Dense(corpus, tmp_path / "index", "some/model").search("which is purple", 2)
+    assert [(hit.document["id"], round(hit.score, 6)) for hit in results] == [("0", 0.8), ("2", 0.6)]
 
 
 def test_equal_scores_keep_the_order_of_the_corpus_and_k_may_exceed_its_size(corpus, tmp_path, encoder):

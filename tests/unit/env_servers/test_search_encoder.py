@@ -107,18 +107,18 @@ def test_the_models_prompts_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("changes", "says"),
     [
         ({"modules": ("Transformer", "Pooling", "Dense")}, "has a module 'Dense'; supported are"),
         ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "pools by ['pooling_mode_weightedmean_tokens']"),
         ({"pooling": {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}}, "pools by ['mean', 'cls']"),
     ],
 )
-def test_a_model_with_unsupported_modules_or_pooling_is_refused(tmp_path, given, says):
+def test_a_model_with_unsupported_modules_or_pooling_is_refused(tmp_path, changes, says):
     from env_servers.search.encoder import Encoder
 
     with pytest.raises(ConfigError) as e:
-        Encoder(str(make_model(tmp_path, **given)))
+        Encoder(str(make_model(tmp_path, **changes)))
     assert says in str(e.value)
 
 

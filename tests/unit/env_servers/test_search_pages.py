@@ -65,12 +65,12 @@ def test_pages_end_between_words_and_join_to_the_whole_text(text, size, expected
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "expected"),
     [
         ("2", (2, 1)), (" 2 page 3 ", (2, 3)), ("Doc 2, page 3", (2, 3)), ("doc2 3", (2, 3)), ("2 PAGE 14", (2, 14)),
         ("two", None), ("", None), ("2 page", None), ("-1", None), ("2 3 4", None), ("https://a.b", None),
         ("9" * 50, None),
     ],
 )  # fmt: skip
-def test_an_open_action_is_parsed_or_refused(text, asked):
-    assert parse_open(text) == asked
+def test_an_open_action_is_parsed_or_refused(text, expected):
+    assert parse_open(text) == expected

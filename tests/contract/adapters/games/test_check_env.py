@@ -29,7 +29,7 @@ ACTIONS = {
 @pytest.mark.parametrize("adapter", ACTIONS)
 async def test_an_adapter_passes_every_check(adapter, tmp_path):
     with served(venv_of(adapter, tmp_path), adapter, tmp_path) as url:
-        asked = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
-        found = await check_server(url, ACTIONS[adapter], asked)
-    assert not [(f.check, f.fact) for f in found if f.verdict == "fail"]
-    assert sum(f.verdict == "pass" for f in found) > len(found) / 2
+        options = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
+        results = await check_server(url, ACTIONS[adapter], options)
+    assert not [(f.check, f.fact) for f in results if f.verdict == "fail"]
+    assert sum(f.verdict == "pass" for f in results) > len(results) / 2

@@ -113,8 +113,8 @@ async def test_every_generated_bug_is_fixed_by_its_gold_patch_through_the_tools(
         for row in made:
             session = await http.open(row["meta"])
             apply = f"git apply - <<'EOF_PATCH'\n{row['label']}EOF_PATCH\ngit diff --stat"
-            _, said, _ = await http.step(session, 0, call("execute_bash", command=apply), 60)
-            assert "1 file changed" in said["observation"] and said["reward"] is None, said
+            _, reply, _ = await http.step(session, 0, call("execute_bash", command=apply), 60)
+            assert "1 file changed" in reply["observation"] and reply["reward"] is None, reply
             _, last, _ = await http.step(session, 1, call("finish"), 60)
             assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
 
@@ -210,10 +210,10 @@ async def test_a_wrong_call_is_answered_with_the_error_and_nothing_runs(server):
                 ('{"name": "execute_bash"}', "bad_call"),
             ]
         ):
-            _, said, _ = await http.step(session, step, action, 60)
-            assert (said["outcome"], said["signals"]["error_type"]) == ("model_error", kind), said
-        _, said, _ = await http.step(session, 4, call("execute_bash", command="ls x"), 60)
-        assert "exit code 2" in said["observation"]
+            _, reply, _ = await http.step(session, step, action, 60)
+            assert (reply["outcome"], reply["signals"]["error_type"]) == ("model_error", kind), reply
+        _, reply, _ = await http.step(session, 4, call("execute_bash", command="ls x"), 60)
+        assert "exit code 2" in reply["observation"]
 
 
 ODD = [
@@ -239,8 +239,8 @@ async def test_odd_names_texts_and_states_never_make_the_server_fail(server):
         for i, action in enumerate(ODD):
             step = i % 5
             session = session if step else await http.open(task())
-            status, said, _ = await http.step(session, step, action, 60)
-            assert status == 200 and said["outcome"] in ("ok", "model_error"), (action, said)
+            status, reply, _ = await http.step(session, step, action, 60)
+            assert status == 200 and reply["outcome"] in ("ok", "model_error"), (action, reply)
 
 
 async def test_a_killed_session_is_restarted_and_the_model_reads_so(server):
@@ -248,12 +248,12 @@ async def test_a_killed_session_is_restarted_and_the_model_reads_so(server):
         session = await http.open(task())
         _, lost, _ = await http.step(session, 0, call("execute_bash", command=f"{MEND}; kill -9 -1"), 60)
         assert lost["signals"]["error_type"] == "ended" and "begins anew" in lost["observation"]
-        _, again, _ = await http.step(session, 1, call("execute_bash", command="git status --short; pwd"), 60)
-        assert again["observation"].startswith("/tmp/roman\n")
+        _, second, _ = await http.step(session, 1, call("execute_bash", command="git status --short; pwd"), 60)
+        assert second["observation"].startswith("/tmp/roman\n")
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         {},
         {"repo": "nowhere"},
@@ -263,9 +263,9 @@ async def test_a_killed_session_is_restarted_and_the_model_reads_so(server):
         {"repo": "o/lib", "base_commit": "--help", "test_patch": "x", "FAIL_TO_PASS": ["a"]},
     ],
 )
-async def test_a_task_that_cannot_be_started_is_the_callers_mistake(server, wrong):
+async def test_a_task_that_cannot_be_started_is_the_callers_mistake(server, malformed):
     async with Http(server) as http:
-        status, body, _ = await http.send("POST", "/reset", json={"task": wrong})
+        status, body, _ = await http.send("POST", "/reset", json={"task": malformed})
         assert status == 422, body
 
 
@@ -279,15 +279,15 @@ def whole(body: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("given", "path", "said"),
+    ("changes", "path", "message"),
     [
         ({"repo": "roman"}, CODE, "RowUnfit: the task has the repository roman as it should be, and no bug"),
         (whole("x * 2"), "f.py", "RowUnfit: the row of f: its tests pass on its files as they are"),
     ],
 )
-async def test_a_task_without_a_bug_rewards_no_patch(server, given, path, said):
+async def test_a_task_without_a_bug_rewards_no_patch(server, changes, path, message):
     async with Http(server) as http:
-        session = await http.open(given)
+        session = await http.open(changes)
         action = json.dumps(
             [
                 {"name": "execute_bash", "arguments": {"command": NOTE.format(path)}},
@@ -296,9 +296,9 @@ async def test_a_task_without_a_bug_rewards_no_patch(server, given, path, said):
         )
         _, last, _ = await http.step(session, 0, action, 60)
         assert (last["outcome"], last["reward"]) == ("env_error", None)
-        assert last["signals"]["error"].startswith(said)
-        if "tests" in given:
-            status, body, _ = await http.send("POST", "/reset", json={"task": given})
+        assert last["signals"]["error"].startswith(message)
+        if "tests" in changes:
+            status, body, _ = await http.send("POST", "/reset", json={"task": changes})
             assert status == 422 and "any patch would pass" in body["detail"]
 
 
@@ -404,10 +404,10 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 async def test_a_row_that_its_own_tests_contradict_is_the_callers_mistake(server, mirror, name):
-    change, said = UNFIT[name]
+    change, message = UNFIT[name]
     async with Http(server) as http:
         status, body, _ = await http.send("POST", "/reset", json={"task": {**mirror[1], **change}})
-        assert status == 422 and said in body["detail"], body
+        assert status == 422 and message in body["detail"], body
 
 
 GOLD = "--- a/src/lib.py\n+++ b/src/lib.py\n@@ -1,2 +1,2 @@\n def twice(x):\n-    return 2 * x + 1\n+    return 2 * x\n"

@@ -154,9 +154,9 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
         session, steps = await http.open(image[1]), itertools.count()
 
         async def says(name: str, **arguments: object) -> str:
-            _, said, _ = await http.step(session, next(steps), call(name, **arguments), 60)
-            assert said["outcome"] == "ok" and said["reward"] is None, said
-            return said["observation"]
+            _, reply, _ = await http.step(session, next(steps), call(name, **arguments), 60)
+            assert reply["outcome"] == "ok" and reply["reward"] is None, reply
+            return reply["observation"]
 
         shown = await says("execute_bash", command="x=5; cd src; ls")
         assert shown.startswith(
@@ -190,8 +190,8 @@ async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(re
             # a file with this command in it is no match.
             " find /testbed /tmp -xdev -type f -exec grep -lF 'lib.twice(te''ns)' {} +"
         )
-        said = (await env.step(call("execute_bash", command=looked), 60)).observation.splitlines()
-        assert said[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and said[5].startswith("[Current"), said
+        lines = (await env.step(call("execute_bash", command=looked), 60)).observation.splitlines()
+        assert lines[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and lines[5].startswith("[Current"), lines
     finally:
         await env.close()
 
@@ -251,9 +251,9 @@ SHORT = ("nothing", "the right change, committed", "another conftest", "an ignor
     "name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in CHEATS]
 )
 async def test_only_the_right_change_is_rewarded(remote, image, name):
-    command, reward, why, left_out = CHEATS[name]
+    command, reward, reason, left_out = CHEATS[name]
     last = await finished(remote, image[1], command)
-    assert (last.reward, last.signals["evaluation"]) == (reward, why), last.signals
+    assert (last.reward, last.signals["evaluation"]) == (reward, reason), last.signals
     assert last.signals["patch_left_out"] == left_out
 
 
@@ -361,12 +361,12 @@ async def test_endless_copies_are_the_patchs_fault_only_if_they_end_without_it(
         return await run_job(container, script, files, seconds)
 
     monkeypatch.setattr(judging, "run_job", stalling)
-    why, containers, faults = expected
-    if why is None:
+    reason, containers, faults = expected
+    if reason is None:
         with pytest.raises(LostInTests):
             await finished(remote, image[1], MEND)
     else:
-        assert (await finished(remote, image[1], MEND)).signals["evaluation"] == why
+        assert (await finished(remote, image[1], MEND)).signals["evaluation"] == reason
     assert (stand_in.started, remote.faults[LostInTests]) == (containers, faults)
 
 
@@ -388,7 +388,7 @@ class Fails:
 
 
 @pytest.mark.parametrize(
-    ("what", "answer", "fault", "asked"),
+    ("api_call", "answer", "fault", "asked"),
     [
         ("GET /image_exists", Fails(1), None, 2),
         ("GET /image_exists", Fails(1, 404), None, 1),
@@ -399,8 +399,8 @@ class Fails:
         ("GET /runtime", Fails(2, 502), None, 3),
     ],
 )
-async def test_a_failing_api_is_retried_and_then_reported_by_name(remote, stand_in, image, what, answer, fault, asked):
-    stand_in.answers[what] = Fails(answer.left, answer.status)
+async def test_a_failing_api_is_retried_and_then_reported(remote, stand_in, image, api_call, answer, fault, asked):
+    stand_in.answers[api_call] = Fails(answer.left, answer.status)
     env = env_of(remote)
     if fault is None:
         await env.reset(image[1], 0)
@@ -408,7 +408,7 @@ async def test_a_failing_api_is_retried_and_then_reported_by_name(remote, stand_
         with pytest.raises(fault):
             await env.reset(image[1], 0)
         assert remote.faults[fault] == (1 if fault is RuntimeRefused else RETRIES + 1)
-    assert stand_in.asked[what] >= asked if what == "GET /runtime" else stand_in.asked[what] == asked
+    assert stand_in.asked[api_call] >= asked if api_call == "GET /runtime" else stand_in.asked[api_call] == asked
     await env.close()
 
 
@@ -445,11 +445,11 @@ async def test_a_container_that_never_answers_is_stopped(remote, stand_in, image
         await env_of(remote, start_s=0.2).reset(image[1], 0)
 
 
-@pytest.mark.parametrize("how", ["killed from outside", "ended by the model"])
-async def test_a_container_that_dies_during_a_session_is_a_fault_and_no_reward(remote, stand_in, image, how):
+@pytest.mark.parametrize("ending", ["killed from outside", "ended by the model"])
+async def test_a_container_that_dies_during_a_session_is_a_fault_and_no_reward(remote, stand_in, image, ending):
     env = env_of(remote)
     await env.reset(image[1], 0)
-    if how == "killed from outside":
+    if ending == "killed from outside":
         stand_in.containers["c0"].kill()
     with pytest.raises(RuntimeLost):
         await env.step(call("execute_bash", command="kill -9 -1"), 60)
@@ -524,12 +524,12 @@ UNFIT_ROWS = {
 @pytest.mark.parametrize("name", UNFIT_ROWS)
 async def test_a_row_that_its_own_tests_contradict_is_refused_and_never_a_reward(remote, stand_in, image, name):
     """The first session began before it was known: its patch is not judged. The next ones do not start."""
-    change, said = UNFIT_ROWS[name]
+    change, message = UNFIT_ROWS[name]
     row = {**image[1], **change}
-    with pytest.raises(RowUnfit, match=said):
+    with pytest.raises(RowUnfit, match=message):
         await finished(remote, row)  # an empty patch would be worth 0
     for _ in range(2):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             await env_of(remote).reset(row, 0)
     assert stand_in.started == 2, "one session, and the row's tests once"
 
@@ -620,12 +620,12 @@ async def test_local_docker_containers_work(docker, image, tmp_path):
         both = json.dumps([json.loads(call("execute_bash", command=MEND))[0], json.loads(call("finish"))[0]])
         _, last, _ = await http.step(session, 0, both, 60)
         assert (last["reward"], last["done"]) == (1.0, True), last
-        status, said, _ = await http.send("POST", "/reset", json={"task": {**image[1], "image": "nobody/has:1"}})
+        status, body, _ = await http.send("POST", "/reset", json={"task": {**image[1], "image": "nobody/has:1"}})
         assert (
             status == 500
-            and "ImageUnavailable: docker run: " in said["detail"]
-            and "pull access denied" in said["detail"]
-        ), said
+            and "ImageUnavailable: docker run: " in body["detail"]
+            and "pull access denied" in body["detail"]
+        ), body
     calls = (docker / "calls").read_text().splitlines()
     assert [line.split()[0] for line in calls].count("run") == 5 and list((docker / "containers").iterdir()) == []
     assert calls[0].endswith("--memory 1g eval.o_s_lib-1 serve")

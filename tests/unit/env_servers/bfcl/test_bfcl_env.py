@@ -160,9 +160,9 @@ async def test_mutable_defaults_of_the_package_start_empty_in_every_session():
 
 
 async def test_functions_absent_from_the_prompt_are_listed_in_the_first_observation():
-    _, told = await opened(functions_told=False, missed_function={"1": ["cat"]})
-    names = [json.loads(line)["name"] for line in told.splitlines()[1:]]
-    assert told.startswith("# Functions\n") and names == ["touch", "write", "tag", "more", "loop", "add"]
+    _, observation = await opened(functions_told=False, missed_function={"1": ["cat"]})
+    names = [json.loads(line)["name"] for line in observation.splitlines()[1:]]
+    assert observation.startswith("# Functions\n") and names == ["touch", "write", "tag", "more", "loop", "add"]
 
 
 async def test_a_missing_function_is_offered_in_its_turn():
@@ -177,7 +177,7 @@ async def test_a_turn_without_true_calls_passes_for_any_calls():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"label": [["cat(file_name='a')"]]}, "label has the true calls of 1 turns, and the task has 1 \\+ 1"),
         ({"label": [["__import__('os').remove('a')"], []]}, "is no call of a function by its name"),
@@ -190,8 +190,8 @@ async def test_a_turn_without_true_calls_passes_for_any_calls():
         ({"label": [["hang()"], []]}, "the true calls of multi_turn_base_0 cannot be carried out"),
     ],
 )
-async def test_a_malformed_task_is_refused(change, said):
-    with pytest.raises(ValueError, match=said):
+async def test_a_malformed_task_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         await opened(**change)
 
 

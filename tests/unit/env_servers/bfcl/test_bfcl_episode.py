@@ -49,7 +49,7 @@ def call(*made):
 
 
 @pytest.mark.parametrize(
-    ("said", "env", "artist"),
+    ("generated", "env", "artist"),
     [
         ([call(TOUCH, WRITE), ("Both are there.", "eos"), call(CAT), ("It says one.", "eos")], 1.0, 1.2),
         # b lacks its text: 1 of 2, and 2 of 3 calls
@@ -58,12 +58,12 @@ def call(*made):
         ([("I cannot.", "eos"), ("I cannot.", "eos")], 0.0, 0.25),
     ],
 )
-async def test_an_episode_of_two_turns_is_rewarded_as_it_was_played(monkeypatch, said, env, artist):
+async def test_an_episode_of_two_turns_is_rewarded_as_it_was_played(monkeypatch, generated, env, artist):
     install(monkeypatch)
     trajectory = await run_episode(
         [0],
         index=0,
-        engine=PlayedEngine(*said),
+        engine=PlayedEngine(*generated),
         env=Session(),
         codec=CharCodec(),
         protocol=Tool(max_calls=9, user=True),

@@ -94,7 +94,7 @@ async def test_a_wrong_action_is_an_observation(action, kind, says):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "malformed",
     [
         {"domains": ["none"]},
         {"gold": []},
@@ -106,13 +106,13 @@ async def test_a_wrong_action_is_an_observation(action, kind, says):
         {"gold": [[], [], []], "user": [{"text": "Go on."}]},
     ],
 )
-async def test_a_malformed_task_is_the_callers_mistake(wrong):
+async def test_a_malformed_task_is_the_callers_mistake(malformed):
     with pytest.raises((ValueError, ValidationError)):
-        await FunctionsEnv().reset({**TASK, **wrong}, 0)
+        await FunctionsEnv().reset({**TASK, **malformed}, 0)
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [
         ({"files": {"zz": 1}}, r"state\.files has zz; a state of files has tree, here"),
         ({"files": {"here": []}}, r"state\.files has here; a state of files has tree, here"),
@@ -125,8 +125,8 @@ async def test_a_malformed_task_is_the_callers_mistake(wrong):
         ({"moon": {}}, r"state: moon: the task's domains are files"),
     ],
 )
-async def test_a_state_of_another_domain_is_refused_before_the_first_step(state, said):
-    with pytest.raises(ValueError, match=said):
+async def test_a_state_of_another_domain_is_refused_before_the_first_step(state, message):
+    with pytest.raises(ValueError, match=message):
         await FunctionsEnv().reset({**TASK, "state": state}, 0)
 
 
@@ -141,8 +141,8 @@ def test_a_user_script_that_is_too_short_is_refused_with_the_number_of_missing_l
 
 
 async def test_results_larger_than_a_reply_are_cut_and_graded_whole():
-    told = [{"name": "read_file", "arguments": {"path": "a.txt"}}] * 64
-    task = {**TASK, "state": {"files": {"tree": {"a.txt": "x" * 20_000}, "here": []}}, "gold": [told]}
+    calls_of_turn = [{"name": "read_file", "arguments": {"path": "a.txt"}}] * 64
+    task = {**TASK, "state": {"files": {"tree": {"a.txt": "x" * 20_000}, "here": []}}, "gold": [calls_of_turn]}
     read, end = await play(task, calls(*[("read_file", {"path": "a.txt"})] * 64), message())
     assert len(read.observation) < STEP_CHARS + 100 and "characters left out]" in read.observation
     assert (read.outcome, end.reward) == ("ok", 1.0)
@@ -162,11 +162,12 @@ async def test_a_hidden_function_is_offered_when_the_user_announces_it():
         "gold": [[TASK["gold"][0][0]], [TASK["gold"][0][1]]],
         "user": [{"text": "Now:", "reveal": ["move"]}],
     }
-    _, early, told, after, end = await play(
+    _, early, announced, after, end = await play(
         task, calls(BOX), calls(MOVE), message("I cannot move."), calls(MOVE), message()
     )
     assert early.signals["error_type"] == "unknown_function"
-    assert told.observation.startswith("Now:\n") and '"name": "move"' in told.observation and not told.done
+    assert announced.observation.startswith("Now:\n") and '"name": "move"' in announced.observation
+    assert not announced.done
     assert after.outcome == "ok" and end.reward == 1.0 and end.signals["turns_passed"] == 2
 
 

@@ -39,12 +39,12 @@ async def test_a_detour_through_the_maze_lowers_the_score():
 
 async def test_ten_wrong_guesses_lose_and_the_observation_only_counts_right_ones():
     (code,) = GAMES["mastermind"](0, 0).solution()
-    wrong = next(guess for guess in ("11", "22", "33", "44") if guess != code)
+    wrong_guess = next(guess for guess in ("11", "22", "33", "44") if guess != code)
     env, opening = await start("mastermind", 0)
     assert opening == "A code of 2 digits from 1 to 4. You have 10 guesses."
-    steps = [await env.step(wrong, 5.0) for _ in range(10)]
-    told = f"{sum(a == b for a, b in zip(wrong, code, strict=True))} right"
-    assert all(s.observation.startswith(told) for s in steps[:9])
+    steps = [await env.step(wrong_guess, 5.0) for _ in range(10)]
+    expected = f"{sum(a == b for a, b in zip(wrong_guess, code, strict=True))} right"
+    assert all(s.observation.startswith(expected) for s in steps[:9])
     assert (steps[9].observation, steps[9].reward, steps[9].done) == ("That was the last guess.", 0.0, True)
 
 
@@ -84,13 +84,13 @@ async def test_a_task_that_names_no_game_is_refused_with_the_remedy(task, says):
 
 
 async def test_the_server_refuses_a_row_whose_question_is_not_its_own():
-    made = await row(None, "labyrinth", 3, 1)
-    question = made["prompt"].removesuffix(f"\n{HOW_TO_MOVE}")
-    assert await PuzzlesEnv(None).reset({**made["meta"], "asked": False}, 0) == question
-    assert await PuzzlesEnv(None).reset(made["meta"], 0) == ""
+    row_of_game = await row(None, "labyrinth", 3, 1)
+    question = row_of_game["prompt"].removesuffix(f"\n{HOW_TO_MOVE}")
+    assert await PuzzlesEnv(None).reset({**row_of_game["meta"], "asked": False}, 0) == question
+    assert await PuzzlesEnv(None).reset(row_of_game["meta"], 0) == ""
     with pytest.raises(ValueError, match=r"not that of labyrinth with seed 3\. Generate the rows again"):
-        await PuzzlesEnv(None).reset({**made["meta"], "level": 2}, 0)
-    assert made["meta"]["digest"] == digest_of(question) and made["label"] == " ".join(
+        await PuzzlesEnv(None).reset({**row_of_game["meta"], "level": 2}, 0)
+    assert row_of_game["meta"]["digest"] == digest_of(question) and row_of_game["label"] == " ".join(
         GAMES["labyrinth"](3, 1).solution()
     )
 

@@ -131,9 +131,9 @@ async def test_an_integral_that_is_not_solved_is_no_solution(room):
 async def test_a_text_that_the_packages_scorer_accepts_for_every_puzzle_solves_none(room, name, answer, seeds):
     for seed in seeds:
         task = Task(name, seed)
-        made = await room.make(task, solve=True)
-        assert (await room.score(task, made.entry, answer)).score <= 0.01
-        assert (await room.score(task, made.entry, f" {made.solution}\n".strip())).score == 1.0
+        puzzle = await room.make(task, solve=True)
+        assert (await room.score(task, puzzle.entry, answer)).score <= 0.01
+        assert (await room.score(task, puzzle.entry, f" {puzzle.solution}\n".strip())).score == 1.0
 
 
 @pytest.mark.slow
@@ -145,13 +145,13 @@ async def test_rows_are_reproduced_by_another_process(room):
         f" name in {drawn}]))"
     )
     env = {**os.environ, "PYTHONHASHSEED": "0"}
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=120
     ).stdout
-    for name, question in zip(drawn, json.loads(said), strict=True):
-        made = await row(room, name, 2, None, RowOptions(tries=2))
-        assert made["prompt"].startswith(question.strip())
-        assert await PuzzlesEnv(room).reset(made["meta"], 0) == ""
+    for name, question in zip(drawn, json.loads(output), strict=True):
+        made_row = await row(room, name, 2, None, RowOptions(tries=2))
+        assert made_row["prompt"].startswith(question.strip())
+        assert await PuzzlesEnv(room).reset(made_row["meta"], 0) == ""
 
 
 @pytest.mark.parametrize(

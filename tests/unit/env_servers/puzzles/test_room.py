@@ -95,10 +95,10 @@ async def test_a_puzzle_too_expensive_to_generate_is_the_tasks_fault():
 
 
 async def test_answers_can_be_retried_until_the_tries_are_used_up():
-    made = ended({"question": "1 + 1?", "entry": "e", "solution": ""})
-    wrong, broken = ended({"score": 0.0, "error": None}), ended(code=-signal.SIGPROF)
+    made_puzzle = ended({"question": "1 + 1?", "entry": "e", "solution": ""})
+    wrong_answer, broken = ended({"score": 0.0, "error": None}), ended(code=-signal.SIGPROF)
     partly = ended({"score": 0.3, "error": None})
-    env = PuzzlesEnv(Room(PlayedSandbox(made, wrong, broken, partly), 2.0))
+    env = PuzzlesEnv(Room(PlayedSandbox(made_puzzle, wrong_answer, broken, partly), 2.0))
     assert await env.reset({"puzzle": "chain_sum", "tries": 3}, 5) == "1 + 1?"
     first, second, last = [await env.step(f" {i} ", 5.0) for i in range(3)]
     assert (first.outcome, first.reward, first.done) == ("ok", None, False) and first.observation == "Wrong."
@@ -108,9 +108,9 @@ async def test_answers_can_be_retried_until_the_tries_are_used_up():
 
 
 async def test_a_fault_while_scoring_uses_up_no_try():
-    made, fault = ended({"question": "?", "entry": "e", "solution": ""}), ended(code=-signal.SIGKILL)
+    made_puzzle, fault = ended({"question": "?", "entry": "e", "solution": ""}), ended(code=-signal.SIGKILL)
     right = ended({"score": 1.0, "error": None})
-    env = PuzzlesEnv(Room(PlayedSandbox(made, fault, right), 2.0))
+    env = PuzzlesEnv(Room(PlayedSandbox(made_puzzle, fault, right), 2.0))
     await env.reset({"puzzle": "chain_sum"}, 0)
     with pytest.raises(VerifierError):
         await env.step("2", 5.0)

@@ -15,17 +15,17 @@ from openrlhf_tir.cluster.env_process import server_flags, server_module
 from openrlhf_tir.config import Config
 
 
-def flags(*given: str) -> argparse.Namespace:
-    return main.parser().parse_args(list(given))
+def flags(*arguments: str) -> argparse.Namespace:
+    return main.parser().parse_args(list(arguments))
 
 
 def test_without_the_package_the_list_has_the_games_and_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setattr("sys.argv", ["puzzles", "--list"])
     main.main()
-    said = capsys.readouterr()
-    assert said.out.split() == list(GAMES)
-    assert said.err.strip() == gym.MISSING and "pip install reasoning_gym==" in said.err
+    printed = capsys.readouterr()
+    assert printed.out.split() == list(GAMES)
+    assert printed.err.strip() == gym.MISSING and "pip install reasoning_gym==" in printed.err
 
 
 def test_rows_of_a_data_set_without_the_package_are_refused_with_the_remedy(monkeypatch):
@@ -34,10 +34,10 @@ def test_rows_of_a_data_set_without_the_package_are_refused_with_the_remedy(monk
         start.start_room(flags(), 1)
 
 
-@pytest.mark.parametrize("given", [("--score-timeout", "0"), ("--score-timeout", "9", "--score-deadline", "8")])
-def test_flags_with_which_no_answer_could_be_scored_are_refused(given):
+@pytest.mark.parametrize("arguments", [("--score-timeout", "0"), ("--score-timeout", "9", "--score-deadline", "8")])
+def test_flags_with_which_no_answer_could_be_scored_are_refused(arguments):
     with pytest.raises(SystemExit, match="above 0, and the second no less"):
-        start.check_room_flags(flags(*given))
+        start.check_room_flags(flags(*arguments))
 
 
 def test_a_run_starts_the_server_with_its_workers_and_options():

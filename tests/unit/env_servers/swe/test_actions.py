@@ -78,8 +78,8 @@ async def server(work, *, command_s=25.0, max_turns=50):
     return service
 
 
-async def step(service, said, step_id=0, deadline_s=60.0) -> StepReply:
-    return await service.step(StepRequest(session_id="s", step_id=step_id, action=said, deadline_s=deadline_s))
+async def step(service, action_text, step_id=0, deadline_s=60.0) -> StepReply:
+    return await service.step(StepRequest(session_id="s", step_id=step_id, action=action_text, deadline_s=deadline_s))
 
 
 async def test_a_judgement_refused_for_lack_of_capacity_succeeds_on_retry():
@@ -89,8 +89,8 @@ async def test_a_judgement_refused_for_lack_of_capacity_succeeds_on_retry():
     reply = await step(service, action(bash("ls"), FINISH))
     assert (reply.reward, reply.done, reply.outcome, reply.signals["turn"]) == (1.0, True, "ok", 1)
     assert work.ran == ["ls", "patch"] and reply.observation == "ls\nThe task is finished."
-    again = await step(service, action(FINISH), 1)
-    assert (again.reward, again.done, again.observation) == (None, True, "The task is over.")
+    retried = await step(service, action(FINISH), 1)
+    assert (retried.reward, retried.done, retried.observation) == (None, True, "The task is over.")
 
 
 async def test_calls_executed_before_a_refusal_are_not_executed_again():

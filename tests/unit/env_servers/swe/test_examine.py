@@ -18,7 +18,7 @@ FLAKY = Outcome({**TRUE.tests, "t.py::test_flaky": "failed"})
 
 
 @pytest.mark.parametrize(
-    ("again", "copy", "must_pass", "why"),
+    ("second_run", "copy", "must_pass", "reason"),
     [
         (TRUE, AGAIN, (), None),
         (FLAKY, AGAIN, (), "tests_failed"),
@@ -30,8 +30,8 @@ FLAKY = Outcome({**TRUE.tests, "t.py::test_flaky": "failed"})
         (Outcome({}, "time_limit"), FALSE, (), "time_limit"),
     ],
 )
-def test_only_the_listed_tests_have_to_pass_the_second_run(again, copy, must_pass, why):
-    assert contradiction(TRUE, again, copy, must_pass) == why
+def test_only_the_listed_tests_have_to_pass_the_second_run(second_run, copy, must_pass, reason):
+    assert contradiction(TRUE, second_run, copy, must_pass) == reason
 
 
 ROW = {"repo": "a/b", "base_commit": "0" * 40, "test_patch": "diff", "image": "i"}
@@ -41,10 +41,10 @@ FAILS = Outcome({**TRUE.tests, "t.py::test_a": "failed"})
 
 async def falsified(monkeypatch, *outcomes: tuple[FalseCopy, Outcome]) -> str | None:
     """What `judging.falsified` says when these copies of the tests say this, in order."""
-    said = iter([outcome for _, outcome in outcomes])
+    results = iter([outcome for _, outcome in outcomes])
 
     async def answer(*args):
-        return next(said)
+        return next(results)
 
     async def laid_out(*args):
         return judging.LaidOut([], [])

@@ -30,7 +30,7 @@ def task(fail=("t.py::a",), ok=(), **more):
 
 
 @pytest.mark.parametrize(
-    ("row", "outcome", "said"),
+    ("row", "outcome", "message"),
     [
         (task(), FAILED, None),
         (task(ok=["t.py::b"]), Outcome({"t.py::a": "failed", "t.py::b": "passed", "t.py::c": "passed"}), None),
@@ -80,13 +80,13 @@ def task(fail=("t.py::a",), ok=(), **more):
         (task(ok=["t.py::b"]), Outcome({}, "no_report"), "its tests give no report on the repository as it is"),
     ],
 )
-def test_faults_of_a_row_are_found_by_its_tests_on_the_unpatched_repository(row, outcome, said):
+def test_faults_of_a_row_are_found_by_its_tests_on_the_unpatched_repository(row, outcome, message):
     fault = fault_of(row, outcome)
-    if said is None:
+    if message is None:
         assert fault is None
     else:
         assert fault is not None
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             raise ValueError(fault)
 
 
@@ -110,10 +110,10 @@ class Tests:
     async def __call__(self, source: Source) -> Outcome:
         self.runs += 1
         await self.go.wait()
-        said = self.outcomes.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 async def test_the_tests_of_a_row_are_tried_once_per_row():

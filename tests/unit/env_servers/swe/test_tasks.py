@@ -59,12 +59,12 @@ def test_the_seed_determines_the_order_of_bugs_and_the_repositories_alternate():
 
 
 def test_an_issue_has_two_different_tests_and_no_addresses():
-    said = {
+    failures = {
         "t.py::test_a[1-2]": ">  assert f(1)\nE  where <function f at 0x7f00>(1)",
         "t.py::test_a[3]": "E no",
         "t.py::test_b_c": "E  x",
     }
-    text = issue("pkg", said)
+    text = issue("pkg", failures)
     assert (
         "It should hold: a (1-2)." in text
         and "It should hold: b c." in text
@@ -114,7 +114,7 @@ def test_rows_for_a_chat_in_the_models_own_format_have_the_tools_for_its_templat
 
 
 @pytest.mark.parametrize(
-    ("lacking", "said"),
+    ("lacking", "message"),
     [
         ("base_commit", "no base_commit"),
         ("test_patch", "no tests"),
@@ -122,8 +122,8 @@ def test_rows_for_a_chat_in_the_models_own_format_have_the_tools_for_its_templat
         ("problem_statement", "no problem_statement"),
     ],
 )
-def test_a_row_that_lacks_a_field_is_refused_by_name(lacking, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_row_that_lacks_a_field_is_refused_by_name(lacking, message):
+    with pytest.raises(ValueError, match=message):
         row_of({k: v for k, v in ROW.items() if k != lacking}, "skyrl")
 
 
@@ -174,7 +174,7 @@ async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mi
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"base_commit": "0123456789"}, "is not in the mirror"),
         ({"repo": "o/other"}, "holds no repository o/other"),
@@ -183,8 +183,8 @@ async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mi
         ({"FAIL_TO_PASS": ["test_none.py::test_x"]}, "has no test_none.py"),
     ],
 )
-async def test_a_row_that_cannot_be_started_is_named(mirror, change, said):
-    with pytest.raises(ValueError, match=said):
+async def test_a_row_that_cannot_be_started_is_named(mirror, change, message):
+    with pytest.raises(ValueError, match=message):
         await Sources(mirror, applied).of(SweTask.model_validate({**ROW, **change}))
 
 
@@ -217,7 +217,7 @@ async def test_a_row_may_contain_its_whole_repository_without_the_hidden_tests()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"repo": "../f"}, "base_commit"),
         ({"repo": ".."}, "no name for a directory"),
@@ -241,8 +241,8 @@ async def test_a_row_may_contain_its_whole_repository_without_the_hidden_tests()
         ({"test_patch": "x", "base_commit": "HEAD"}, "Leave one of both out"),
     ],
 )
-def test_a_malformed_repository_in_a_row_is_refused_by_name(change, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_malformed_repository_in_a_row_is_refused_by_name(change, message):
+    with pytest.raises(ValueError, match=message):
         SweTask.model_validate(WHOLE | change)
 
 
@@ -349,5 +349,5 @@ async def test_the_progress_of_the_rows_is_printed(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(make_tasks, "rows", made)
     args = make_tasks.parser().parse_args(["--count", "20", "--out", str(tmp_path / "rows.jsonl")])
     assert await make_tasks.write(args) == 20
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) >= 10 and "100%" in said[-1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 10 and "100%" in lines[-1]

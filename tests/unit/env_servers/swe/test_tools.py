@@ -16,7 +16,7 @@ EDIT = "str_replace_editor"
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "checked_to"),
+    ("name", "arguments", "checked_to"),
     [
         ("execute_bash", {"command": "ls"}, {"command": "ls"}),
         ("execute_bash", {"command": "", "is_input": "TRUE"}, {"command": "", "is_input": True}),
@@ -41,12 +41,12 @@ EDIT = "str_replace_editor"
         ("finish", {"cut": "true"}, {"cut": True}),
     ],
 )
-def test_arguments_get_their_types(name, given, checked_to):
-    assert checked(name, given) == checked_to
+def test_arguments_get_their_types(name, arguments, checked_to):
+    assert checked(name, arguments) == checked_to
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "kind", "said"),
+    ("name", "arguments", "kind", "message_part"),
     [
         ("fly", {}, "unknown_function", "There are execute_bash"),
         (None, {}, "unknown_function", "None"),
@@ -62,10 +62,10 @@ def test_arguments_get_their_types(name, given, checked_to):
         (EDIT, {"command": "view", "path": "/a", "view_range": "[1]"}, "bad_call", "two integers"),
     ],
 )
-def test_a_wrong_call_is_answered_with_the_reason(name, given, kind, said):
+def test_a_wrong_call_is_answered_with_the_reason(name, arguments, kind, message_part):
     with pytest.raises(BadCall) as error:
-        checked(name, given)
-    assert error.value.kind == kind and said in str(error.value)
+        checked(name, arguments)
+    assert error.value.kind == kind and message_part in str(error.value)
 
 
 def test_the_tools_are_the_three_of_skyrl():
