@@ -1,8 +1,8 @@
 """What the model reads of an execution, by ZeroTIR's convention (spec section 2). conventions.py has the others.
 
-success          stdout unchanged, including its last newline; stderr is dropped failure          all of stderr, without
-the `File "...", ` fragments and carets; stdout is dropped not finished     the status word, for example
-"TimeLimitExceeded"
+success          stdout unchanged, including its last newline; stderr is dropped
+failure          all of stderr, without the `File "...", ` fragments and carets; stdout is dropped
+not finished     the status word, for example "TimeLimitExceeded"
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """BM25 over a corpus file, by bm25s. The index is built once, kept beside the corpus, and mapped into memory.
 
-DIR/ready.json   version of the index, size and time of its corpus; if they differ it is built again DIR/*
-files that `bm25_build` writes
+DIR/ready.json   version of the index, size and time of its corpus; if they differ it is built again
+DIR/*            files that `bm25_build` writes
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The order of the mutants is fixed; a seed only shuffles them later.
 
-< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None break continue   default   min
-max   an if taken out
+    < <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None
+    break continue   a default value   min max   a removed `if`
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find what a session of a task begins with, and the hidden tests that judge it.
 
-bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden has its hidden tests, which no session sees row
-the files of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
+bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden has its hidden tests, which no session sees
+row       the files of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
           bare or not
 """
 

@@ -1,7 +1,7 @@
 """Encode a call for the runner, and decode the files that it returns. The runner's half is in `runner.py`.
 
-pack(snippet)      -> bytes that follow the runner in its stdin, with marshal: the server is trusted unpack(fd, fetch)
-<- a memory file to which the snippet could write, so it is lengths and bytes, which are checked
+pack(snippet)      -> bytes that follow the runner in its stdin, with marshal: the server is trusted
+unpack(fd, fetch)  <- a memory file to which the snippet could write, so it is lengths and bytes, which are checked
 """
 
 from __future__ import annotations

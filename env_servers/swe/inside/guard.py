@@ -1,7 +1,7 @@
 """Restore, in a container, the graders' own files after a patch, and remove links that it made.
 
-keep       before the patch: protected files are copied to ./kept beside this file, and listed in ./kept.json restore
-after it: what differs is removed or restored; its paths are written to ./out/left_out
+keep       before the patch: protected files are copied to ./kept next to this file, and listed in ./kept.json
+restore    after it: what differs is removed or restored; its paths are written to ./out/left_out
 
 It looks at the disk, because a patch decides what git ignores, filters or takes for a repository of its own, and may
 put a directory where a file was. It runs in the image's own Python, 3.6 or later, with -I and -S (a sitecustomize.py
@@ -16,7 +16,7 @@ import stat
 import sys
 
 COMPILED = re.compile(r"\.py[co]$")
-"""Files that are not copied, because Python makes them anew."""
+"""Files that are not copied, because Python writes them again."""
 
 
 def keep(place):

@@ -1,8 +1,9 @@
 """Talk to OpenHands' server of actions inside a container (runtime/action_execution_server.py). Its answers may be the
 model's and have bounds.
 
-execute   an action -> its observation. Not repeated: a command may have run although its answer was lost upload
-files into a directory, as one zip download  a directory, as one zip
+execute   an action -> its observation. Not repeated: a command may have run although its answer was lost
+upload    files into a directory, as one zip
+download  a directory, as one zip
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Faults of a runtime API and of its containers. None says anything about the model; each is counted by its name.
 
 SandboxError
-- RuntimeFault
-|- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached |  |- RuntimeGone
-404 or 410: it does not exist, or no longer |- RuntimeLate          no answer in time |- LostInTests          one of
-these, while tests ran in the container, maybe because of them; or copies of tests |                       that had
-passed did not end |- RuntimeBroken        5xx, or an answer that does not follow this API |- RuntimeUnusable
-another try would fail the same way
+|- RuntimeFault
+   |- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached
+   |  |- RuntimeGone       404 or 410: it does not exist, or no longer
+   |- RuntimeLate          no answer in time
+   |- LostInTests          one of these, while tests ran in the container, maybe because of them; or copies of tests
+   |                       that had passed did not end
+   |- RuntimeBroken        5xx, or an answer that does not follow this API
+   |- RuntimeUnusable      another try would fail the same way
       |- RuntimeRefused    4xx: a wrong key, a request that this API does not take
       |- ImageUnavailable  the image does not exist, or its containers end while they start
       |- ImageUnfit        the container starts, but has no such repository or commit, or its set-up fails
