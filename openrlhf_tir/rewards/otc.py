@@ -78,8 +78,8 @@ def grpo_group(
         alpha: Factor of all rewards.
         stored_n: The fewest calls that sufficed for this question in earlier groups; None if it was never answered.
     """
-    known = [m for m, ok in zip(m_G, correct_G, strict=True) if ok] + ([] if stored_n is None else [stored_n])
-    n = min(known, default=None)
+    sufficient = [m for m, ok in zip(m_G, correct_G, strict=True) if ok] + ([] if stored_n is None else [stored_n])
+    n = min(sufficient, default=None)
     if n is None:
         return GroupScore(None, [None] * len(m_G), [0.0] * len(m_G))
     r_tool = [grpo_factor(m, n, c) for m in m_G]

@@ -217,8 +217,8 @@ class RewardPool:
             return await self.remote.score(trajectory, task), []
         options = self.cfg.options_of(component.name)  # each reward of a sum has its own
         if plugins.is_own(REWARD, component.name):
-            own = OwnReward(component.name, self._plain_text(component, trajectory))
-            return await self.workers.run(own, trajectory, task, RewardContext(self.cfg, task.run, options))
+            user_reward = OwnReward(component.name, self._plain_text(component, trajectory))
+            return await self.workers.run(user_reward, trajectory, task, RewardContext(self.cfg, task.run, options))
         services = PooledServices(self._checker, self.workers, self.model)
         context = RewardContext(self.cfg, task.run, options, services=services)
         with accept.named(REWARD, component.name, component.function, RewardError):

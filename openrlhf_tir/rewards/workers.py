@@ -255,12 +255,12 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         Late: The interrupt met no line of user code. (An Overrun is no Exception and must not get past the pool.)
         Exception: Whatever the function raised.
     """
-    own = getattr(function, "user_code", False)
-    if own and isinstance(sys.stdout, BoundedOutput):
+    is_user_code = getattr(function, "user_code", False)
+    if is_user_code and isinstance(sys.stdout, BoundedOutput):
         sys.stdout.begin()
-    if own and limits.cpu_s is not None:
+    if is_user_code and limits.cpu_s is not None:
         signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
-    if own:
+    if is_user_code:
         reason = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
         extensions = STRETCH - 1 if _is_stretched(limits, function) else 0
         signal.signal(signal.SIGALRM, _interrupts(reason, _starvation(), extensions, limits.wall_s))
@@ -276,7 +276,7 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         ) from overrun
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if own:
+        if is_user_code:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
 

@@ -1,7 +1,7 @@
 """Replay everything that the model has called in a task, and return the results of its last step and the grade.
 
-A pure function: it begins anew each time. So a session holds no instances, only calls; a step runs in a worker process
-that can be killed; and exactly what the package grades is graded. A turn passes as in the package's
+A pure function: it replays all calls each time. So a session holds no instances, only calls; a step runs in a worker
+process that can be killed; and exactly what the package grades is graded. A turn passes as in the package's
 `multi_turn_checker`: if it has true calls, something was called, every public attribute of every instance is as after
 the true calls of this and earlier turns, and each result of this turn's true calls is among all results so far. A turn
 without true calls passes.

@@ -2,7 +2,8 @@
 
     RUN_DIR/endpoints/rollout-N --> POST /agent/tasks --> Rollouts.run(base_url, row) --> POST /sessions/{id}/reward
 
-Actors come and go: every worker lists them anew. A task whose actor is gone is dropped; the run issues it again.
+Actors come and go, so every worker lists them again for each task. A task whose actor is gone is dropped; the run
+issues it again.
 """
 
 from __future__ import annotations

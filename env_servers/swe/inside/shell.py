@@ -4,7 +4,7 @@
     output  <- stdout and stderr together, without the middle if it is long
 
 A command that is still running when its time is up continues: an empty command returns more of its output, text with
-`is_input` goes to its stdin, and C-c ends it. A bash that has ended (exit, set -e, a kill) is started anew, and the
+`is_input` goes to its stdin, and C-c ends it. A bash that has ended (exit, set -e, a kill) is started again, and the
 output says so.
 """
 

@@ -5,7 +5,8 @@ interpreter; each prints JSON.
     bash(...)  edit(...)   one call of a tool
     patch(...)             ends every other process of the session; what differs from the commit, as a git patch
 
-The git directory that makes the patch is not the one to which the model can write: it is written anew, from memory.
+The git directory that makes the patch is not the one to which the model can write: it is written again each
+time, from memory.
 """
 
 import base64

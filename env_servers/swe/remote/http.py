@@ -60,7 +60,7 @@ class RuntimeHttp:
                 not accepted.
             seconds: Deadline; None: the default.
             json: Body as JSON.
-            form: Returns the body as a form, anew for each try.
+            form: Returns the body as a form; called for each try.
             params: Query.
 
         Raises:
