@@ -13,7 +13,9 @@ def check(row: dict, compat: bool) -> list[str] | None:
     right = searchr1.score(answer, golds) == 1.0
 
     def structured(retrieval: float) -> float:
-        return searchr1.structured_score(answer, right, not fault, searchr1.found(text, golds), 0.2, 0.1, retrieval)
+        return searchr1.structured_score(
+            answer, right, not fault, searchr1.is_retrieved(text, golds), 0.2, 0.1, retrieval
+        )
 
     got = {
         "qa_em": searchr1.score(answer, golds),

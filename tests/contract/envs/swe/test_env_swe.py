@@ -281,7 +281,7 @@ def whole(body: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"repo": "roman"}, CODE, "RowUnfit: the task has the repository roman as it should be, and no bug"),
+        ({"repo": "roman"}, CODE, "RowUnfit: the task has the repository roman without a bug: any patch would pass"),
         (whole("x * 2"), "f.py", "RowUnfit: the row of f: its tests pass on its files as they are"),
     ],
 )
