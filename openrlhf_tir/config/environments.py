@@ -20,14 +20,12 @@ from .sections.base import Section
 from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
 from .sections.filter import Filter
-from .sections.reward import Reward
+from .sections.reward import WITHOUT_LABEL, Reward
 
 if TYPE_CHECKING:
     from .schema import Config
 
 T = TypeVar("T")
-WITHOUT_LABEL = ("env", "format", "model", "remote")
-"""Registered rewards that receive no label, or leave to somebody else what to do with it."""
 RUN_CODE = ("python_tir", "swe")
 """Our servers that execute what a model writes."""
 

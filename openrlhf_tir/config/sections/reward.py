@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REMOTE = "remote"
 """The reward that asks reward.remote_url."""
+WITHOUT_LABEL = {"env", "format", "model", "remote"}
+"""Registered rewards that receive no label, or leave to somebody else what to do with it."""
 WITHOUT_OPTIONS = {"apibank", "format", "math", "remote"}
 """Registered rewards that take no options."""
 WITHOUT_FORMAT = {"env", "model", "remote"}
