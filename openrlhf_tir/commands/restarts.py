@@ -36,11 +36,11 @@ class Ended(NamedTuple):
 
     Attributes:
         code: Its exit code.
-        asked: Whether it was asked to stop. If so, it is not started again, whatever its code.
+        stop_requested: Whether it was asked to stop. If so, it is not started again, whatever its code.
     """
 
     code: int
-    asked: bool = False
+    stop_requested: bool = False
 
 
 def launch(command: Sequence[str]) -> Ended:
@@ -53,18 +53,18 @@ def launch(command: Sequence[str]) -> Ended:
     waited_signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     # Blocked only after the child has started, because the child would inherit the mask.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_signals)
-    asked = False
+    stop_requested = False
     try:
         while child.poll() is None:
             received = signal.sigwaitinfo(waited_signals)
             if received.si_signo == signal.SIGCHLD:
                 continue
-            asked = True
+            stop_requested = True
             if received.si_code <= 0:  # A process sent it (SI_USER and the like); the kernel's own are positive.
                 child.send_signal(received.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
-    return Ended(child.returncode, asked)
+    return Ended(child.returncode, stop_requested)
 
 
 def run_with_restarts(
@@ -94,7 +94,7 @@ def run_with_restarts(
     begun = seen = _stamp(latest)
     failures = 0
     ended = launch(command)
-    while not ended.asked and ended.code not in FINAL:
+    while not ended.stop_requested and ended.code not in FINAL:
         now = _stamp(latest)
         if now not in (None, seen):
             failures = 0

@@ -347,29 +347,29 @@ def unknown_flags(extra: Sequence[str]) -> list[Problem]:
 
     A word after an unknown flag is its value.
     """
-    found: list[Problem] = []
-    foreign: list[tuple[str, list[str]]] = []
-    values: list[str] | None = None
-    if theirs := [word for word in extra if OF_VERL.match(word)]:
+    mistakes: list[Problem] = []
+    foreign_flags: list[tuple[str, list[str]]] = []
+    values: list[str] | None = None  # those of the last unknown flag; None before the first one
+    if overrides_of_verl := [word for word in extra if OF_VERL.match(word)]:
         text = (
-            f"{shown(theirs[0])} is an override of verl's. `openrlhf-tir import-verl -- OVERRIDES...`, or import-verl"
-            " SCRIPT.sh, makes a recipe of its command line."
+            f"{shown(overrides_of_verl[0])} is an override of verl's. `openrlhf-tir import-verl -- OVERRIDES...`, or"
+            " import-verl SCRIPT.sh, makes a recipe of its command line."
         )
-        found.append(Problem(text, "foreign_flag", theirs[0].lstrip("+").partition("=")[0]))
-        extra = [word for word in extra if word not in theirs]
+        mistakes.append(Problem(text, "foreign_flag", overrides_of_verl[0].lstrip("+").partition("=")[0]))
+        extra = [word for word in extra if word not in overrides_of_verl]
     for word in extra:
         if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
             if values is None:
                 text = f"Unexpected argument {shown(word)}. Options are written --section.name value."
-                found.append(Problem(text, "usage"))
+                mistakes.append(Problem(text, "usage"))
             else:
                 values.append(word)
             continue
         name, equals, value = word.lstrip("-").partition("=")
         values = [value] if equals else []
         if foreign_names.is_foreign(name):
-            foreign.append((name, values))
+            foreign_flags.append((name, values))
         else:
             known = {*known_keys(env_names([name])), *(f.removeprefix("--") for f in SHORT)}
-            found.extend(unknown_key(name, sorted(known), "on the command line").problems)
-    return [*(Problem(line, "foreign_flag") for line in foreign_names.answers(foreign)), *found]
+            mistakes.extend(unknown_key(name, sorted(known), "on the command line").problems)
+    return [*(Problem(line, "foreign_flag") for line in foreign_names.answers(foreign_flags)), *mistakes]

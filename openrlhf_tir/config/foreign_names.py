@@ -38,18 +38,18 @@ def meaning(name: str, values: Sequence[str]) -> str:
     """Return what a flag of OpenRLHF is here, behind "--name is"."""
     new = NAMES.get(name, name)
     rule = RULES.get(new) or RULES_0_11_0[new]
-    whose = "OpenRLHF's name (up to 0.9)" if name in NAMES else "OpenRLHF's name"
+    origin = "OpenRLHF's name (up to 0.9)" if name in NAMES else "OpenRLHF's name"
     match rule:
-        case Refused(why):
-            return f"{whose}. It is not taken over. {why}"
-        case Only(value, why):
-            return f"{whose}. Only {value} is possible here. {why}"
-        case Implied(why):
-            return f"{whose}. It needs no flag here: {why}. Leave it out."
+        case Refused(reason):
+            return f"{origin}. It is not taken over. {reason}"
+        case Only(value, reason):
+            return f"{origin}. Only {value} is possible here. {reason}"
+        case Implied(reason):
+            return f"{origin}. It needs no flag here: {reason}. Leave it out."
         case Same():
-            return f"{whose}. Here it is --{new}."
+            return f"{origin}. Here it is --{new}."
         case Becomes(to):
-            return f"{whose}. Here it is {_settings(to, values)}."
+            return f"{origin}. Here it is {_settings(to, values)}."
     raise AssertionError(rule)
 
 

@@ -3,9 +3,9 @@ missing.
 
     SAME              the same name in Config, the same meaning
     Becomes(keys)     accepted, sets these config keys
-    Implied(why)      accepted: what it asks for is what happens in any case
-    Only(value, why)  accepted at its neutral value, refused at any other
-    Refused(why)      refused with the replacement or the reason
+    Implied(reason)      accepted: what it asks for is what happens in any case
+    Only(value, reason)  accepted at its neutral value, refused at any other
+    Refused(reason)      refused with the replacement or the reason
 
 The first three are honoured: the flag has its effect, with whatever value.
 
@@ -50,17 +50,17 @@ class Becomes:
 @dataclass(frozen=True)
 class Only:
     value: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Implied:
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    why: str
+    reason: str
 
 
 Rule = Same | Becomes | Only | Implied | Refused
@@ -198,7 +198,7 @@ def flags_honoured() -> int:
 
 def not_honoured() -> dict[str, str]:
     """Return each other flag, and what to use instead or why there is nothing."""
-    return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Refused)}
+    return {name: rule.reason for name, rule in RULES.items() if isinstance(rule, Only | Refused)}
 
 
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
@@ -230,10 +230,12 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
     for name, given_values in given.items():
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
         match RULES.get(name) or RULES_0_11_0[name]:
-            case Refused(why):
-                problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {why}", code="foreign_flag")
-            case Only(value, why) if not _equal(values, value):
-                problems.add(f"--{name} {' '.join(values)} is not supported, only {value}. {why}", code="invalid_value")
+            case Refused(reason):
+                problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {reason}", code="foreign_flag")
+            case Only(value, reason) if not _equal(values, value):
+                problems.add(
+                    f"--{name} {' '.join(values)} is not supported, only {value}. {reason}", code="invalid_value"
+                )
             case Becomes() as rule:
                 try:
                     ranked.append((rule.rank, name, rule, rule.to(values)))

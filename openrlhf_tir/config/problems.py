@@ -126,8 +126,9 @@ def as_dict(error: TirError) -> dict[str, Any]:
     """Return what a command with --json prints in place of its result."""
     problems = Problems()
     problems.add(error)
-    found = [asdict(problem) for problem, _ in problems._problems.values()]
-    return {"error": type(error).__name__, "code": found[0]["code"], "setting": found[0]["setting"], "problems": found}
+    mistakes = [asdict(problem) for problem, _ in problems._problems.values()]
+    first = mistakes[0]
+    return {"error": type(error).__name__, "code": first["code"], "setting": first["setting"], "problems": mistakes}
 
 
 def settings_in(text: str) -> list[str]:

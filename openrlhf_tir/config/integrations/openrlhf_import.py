@@ -265,10 +265,10 @@ def _leave_out(flags: CommandFlags, draft: Draft) -> None:
         rule = RULES.get(name) or RULES_0_11_0.get(name)
         values = flags.values[name]
         if isinstance(rule, Refused):
-            flags.drop(name, rule.why)
+            flags.drop(name, rule.reason)
         elif isinstance(rule, Only):
             if not (len(values) == 1 and str(values[0]) == rule.value):
-                flags.drop(name, rule.why)
+                flags.drop(name, rule.reason)
             flags.values.pop(name, None)
         elif isinstance(rule, Implied):
             flags.values.pop(name)

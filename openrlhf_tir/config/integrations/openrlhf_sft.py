@@ -117,7 +117,7 @@ def _settings(flags: CommandFlags, draft: Draft) -> None:
             continue
         rule = RULES.get(name)
         if mine and isinstance(rule, Refused):
-            flags.drop(name, rule.why)
+            flags.drop(name, rule.reason)
             continue
         setting = NAMES.get(name, name)
         if name in ("ckpt.load_enable",):

@@ -105,7 +105,7 @@ def test_a_mistake_or_a_run_that_was_asked_to_stop_is_not_tried_again(tmp_path, 
 
 
 def test_whoever_is_told_to_stop_the_run_does_not_start_it_again_whatever_its_exit_code(tmp_path):
-    assert (runs := Launcher(tmp_path, Ended(3, asked=True))).run(3) == 3 and len(runs.commands) == 1
+    assert (runs := Launcher(tmp_path, Ended(3, stop_requested=True))).run(3) == 3 and len(runs.commands) == 1
 
 
 def test_what_is_transient_is_tried_again_and_waited_for(tmp_path):
@@ -135,7 +135,7 @@ LAUNCH = """
 import sys
 from openrlhf_tir.commands.restarts import launch
 ended = launch([sys.executable, "-c", CHILD])
-print("ended", ended.code, ended.asked, flush=True)
+print("ended", ended.code, ended.stop_requested, flush=True)
 """
 CHILD = """
 import os, signal, sys

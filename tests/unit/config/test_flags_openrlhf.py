@@ -82,8 +82,8 @@ def test_the_same_flags_are_fields_of_config():
 def test_every_refusal_says_what_to_do():
     for name, rule in RULES.items():
         if isinstance(rule, Refused | Only):
-            assert rule.why.endswith("."), name
-            assert len(rule.why) > 15, name
+            assert rule.reason.endswith("."), name
+            assert len(rule.reason) > 15, name
 
 
 @pytest.mark.parametrize("name", sorted(name for name in RULES if is_foreign(name)))
@@ -98,7 +98,7 @@ def test_a_name_that_is_openrlhfs_alone_is_no_flag_of_ours(name):
 def test_a_refused_flag_raises_with_its_reason(name):
     with pytest.raises(ConfigError, match="is not taken over") as e:
         parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"]))
-    assert RULES[name].why in str(e.value)
+    assert RULES[name].reason in str(e.value)
 
 
 EXAMPLES = {
