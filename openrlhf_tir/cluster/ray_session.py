@@ -97,6 +97,9 @@ def _start_local(cfg: Config) -> None:
     reward_models = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + reward_models + 2
     before = set(psutil.Process().children(recursive=True))
+    # Ray would start a worker for each CPU now, a CPU second each, and none of them fits our actors, which have
+    # environment variables of their own.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     for _ in range(START_ATTEMPTS):
         try:
             with own_sessions():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +96,12 @@ class Services:
 
 @asynccontextmanager
 async def running_services(
-    cfg: Config, *, model: str, learner: bool = True, console: Console | None = None
+    cfg: Config,
+    *,
+    model: str,
+    learner: bool = True,
+    console: Console | None = None,
+    beside: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[Services]:
     """Start a session and yield what is running.
 
@@ -105,16 +110,18 @@ async def running_services(
         model: What the engines load first.
         learner: Whether to start the learner.
         console: Where to print.
+        beside: What is prepared meanwhile. If it fails, the start is given up at once.
 
     Raises:
-        ConfigError: Something cannot be started. What a worker raised is raised as it is.
+        ConfigError: Something cannot be started. What a worker raised is raised as it is, and so is what `beside`
+            raised.
         Stopped: A signal ended the session.
     """
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
     async with (
         stoppable(cfg) as signals,
         begun_servers(cfg) as servers,  # they start while Ray does, which blocks this process
-        _running(cfg, model, learner, console or Console(), signals, servers) as services,
+        _running(cfg, model, learner, console or Console(), signals, servers, beside) as services,
     ):
         yield services
 
@@ -127,6 +134,7 @@ async def _running(
     console: Console,
     signals: StopSignals,
     servers: Mapping[str, EnvServer],
+    beside: asyncio.Future[Any] | None,
 ) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
@@ -150,17 +158,7 @@ async def _running(
         async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):
-                if learner and cfg.train.colocate_all:
-                    services = await _in_turns(cfg, model, urls, console, pss, signals)
-                elif learner and cfg.train.share_gpus:
-                    shared = await _reserve_shared(cfg)
-                    pool, ranks = await _all_or_none(
-                        EnginePool(cfg, model, urls, shared=shared).start(), LearnerGroup.start(cfg, shared)
-                    )
-                    services = Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
-                else:
-                    pool, *learners = await _apart(cfg, model, urls, learner)
-                    services = Services(cfg, console, pool, learners[0] if learners else None, pss, signals.stop)
+                services = await _unless_fails(beside, _start(cfg, model, urls, learner, console, pss, signals))
             try:
                 yield services
             finally:
@@ -169,6 +167,43 @@ async def _running(
                 finally:
                     if services.ranks:
                         await services.ranks.stop()
+
+
+async def _start(
+    cfg: Config,
+    model: str,
+    urls: Mapping[str, list[str]],
+    learner: bool,
+    console: Console,
+    pss: PssSampler,
+    signals: StopSignals,
+) -> Services:
+    """Start the engines and, if wanted, the learner. If this fails or is cancelled, none of them is left."""
+    if learner and cfg.train.colocate_all:
+        return await _in_turns(cfg, model, urls, console, pss, signals)
+    if learner and cfg.train.share_gpus:
+        shared = await _reserve_shared(cfg)
+        pool, ranks = await _all_or_none(
+            EnginePool(cfg, model, urls, shared=shared).start(), LearnerGroup.start(cfg, shared)
+        )
+        return Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
+    pool, *learners = await _apart(cfg, model, urls, learner)
+    return Services(cfg, console, pool, learners[0] if learners else None, pss, signals.stop)
+
+
+async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any, Any, Services]) -> Services:
+    """Return what `start` gives. If `beside` fails first, cancel it and raise what `beside` raised."""
+    starting = asyncio.create_task(start, name="start the services")
+    try:
+        if beside is not None:
+            await asyncio.wait({starting, beside}, return_when=asyncio.FIRST_EXCEPTION)
+            if not starting.done():
+                beside.result()
+        return await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
 
 
 async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> list[Any]:

@@ -60,6 +60,9 @@ class StoredTasks(Sequence[Task]):
         self._directory = directory
         self._made: Callable[[int, int], Task] = lru_cache(RECENT_TASKS)(self._make)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredTasks, (self.rows, self.places, self.extras, self._directory)
+
     def _make(self, place: int, own: int) -> Task:
         task = task_of(self.rows[place])
         return task if own < 0 else replace(task, extra=json.loads(self.extras.rows[own][0]))

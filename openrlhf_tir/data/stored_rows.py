@@ -69,14 +69,21 @@ class RowWriter:
 
 
 class StoredRows(Sequence[tuple[Any, ...]]):
-    """The rows that a RowWriter wrote, as tuples. They are read when they are accessed."""
+    """The rows that a RowWriter wrote, as tuples. They are read when they are accessed.
+
+    Another process to which they are pickled maps the same file; rows in memory go with them.
+    """
 
     def __init__(self, source: Source) -> None:
+        self._source = source
         opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
         self._reader = pa.ipc.open_file(opened)
         batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
         self._batches = batches
         self._length = sum(batch.num_rows for batch in batches)
+
+    def __reduce__(self) -> tuple[type[StoredRows], tuple[Source]]:
+        return StoredRows, (self._source,)
 
     def __len__(self) -> int:
         return self._length

@@ -53,6 +53,7 @@ from ..types import Completion, EngineBounds, Sampling
 from ..waiting.deadlines import Deadline, within
 from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
+from .core_process import forked_core, may_fork
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number
 from .packed_logprobs import MARK, LogprobInbox
@@ -161,7 +162,8 @@ class VllmEngine:
 
         latest = LatestStats()
         try:
-            llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
+            with forked_core() if may_fork(gpu=gpu) else contextlib.nullcontext():
+                llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
         enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment

@@ -1,13 +1,14 @@
-"""The inputs of a run: prompts, held-out problems and canary prompts. They are read before Ray or a model starts, so
-that bad data is reported at once."""
+"""The inputs of a run: prompts, held-out problems and canary prompts.
+
+`train` reads them while Ray and the models start (reading.py); what can be told of the data without a tokenizer has been
+checked before (commands/checks/data.py).
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from typing import Any
-
-from transformers import AutoTokenizer
 
 from ...config import Config, Data
 from ...config.environments import unlabelled
@@ -87,6 +88,8 @@ def tokenizer_of(cfg: Config) -> Any:
         ConfigError: There is none, or its files cannot be read.
         Unavailable: The hub does not answer.
     """
+    from transformers import AutoTokenizer  # It imports torch, which a controller does without.
+
     name = cfg.actor.model_name_or_path
     try:
         return AutoTokenizer.from_pretrained(name)

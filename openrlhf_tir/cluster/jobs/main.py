@@ -38,6 +38,7 @@ from .inputs import load_inputs
 from .measured import EvalResult, HeldOut
 from .play import pick_task
 from .play import play as _play
+from .reading import reading
 from .toy import ToyBase, make_base
 from .train import run_training
 
@@ -50,12 +51,14 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
     cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
-        with heartbeat.doing("reading the prompts"):
-            inputs = load_inputs(cfg)
-        if cfg.train.resume:  # Checked before anything is loaded; run_training prints the result.
-            resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
-        async with running_services(cfg, model=cfg.actor.model_name_or_path) as services:
-            return await run_training(services, cfg, inputs, setup_s=setup_s)
+        async with reading(cfg) as inputs:
+            if cfg.train.resume:  # Checked before anything is loaded; run_training prints the result.
+                with heartbeat.doing("reading the prompts"):
+                    resumable(cfg, checkpoints_of(cfg), (await inputs).prompts.tasks)
+            async with running_services(cfg, model=cfg.actor.model_name_or_path, beside=inputs) as services:
+                with heartbeat.doing("reading the prompts"):
+                    known = await inputs
+                return await run_training(services, cfg, known, setup_s=setup_s)
 
     with heartbeat.beating(Console(), cfg.run_dir):
         return _run(go())

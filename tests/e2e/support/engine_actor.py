@@ -35,9 +35,12 @@ class GpuActor(RolloutActor):
 
 
 def engine_processes(of: psutil.Process) -> list[psutil.Process]:
-    """vLLM's below `of`: the engine's and its workers', which Python's multiprocessing started. vLLM names them only
-    where setproctitle is there."""
-    return [p for p in of.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    """vLLM's below `of`: the engine's, which is a fork of `of` (core_process.py) or spawned, and its workers'.
+
+    A fork has the command of its parent, or Ray's title for it.
+    """
+    marks = ("spawn_main", "VLLM::", " ".join(of.cmdline()))
+    return [p for p in of.children(recursive=True) if any(mark in " ".join(p.cmdline()) for mark in marks)]
 
 
 def workers(of: psutil.Process) -> list[psutil.Process]:

@@ -1,0 +1,85 @@
+"""Read the inputs of a run in a process of its own, while Ray, engines and learner start.
+
+    controller                                  python -m openrlhf_tir.cluster.jobs.reading
+      reading(cfg) -- configuration (pickle) -->  load_inputs
+                   <-- inputs, or the error ----
+
+A tokenizer of transformers imports torch, which takes five CPU seconds and 200 MB. The controller needs neither: this
+process ends, and gives back both, when the prompts are read. What it prints goes to the standard error of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ...config import Config
+from ...errors import InfraError, TirError
+
+if TYPE_CHECKING:
+    from .inputs import Inputs
+
+
+@asynccontextmanager
+async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
+    """Begin to read, and yield the task whose result are the inputs. The process does not outlive the block.
+
+    The task raises what `load_inputs` raises, and InfraError if the process was killed.
+    """
+    # The configuration fits into the pipe, so nothing waits here: Ray's start is about to block this process.
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is the controller's matter alone
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(pickle.dumps(cfg))
+    task = asyncio.create_task(_answer(process), name="read the inputs")
+    try:
+        yield task
+    finally:
+        process.kill()
+        process.wait()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
+    assert process.stdout is not None
+    with process.stdout:
+        answer = await asyncio.to_thread(process.stdout.read)
+    if not answer:
+        code = await asyncio.to_thread(process.wait)
+        raise InfraError(
+            f"The process that reads the prompts ended with code {code} and without a result. A negative code is the"
+            " signal that killed it, 9 often for lack of memory; its last words are above."
+        )
+    result = pickle.loads(answer)
+    if isinstance(result, TirError):
+        raise result
+    return result
+
+
+def _main() -> None:
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no part of the answer
+        cfg = pickle.load(sys.stdin.buffer)
+        from .inputs import load_inputs
+
+        try:
+            result: Inputs | TirError = load_inputs(cfg)
+        except TirError as error:
+            result = error
+        pickle.dump(result, answer, pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):  # the controller is gone
+        _main()

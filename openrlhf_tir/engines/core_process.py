@@ -1,0 +1,80 @@
+"""Fork vLLM's engine process from the process that starts the engine, where no GPU forbids it.
+
+vLLM spawns its EngineCore beside a CPU engine and in every Ray actor. A spawned process imports torch, transformers and
+vLLM a second time, which is 8 to 9 CPU seconds of a start on two cores and a third of a gigabyte. A forked one has them
+and shares the pages.
+
+What makes the fork safe here:
+
+    CUDA            never: the caller decides by `gpu`
+    OpenMP          GNU's runtime does not survive a fork once it has a pool of threads; with one thread it has none
+    Ray's threads   they hold locks that a fork would copy, but nothing in EngineCore calls Ray
+    Ray's sockets   the child gives them up at once: Ray sees that an actor died by its socket
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.context import ForkContext, ForkProcess
+from pathlib import Path
+
+OPEN_FILES = Path("/proc/self/fd")
+STANDARD_STREAMS = 3
+"""Descriptors below it are standard input, output and error."""
+
+
+def may_fork(*, gpu: bool) -> bool:
+    """Return True if vLLM's engine process can be a fork of this one."""
+    return not gpu and os.environ.get("OMP_NUM_THREADS") == "1"
+
+
+@contextmanager
+def forked_core() -> Iterator[None]:
+    """Within the block vLLM forks its engine process; its workers, if it has several, are spawned by that process."""
+    from vllm.v1.engine import utils
+
+    original = utils.get_mp_context
+    utils.get_mp_context = _Context
+    # The child would otherwise copy every page with an object of Python's as soon as it collects garbage.
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        utils.get_mp_context = original
+
+
+class _Process(ForkProcess):
+    """A forked process without the sockets and the title of its parent."""
+
+    def run(self) -> None:
+        give_up_sockets()
+        if "ray._raylet" in sys.modules:  # Ray has given its worker a title; vLLM sets one where setproctitle is there
+            sys.modules["ray._raylet"].setproctitle(f"VLLM::{self.name}")
+        super().run()
+
+
+class _Context(ForkContext):
+    """What vLLM asks for a process and for a queue."""
+
+    Process = _Process
+
+
+def give_up_sockets() -> None:
+    """Replace all inherited sockets by /dev/null.
+
+    They are not closed: objects of the parent's threads still know their numbers and close them when they are
+    collected, and a number that was free might by then be a socket of vLLM's.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir(OPEN_FILES):
+        number = int(name)
+        with suppress(OSError):  # the descriptor of the directory itself is gone by now
+            if number >= STANDARD_STREAMS and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(null, number, inheritable=False)
+    os.close(null)
