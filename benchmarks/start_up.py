@@ -39,6 +39,7 @@ KINDS = {
     "EngineCore": "vLLM EngineCore",
     "ray::LearnerRank": "learner",
     "env_servers": "environment server",
+    "jobs.reading": "reader of the prompts",
     "ray::": "other Ray workers",
     "ray": "Ray's daemons",
 }

@@ -16,6 +16,7 @@ from benchmarks.start_up import TOKENS, kind_of, tokens_of
         (["VLLM::EngineCore"], "vLLM EngineCore"),
         (["ray::LearnerRank.start"], "learner"),
         (["python", "-m", "env_servers.python_tir", "--port", "0"], "environment server"),
+        (["python", "-m", "openrlhf_tir.cluster.jobs.reading"], "reader of the prompts"),
         (["/venv/ray/core/src/ray/raylet/raylet"], "Ray's daemons"),
         (["bwrap"], "others"),
     ],

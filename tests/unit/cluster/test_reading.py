@@ -1,0 +1,100 @@
+"""The inputs of a run are read in a process of their own (cluster/jobs/reading.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+
+from openrlhf_tir.cluster.jobs.inputs import load_inputs
+from openrlhf_tir.cluster.jobs.reading import reading
+from openrlhf_tir.cluster.services import _unless_fails
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError, InfraError
+from openrlhf_tir.toy.tokenizer import build_tokenizer
+
+
+@pytest.fixture
+def cfg(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    build_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "model/config.json").write_text('{"model_type": "qwen2"}')
+    rows = [{"input": f"1+{number}=", "label": str(1 + number)} for number in range(12)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Config.model_validate(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "actor": {"model_name_or_path": str(tmp_path / "model")},
+            "data": {"prompt_dataset": str(tmp_path / "rows.jsonl"), "max_len": 256},
+            "eval": {"dataset": str(tmp_path / "rows.jsonl")},
+            "rollout": {"batch_size": 4, "max_new_tokens": 32},
+        }
+    )
+
+
+async def test_what_another_process_reads_is_what_this_one_would(cfg):
+    async with reading(cfg) as inputs:
+        read = await inputs
+    here = load_inputs(cfg)
+    assert list(read.prompts.tasks) == list(here.prompts.tasks) and len(read.prompts) == 12
+    assert read.held_out == here.held_out and read.canary == here.canary
+    assert read.prompts.dropped == here.prompts.dropped
+
+
+async def test_its_error_is_raised_with_its_code(cfg):
+    cfg.actor.model_name_or_path += "-nowhere"
+    with pytest.raises(ConfigError) as here:
+        load_inputs(cfg)
+    async with reading(cfg) as inputs:
+        with pytest.raises(ConfigError) as error:
+            await inputs
+    assert error.value.code == here.value.code and str(error.value) == str(here.value)
+
+
+async def test_a_reader_that_is_killed_is_an_error_of_the_machine(cfg):
+    before = set(psutil.Process().children())
+    async with reading(cfg) as inputs:
+        [reader] = set(psutil.Process().children()) - before
+        reader.send_signal(signal.SIGKILL)
+        with pytest.raises(InfraError, match="-9"):
+            await inputs
+
+
+async def test_a_run_that_stops_meanwhile_leaves_no_reader(cfg):
+    before = set(psutil.Process().children())
+    with pytest.raises(KeyError):
+        async with reading(cfg):
+            raise KeyError
+    assert not set(psutil.Process().children()) - before
+
+
+async def test_the_start_of_the_services_is_given_up_when_the_inputs_are_bad():
+    beside: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    events = []
+
+    async def start():
+        events.append("begun")
+        beside.set_exception(ConfigError("bad"))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("given up")
+
+    with pytest.raises(ConfigError):
+        await _unless_fails(beside, start())
+    assert events == ["begun", "given up"]
+
+
+async def test_the_error_of_the_start_is_raised_while_the_inputs_are_read():
+    async def start():
+        raise InfraError("no room")
+
+    beside: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with pytest.raises(InfraError):
+        await _unless_fails(beside, start())
+    beside.cancel()
