@@ -1,7 +1,7 @@
 """The inputs of a run: prompts, held-out problems and canary prompts.
 
-`train` reads them while Ray and the models start (reading.py); what can be told of the data without a tokenizer has been
-checked before (commands/checks/data.py).
+`train` reads them while Ray and the models start (reading.py). What can be told of the data without a tokenizer has
+been checked before (commands/checks/data.py).
 """
 
 from __future__ import annotations
