@@ -171,6 +171,8 @@ class VllmEngine:
         if packs_logprobs(cfg):
             engine.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})
+        if not gpu:
+            await llm.collective_rpc("draw_on_cpu")
         return engine
 
     @property
