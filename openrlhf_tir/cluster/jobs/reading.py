@@ -67,7 +67,12 @@ async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
     return result
 
 
+BEHIND = 10
+"""Niceness of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
+
+
 def _main() -> None:
+    os.nice(BEHIND)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no part of the answer
         cfg = pickle.load(sys.stdin.buffer)
