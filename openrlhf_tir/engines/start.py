@@ -21,6 +21,9 @@ CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one engine step on CPU."""
+CPU_BLOCK_TOKENS = 32
+"""Tokens of a block of a CPU engine's KV cache, the fewest that its attention takes; vLLM's own default is 128. Prompts
+that share less than a block are computed once for each sample, and half of a sequence's last block is empty."""
 NO_SHARE = 0.01
 """vLLM's gpu_memory_utilization of an engine whose KV cache has a fixed size; 0 is not allowed."""
 GPU_STEP_TOKENS = 8192
@@ -72,7 +75,7 @@ def prepare_environment(*, gpu: bool) -> None:
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # else a push warns about every layer that has no weights
     if gpu:
         # CUDA does not work in a fork of a process that has as much as counted its GPUs.
-        env.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+        env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         return
     env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process fewer per engine
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0
@@ -126,6 +129,7 @@ def memory_args(cfg: Config, *, gpu: bool) -> dict[str, Any]:
         # be rewound (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
         return {
             "kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20,
+            "block_size": CPU_BLOCK_TOKENS,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
         }

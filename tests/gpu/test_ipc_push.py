@@ -112,7 +112,7 @@ def test_an_engine_holds_what_it_maps_and_refuses_what_was_not_announced(learner
     from openrlhf_tir.types import Sampling
 
     # This process has asked for the card, and cannot fork another one that uses it.
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 
     async def work(engine):
         async def greedy(name: str):

@@ -74,3 +74,12 @@ def test_an_engine_with_a_kv_cache_of_fixed_size_asks_for_no_share_of_the_card()
     on_cpu = memory_args(Config(vllm={"kv_cache_mib": 256}), gpu=False)
     assert on_cpu["kv_cache_memory_bytes"] == 256 * 2**20
     assert "gpu_memory_utilization" not in on_cpu
+
+
+def test_blocks_of_a_cpu_engines_cache_are_small_enough_for_prompts_to_share_them():
+    pytest.importorskip("vllm")
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    [allowed] = CPUAttentionBackend.get_supported_kernel_block_sizes()
+    assert memory_args(Config(), gpu=False)["block_size"] == allowed.base
+    assert "block_size" not in memory_args(Config(), gpu=True)
