@@ -7,10 +7,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 
 import psutil
 import ray
-from ray._private import utils
+from ray._private import parameter, utils
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
@@ -102,7 +103,7 @@ def _start_local(cfg: Config) -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     for _ in range(START_ATTEMPTS):
         try:
-            with own_sessions():
+            with own_sessions(), _any_port():
                 ray.init(
                     address="local",  # never a cluster that another user runs on this machine
                     num_cpus=max(actors, os.cpu_count() or 1),
@@ -143,6 +144,21 @@ def _own_handler() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = original
+
+
+@contextmanager
+def _any_port() -> Iterator[None]:
+    """Let Ray's dashboard agent listen anywhere.
+
+    By default it wants one port, for which a second Ray on a machine waits more than three seconds before its start
+    goes on.
+    """
+    original = parameter.RayParams
+    parameter.RayParams = partial(original, dashboard_agent_listen_port=0)
+    try:
+        yield
+    finally:
+        parameter.RayParams = original
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:

@@ -67,7 +67,7 @@ async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
     return result
 
 
-BEHIND = 10
+BEHIND = 5
 """Niceness of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
 
 
