@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,6 +15,7 @@ from openrlhf_tir.learner.attention.packed import (  # noqa: E402
     SequenceLayout,
     check_packing,
     layout_of,
+    sdpa_packed,
     set_layout,
 )
 
@@ -86,6 +89,26 @@ def test_responses_that_share_a_prompt_give_what_whole_sequences_give(settings):
     assert torch.allclose(shared[:, :prompt_tokens], alone[0][:, :prompt_tokens], atol=1e-12)
     # the norms compute in float32 whatever the model is in
     assert torch.allclose(gradients(made, shared[:, prompt_tokens:]), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_rounded_once_at_the_end_on_a_cpu(dtype):
+    """Attention itself is computed in fp32, so that output and gradients are those of fp32, rounded."""
+    torch.manual_seed(5)
+    positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+    tokens = positions.shape[1]
+    module = SimpleNamespace(num_key_value_groups=2, is_causal=True, training=False)
+
+    def outcome(precision: torch.dtype) -> list[torch.Tensor]:
+        torch.manual_seed(6)
+        heads = [torch.randn(1, n, tokens, 8).to(dtype).to(precision).requires_grad_() for n in (4, 2, 2)]
+        output, _ = sdpa_packed(module, *heads, None, position_ids=positions)
+        output.float().square().sum().backward()
+        return [output, *(x.grad for x in heads)]
+
+    for half, full in zip(outcome(dtype), outcome(torch.float32), strict=True):
+        assert half.dtype == dtype
+        assert torch.allclose(half.float(), full, rtol=4 * torch.finfo(dtype).eps, atol=1e-2)
 
 
 def test_positions_of_shared_prompts_without_their_layout_are_refused():
