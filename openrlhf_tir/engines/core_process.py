@@ -47,6 +47,7 @@ def forked_core() -> Iterator[None]:
         yield
     finally:
         utils.get_mp_context = original
+        gc.unfreeze()
 
 
 class _Process(ForkProcess):
