@@ -180,6 +180,6 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",
         # For pushes by file. The tensors of a broadcast arrive by a method of the extension.
         weight_transfer_config=WeightTransferConfig(backend="file"),
-        worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
+        worker_extension_cls="openrlhf_tir.engines.worker_extension.WorkerExtension",
         **memory,
     )

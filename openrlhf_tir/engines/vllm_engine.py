@@ -172,7 +172,7 @@ class VllmEngine:
             engine.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})
         if not gpu:
-            await llm.collective_rpc("draw_on_cpu")
+            await within(engine._unresponsive, llm.collective_rpc("draw_on_cpu"), "The change of vLLM's sampler")
         return engine
 
     @property

@@ -64,12 +64,6 @@ class WorkerExtension:
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
 
-    def draw_on_cpu(self) -> None:
-        """Sample with one random number a token from now on."""
-        from ..engines import cpu_sampler
-
-        cpu_sampler.install(self.model_runner.sampler)  # type: ignore[attr-defined]
-
     def map_exposed(self, buckets: Sequence[Any]) -> str:
         """Map buckets of the learner and check their digests. Raises nothing: other workers' answers would stay.
 

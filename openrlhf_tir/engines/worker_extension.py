@@ -1,0 +1,14 @@
+"""What vLLM adds to its worker class in our engines. vLLM imports this module in the worker's process, by its name."""
+
+from __future__ import annotations
+
+from ..weights import file_backend
+from . import cpu_sampler
+
+
+class WorkerExtension(file_backend.WorkerExtension):
+    """Weight pushes, and sampling on a CPU. In the methods `self` is the worker."""
+
+    def draw_on_cpu(self) -> None:
+        """Sample with one random number a token from now on."""
+        cpu_sampler.install(self.model_runner.sampler)  # type: ignore[attr-defined]
