@@ -29,6 +29,8 @@ from numpy.typing import DTypeLike
 
 Source = Literal["model", "env"]
 """Who produced a token: the policy, or the environment."""
+NO_GRADIENT = 1e-12
+"""Norm up to which a gradient is rounding noise: Adam divides by at least 1e-8, so that no weight moves visibly."""
 ENV_VERSION = -1
 """Version of a token that no policy sampled."""
 
@@ -671,5 +673,8 @@ class StepReport:
 
     @property
     def must_change_weights(self) -> bool:
-        """True if equal weights after this step would be an error: its gradient and learning rate were not zero."""
-        return self.metrics.get("lr", 0.0) > 0 and 0 < self.metrics.get("grad_norm", 0.0) < math.inf
+        """True if equal weights after this step would be an error: it had a learning rate and a gradient.
+
+        Equal rewards such as 0.1 leave advantages of 1e-17 where they are averaged, and a gradient that moves nothing.
+        """
+        return self.metrics.get("lr", 0.0) > 0 and NO_GRADIENT < self.metrics.get("grad_norm", 0.0) < math.inf
