@@ -51,6 +51,7 @@ WITHOUT = (
     "reward.overlong_penalty_factor",
     "critic.freezing_steps",
     "filter.accuracy_range",
+    "filter.sample",
     "eval.dataset",
     "eval.split",
     "eval.steps",

@@ -716,3 +716,13 @@ def test_a_list_that_is_joined_to_itself_is_read(imported):
     _, path, told = imported(text.replace("[accuracy, brevity]", "others").replace("reward_weights=[1.0, 0.5],", ""))
     names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
     assert names == ["accuracy", "brevity"] and "differs: reward_funcs=" in told, "what the caller gives is said"
+
+
+def test_a_rehearsal_trains_responses_that_are_cut(imported, tmp_path, capsys):
+    """An untrained model ends none: with mask_truncated_completions every group would be dropped."""
+    text = SCRIPT.replace("bf16=True", "mask_truncated_completions=True")
+    _, path, _ = imported(text)
+    assert load(str(path), {}).filter.sample == "over_length"
+    out = tmp_path / "rehearsed.toml"
+    assert main(["import-trl", "--rehearse", str(tmp_path / "train.py"), "--out", str(out)]) == 0
+    assert load(str(out), {}).filter.sample is None
