@@ -41,7 +41,7 @@
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
-       |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
+       |- StallError          nothing progressed for stall_timeout_s (names the blocked edge), or only failures came
        |- BackgroundDied      a task that must run beside the loop failed again and again; names it
     |- ReproductionFailed     a command of a miniature failed, or left no figures; names it and its log. Never a verdict
     |- Unproductive           no group of several batches could be trained; says why and shows one
@@ -346,7 +346,7 @@ class MethodBroken(PipelineError):
 
 
 class StallError(PipelineError):
-    """No progress within the stall deadline."""
+    """No progress within the stall deadline, or more groups than a batch failed in a row: something outside is down."""
 
     reason = "stalled"
 

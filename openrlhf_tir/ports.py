@@ -338,11 +338,11 @@ class Publisher(Protocol):
             must_differ: True if an update since the last push must have changed something.
 
         Raises:
-            WeightsUnverified: The weights could not be proved, or equal those of the last push though they
-                `must_differ`.
+            WeightsUnverified: The weights equal those of the last push though they `must_differ`. An engine on which
+                they cannot be proved raises nothing: it is discarded and counted in the report.
             LearnerDied: A rank of the learner died while it wrote or scored.
-            Diverged: A weight is not finite.
-            InfraError: The weights could not be written or sent.
+            Diverged: The learner's own log-probs of the texts of the proof are not finite.
+            InfraError: The weights could not be written or sent, for example on a full disk.
         """
 
 

@@ -148,7 +148,9 @@ class EnginePool:
         return meta, payload
 
     async def _judge_engine(self, engine: EngineHandle, prompt: str) -> None:
-        """Decide whether an engine that failed a group must be replaced.
+        """Decide whether an engine that failed a group (reason engine_error) must be replaced.
+
+        If it must, the group's reason in the ledger becomes EngineGone's, engine_gone.
 
         Raises:
             EngineGone: The engine is broken, or failed too many different prompts in a row.

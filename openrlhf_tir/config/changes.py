@@ -1,8 +1,9 @@
 """Compare the configuration of a checkpoint with that of the run that resumes from it.
 
 Whether a setting may differ is declared at the setting (`resume`, setting.py). pipeline/checkpoints/lineage.py compares
-some besides by what they amount to: pipeline.max_staleness and, unless ds.zero_stage is 3, the number of learner ranks;
-the model and the prompts by content.
+some besides by what they amount to: the staleness that results from pipeline.mode and max_staleness, the updates per
+batch (train.batch_size, train.max_epochs), and, unless ds.zero_stage is 3, the number of learner ranks; the model and
+the prompts by content.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
 
 def refusal(field: str) -> str | None:
     """Return why a resume must not change the setting; None if it may."""
-    return policy_of(field).reason or None
+    policy = policy_of(field)
+    return policy.reason if policy.policy == "refused" else None
 
 
 @cache

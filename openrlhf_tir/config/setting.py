@@ -41,7 +41,7 @@ class Resume:
         policy: "allowed": nothing, since the setting only says where things are or how fast they go.
             "reported": the run goes on and lists the change at its start.
             "refused": the run ends before anything is loaded.
-        reason: Why the change is refused, to stand in parentheses behind it.
+        reason: Why the change is refused, or under which condition another policy holds.
     """
 
     policy: Literal["allowed", "reported", "refused"]

@@ -314,7 +314,9 @@ def load_prompts(
 
     Raises:
         ConfigError: A data set, split, column or template is unknown.
-        DataError: A row has no input, label or environment, and data.on_bad_row is "error".
+        DataError: A row has no input, label or environment, and data.on_bad_row is "error"; with "skip" too, if every
+            row is bad or a file is damaged.
+        Unavailable: The hub does not answer.
     """
     resolved = {name: templates.resolve(template_text) for name, template_text in (templates_of or {}).items()}
     template = templates.resolve(cfg.input_template)

@@ -213,8 +213,8 @@ class WeightPublisher:
         Raises:
             WeightsUnverified: The weights equal those of the last push, although `must_differ` is set.
             LearnerDied: A rank of the learner died while it wrote or scored.
-            Diverged: A weight is not finite.
-            InfraError: The weights could not be written or sent.
+            Diverged: The learner's own log-probs of the texts of the proof are not finite.
+            InfraError: The weights could not be written or sent, for example on a full disk.
         """
         start = time.monotonic()
         async with self._changing:

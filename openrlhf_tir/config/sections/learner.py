@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ..setting import ALLOWED, Condition, refused, rule, setting
+from ..setting import ALLOWED, Condition, Resume, refused, rule, setting
 from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 ALL_LINEAR = "all-linear"
 SAVED_WITH_IT = refused("the weights were saved with it")
+
+ANY_RANKS = Resume(
+    "allowed", "each rank reads its share of the files of all; refused with ds.zero_stage 2 and with Muon"
+)
 
 
 class Lora(Section):
@@ -111,7 +115,7 @@ class Actor(Section):
         fine_tuning=True,
     )
     num_nodes: int = setting(
-        1, ge=1, description="Nodes with learner ranks.", resume=ALLOWED, openrlhf=True, fine_tuning=True
+        1, ge=1, description="Nodes with learner ranks.", resume=ANY_RANKS, openrlhf=True, fine_tuning=True
     )
     num_gpus_per_node: int = setting(
         8,
@@ -120,7 +124,7 @@ class Actor(Section):
             "Learner ranks per node, one GPU each; on a machine without GPUs they are processes. Unset on one machine:"
             " the GPUs that engines and reward models leave, or one process if there are none."
         ),
-        resume=ALLOWED,
+        resume=ANY_RANKS,
         openrlhf=True,
         fine_tuning=True,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import field_validator, model_validator
 
-from ..setting import ALLOWED, rule, setting
+from ..setting import ALLOWED, Resume, rule, setting
 from . import early_accumulation
 from .base import Section
 from .conditions import WITH_VLLM
@@ -64,7 +64,7 @@ class Pipeline(Section):
             " the oldest instead."
         ),
         unit="updates",
-        resume=ALLOWED,
+        resume=Resume("allowed", "if it and the mode amount to the same staleness; refused otherwise"),
     )
     push_every: int = setting(
         1,

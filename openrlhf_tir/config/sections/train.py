@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import model_validator
 
-from ..setting import ALLOWED, Condition, refused, rule, setting
+from ..setting import ALLOWED, Condition, Resume, refused, rule, setting
 from . import colocation
 from .base import Section
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..schema import Config
 
 TRAINED_TOKENS = refused("which tokens are trained at which update follows from it")
+
+SAME_UPDATES = Resume("reported", "if the updates per batch stay the same; refused otherwise")
 
 
 class Train(Section):
@@ -42,12 +44,14 @@ class Train(Section):
             " whole batch."
         ),
         unit="samples",
+        resume=SAME_UPDATES,
         openrlhf=True,
     )
     max_epochs: int = setting(
         1,
         ge=1,
         description="Passes over each batch, its mini-batches cut anew each time. Each pass makes as many updates.",
+        resume=SAME_UPDATES,
         openrlhf=True,
     )
     micro_batch_size: int = setting(

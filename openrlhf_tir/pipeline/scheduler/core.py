@@ -413,8 +413,8 @@ class RolloutScheduler:
             failure: Code of the fault, if infrastructure or user code failed.
 
         Raises:
-            ConservationError: The group does not roll.
-            PipelineError: The ledger's line could not be written.
+            ConservationError: The group does not roll, or is not open in the ledger.
+            PipelineError: It has neither metadata nor a failure, or the ledger's line could not be written.
         """
         if self._rolling.pop(group.sequence_number, None) is None:
             raise ConservationError(
