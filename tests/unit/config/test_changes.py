@@ -4,7 +4,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import settings_with
-from openrlhf_tir.config.changes import changes, dumped, policy_of
+from openrlhf_tir.config.changes import changes, dumped, policy_of, refusal
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,11 @@ def test_a_setting_has_its_own_policy_or_that_of_its_section(name, policy):
     assert policy_of(name).policy == policy
 
 
-def test_every_refusal_has_a_reason_and_nothing_else_has_one():
+def test_every_refusal_has_a_reason_and_only_refusals_are_told_it():
     for setting in settings_with(["calc"]):
-        assert bool(setting.resume.reason) == (setting.resume.policy == "refused"), setting.name
+        assert setting.resume.reason or setting.resume.policy != "refused", setting.name
+    assert refusal("train.seed") == "the order of the prompts comes from it"
+    assert refusal("pipeline.max_staleness") is None, "it is compared by what it amounts to"
 
 
 def test_each_policy_shows_on_one_field():
