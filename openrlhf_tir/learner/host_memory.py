@@ -72,8 +72,8 @@ class Trimmer:
     batch of milliseconds it would take most of the time, and there is little to return.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds of a clock that only goes forward."""
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        """`clock`: seconds; CPU time, so that a trim which a busy machine interrupts is not taken for a long one."""
         self._clock = clock
         self._rests_until = -math.inf
 
