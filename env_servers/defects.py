@@ -1,6 +1,6 @@
 """Describe what an environment class of the user did wrong, as signals of a reply.
 
-    code_defect    "file:line" where the class raised, blocked the server, or returned something that is no reply
+    code_defect    "file:line" where the class raised, blocked the server, or returned something that is not a reply
     traceback      the traceback from that file on
     error          the error as a sentence
 

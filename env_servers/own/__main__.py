@@ -19,7 +19,7 @@ from openrlhf_tir.protocol import NOT_NEEDED
 from openrlhf_tir.user_code.plugins import ENVIRONMENT, load, location, wrong_keywords
 
 CLASS_KEYWORDS = ("help", "options")
-"""Flags that are no setting of the server. As a key of --options such a name is a keyword of the class."""
+"""Flags that are not a setting of the server. As a key of --options such a name is a keyword of the class."""
 
 
 def table(text: str) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def _tool(part: Any, setting: str) -> Callable[[], Tool]:
         return _verl(part, {}, None, setting)
     if callable(part) and not inspect.isclass(part):
         return _function(part, setting)
-    raise ConfigError(f"{setting}: {part!r} is no tool: a function, or a class of verl's (create, execute, release).")
+    raise ConfigError(
+        f"{setting}: {part!r} is not a tool, which is a function, or a class of verl's (create, execute, release)."
+    )
 
 
 def _is_ours(cls: type) -> bool:

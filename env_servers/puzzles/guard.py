@@ -67,9 +67,9 @@ def _allow(tree: ast.AST, nodes: tuple[type[ast.AST], ...], names: set[str]) -> 
     """Raise ValueError if a tree holds other nodes, names or calls than those allowed."""
     for node in ast.walk(tree):
         if not isinstance(node, nodes):
-            raise ValueError(f"{type(node).__name__} is no part of an answer")
+            raise ValueError(f"{type(node).__name__} is not a part of an answer")
         if isinstance(node, ast.Name) and node.id not in names:
-            raise ValueError(f"the name {node.id[:40]!r} is no part of an answer")
+            raise ValueError(f"the name {node.id[:40]!r} is not a part of an answer")
         if isinstance(node, ast.Call) and (
             not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords
         ):

@@ -1,7 +1,7 @@
 """reasoning-gym: make a puzzle from its name, seed and level, and score an answer in [0, 1].
 
 The same name, seed and level give the same puzzle in every process whose PYTHONHASHSEED is 0, because some data sets
-draw from sets of text (`make_tasks` and the sandbox set it). The package is no dependency of the trainer, since it
+draw from sets of text (`make_tasks` and the sandbox set it). The package is not a dependency of the trainer, since it
 brings a dozen others: install the extra `puzzles`, in a venv of the server's own if you prefer.
 
 Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score`

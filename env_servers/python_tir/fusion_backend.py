@@ -71,7 +71,7 @@ class FusionSandbox(Sandbox):
         try:
             files = {path: base64.b64decode(content) for path, content in reply.files.items()}
         except (binascii.Error, ValueError) as e:
-            raise SandboxError(f"{self.url} sent a file that is no base64: {e}") from None
+            raise SandboxError(f"{self.url} sent a file that is not base64: {e}") from None
         return _execution(reply.run_result, files, limits)
 
     async def _post(self, request: RunCodeRequest, limits: Limits) -> RunCodeReply:

@@ -106,7 +106,7 @@ def _remove_old(directory: Path) -> None:
     if not directory.exists():
         return
     if any(directory.iterdir()) and not (directory / "ready.json").exists():
-        raise ConfigError(f"{directory} holds files that are no index. Give an empty or new directory to --index.")
+        raise ConfigError(f"{directory} holds files that are not an index. Give an empty or new directory to --index.")
     shutil.rmtree(directory)
 
 

@@ -116,7 +116,7 @@ class Examiner:
         """Run a copy of the tests. Return why the outcome of the true ones cannot be believed; None if it can."""
         changed = Suite(copy.files, must_pass=suite.must_pass, restored=suite.restored)
         result = await run_inside(self._sandbox, files, changed, self._test_s)
-        if result.ended != "ended":  # once more, because a machine that stalled is no forgery
+        if result.ended != "ended":  # once more, because a machine that stalled is not a forgery
             result = await run_inside(self._sandbox, files, changed, self._test_s)
         return contradiction(outcome, result, copy, suite.must_pass)
 

@@ -166,5 +166,5 @@ def _lost(reason: str) -> ToolResult:
 
 
 def printable(text: object) -> str:
-    """Return a text that a reply can hold. Names of files may have bytes that are no text."""
+    """Return a text that a reply can hold. Names of files may have bytes that are not text."""
     return str(text).encode("utf-8", "replace").decode()

@@ -82,7 +82,7 @@ class SweTask(BaseModel):
     def _check_whole(self) -> None:
         if not NAME.fullmatch(self.repo) or len(self.repo) > NAME_BYTES:
             raise ValueError(
-                f"repo = {self.repo!r} is no name for a directory: letters, digits, _, . and -,"
+                f"repo = {self.repo!r} is not a name for a directory: letters, digits, _, . and -,"
                 f" {NAME_BYTES} of them at most."
             )
         if wrong_names := sorted(name for name in self.tests if not TEST.fullmatch(name) or len(name) > NAME_BYTES):
@@ -92,7 +92,7 @@ class SweTask(BaseModel):
             )
         if wrong_names := sorted(path for path in self.files if not _is_inside(path)):
             raise ValueError(
-                f"files: {wrong_names[0]!r} is no path below the repository."
+                f"files: {wrong_names[0]!r} is not a path below the repository."
                 " Write DIRECTORY/NAME, without .., .git and a / at its beginning, each name of at most"
                 f" {NAME_BYTES} bytes, {PATH_BYTES} together."
             )

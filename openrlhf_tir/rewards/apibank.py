@@ -22,7 +22,7 @@ from .math_outcome import call_facts
 def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
     """Return True if one of the calls is the gold call.
 
-    A call may be JSON text. The search ends where the reference crashes: at text that is no JSON, a number, or a list
+    A call may be JSON text. The search ends where the reference crashes: at text that is not JSON, a number, or a list
     that has both keys as items.
 
     Raises:

@@ -3,7 +3,7 @@
 Source: gorilla, bfcl_eval ast_checker.py (Python categories). The label is JSON: {"function": [descriptions],
 "possible_answer": [{name: {parameter: [allowed values]}}], "category": "simple" | "multiple" | "parallel"}. "" among
 the allowed values means that the parameter may be left out. Strings are compared without space, ,./-_*^ and case; an
-integer may stand for a float, and True is no integer.
+integer may stand for a float, and True is not an integer.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _rule(option: object) -> str | None:
     rule = "recipe" if option is True else option
     if rule not in RULES:
         raise ConfigError(
-            f"reward.options.official = {option!r} is no rule of ReTool's. Known: {', '.join(RULES)}. Use one of them,"
-            " or leave it out."
+            f"reward.options.official = {option!r} is not a rule of ReTool's. Known: {', '.join(RULES)}. Use one of"
+            " them, or leave it out."
         )
     return str(rule)

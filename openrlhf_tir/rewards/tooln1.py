@@ -51,7 +51,7 @@ def _json(text: str) -> Any:
 
 
 def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
-    """Return the multiset of (name, arguments as JSON); None if an item is no call."""
+    """Return the multiset of (name, arguments as JSON); None if an item is not a call."""
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
         return None
     try:
@@ -64,7 +64,7 @@ def gold_calls(text: str) -> list[dict[str, Any]]:
     """Return the true calls of a label.
 
     Raises:
-        ValueError: No response could match the label, or it is no JSON, at which the reference fails.
+        ValueError: No response could match the label, or it is not JSON, at which the reference fails.
     """
     value = [] if text.strip() == "null" else _json(text)
     if not isinstance(value, list):
@@ -81,7 +81,7 @@ def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def _truth(text: str) -> Counter[tuple[str, str]] | None:
-    """Return the multiset of the true calls; None if the text is no list of calls, which no response can match."""
+    """Return the multiset of the true calls; None if the text is not a list of calls, which no response can match."""
     value = _json(text)
     return canonical(value or []) if isinstance(value, list) or value is None else None
 

@@ -82,7 +82,7 @@ def calls_in(text: str) -> list[Any]:
     As in the reference, the closing tag may be anywhere: a well-formed text has each tag once.
 
     Raises:
-        ValueError: There is no block, or a line is no JSON.
+        ValueError: There is no block, or a line is not JSON.
     """
     if "</tool_call>" not in text:
         raise ValueError("no tool_call block")
@@ -93,7 +93,7 @@ def truth_calls(text: str) -> list[Any]:
     """Return the calls of a target, like `calls_in`, but without the need for a closing tag, as in the reference.
 
     Raises:
-        ValueError: There is no block, or a line is no JSON.
+        ValueError: There is no block, or a line is not JSON.
     """
     if "<tool_call>" not in text:
         raise ValueError("no tool_call block")
@@ -246,7 +246,7 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     per_step = context.options.get(PER_STEP, 1)
     if not isinstance(per_step, int) or per_step < 1:
         raise ConfigError(
-            f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs."
+            f"reward.options.{PER_STEP} = {per_step!r} is not a number of updates. Use 1, or 4 as in the paper's runs."
         )
     step = context.update // per_step + 1  # the reference counts its steps from 1
     result = score(text, task.label, variant, step)

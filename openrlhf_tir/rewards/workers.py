@@ -252,7 +252,7 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     kill follows for code that no signal handler can stop.
 
     Raises:
-        Late: The interrupt met no line of user code. (An Overrun is no Exception and must not get past the pool.)
+        Late: The interrupt met no line of user code. (An Overrun is not an Exception and must not get past the pool.)
         Exception: Whatever the function raised.
     """
     is_user_code = getattr(function, "user_code", False)

@@ -35,9 +35,9 @@ def parse_call(text: str) -> Call:
             return Call(call.func.id, values, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise ValueError(
-            f"ground truth: {text[:200]!r} is no call with literal arguments: {e}. Correct the row."
+            f"ground truth: {text[:200]!r} is not a call with literal arguments: {e}. Correct the row."
         ) from None
-    raise ValueError(f"ground truth: {text[:200]!r} is no call of a function by its name. Correct the row.")
+    raise ValueError(f"ground truth: {text[:200]!r} is not a call of a function by its name. Correct the row.")
 
 
 class BfclTask(BaseModel):

@@ -54,7 +54,7 @@ class Target:
 
     Attributes:
         token: Bearer token of `url`.
-        environ: Variables for `command`, besides PATH, HOME and others that are no secrets.
+        environ: Variables for `command`, besides PATH, HOME and others that are not secret.
     """
 
     command: str | None = None
@@ -96,7 +96,7 @@ class McpLink:
     async def _on_message(self, message: Any) -> None:
         """Handle a notification, or the exception for a message that the package could not read.
 
-        A line that is no message of the protocol, for example one that the server printed, answers no request.
+        A line that is not a message of the protocol, for example one that the server printed, answers no request.
         """
         if isinstance(message, Exception) and _is_answer(message) and not self._unreadable.done():
             self._unreadable.set_result(message)

@@ -72,8 +72,8 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
         ) from e
     if not isinstance(body, dict) or not all(isinstance(body.get(k), dict) for k in ("action", "observation")):
         raise OpenEnvMismatch(
-            f"What answers at {url} is no OpenEnv server of a version that is known here ({KNOWN}): GET /schema gives"
-            f" {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a version."
+            f"What answers at {url} is not an OpenEnv server of a version that is known here ({KNOWN}): GET /schema"
+            f" gives {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a version."
         )
     return Schema(body["action"], body["observation"])
 
@@ -165,7 +165,7 @@ class OpenEnvLink:
 
     def _mismatch(self, kind: str, message: Any) -> OpenEnvMismatch:
         return OpenEnvMismatch(
-            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is no message of"
+            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is not a message of"
             f" {KNOWN}. Use a server of such a version."
         )
 

@@ -85,7 +85,7 @@ class TauEnv(Env):
         for name, arguments in calls:
             if name == RESPOND:  # the package's name for a message
                 error = error or "bad_call"
-                texts.append(f'{RESPOND} is no function. Send {{"message": text}}.')
+                texts.append(f'{RESPOND} is not a function. Send {{"message": text}}.')
                 continue
             response = await asyncio.to_thread(self._desk.step, action(name, arguments))
             texts.append(str(response.observation))

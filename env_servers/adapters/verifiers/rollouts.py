@@ -88,7 +88,7 @@ def _failure(output: Any, raised: list[str]) -> str | None:
         return "the environment's timeout_seconds ended the rollout"
     reward = output.get("reward")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        return f"the rubric gives the reward {reward!r}, which is no finite number"
+        return f"the rubric gives the reward {reward!r}, which is not a finite number"
     return None
 
 

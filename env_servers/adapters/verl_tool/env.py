@@ -60,7 +60,7 @@ class VerlToolEnv(Env):
         text = answer.get(self._text_key)
         reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
-            raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is no number.")
+            raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is not a number.")
         if not text and not observed.valid:
             text = answer.get("invalid_reason")
         return Step(

@@ -24,7 +24,7 @@ def minutes_of(time: str) -> int:
     hours, colon, minutes = time.partition(":")
     digits = len(time) <= 5 and hours.isdecimal() and minutes.isdecimal()
     if not (colon and digits and int(hours) < 24 and int(minutes) < 60):
-        raise ToolError(f"{time!r} is no time: write HH:MM.")
+        raise ToolError(f"{time!r} is not a time: write HH:MM.")
     return int(hours) * 60 + int(minutes)
 
 

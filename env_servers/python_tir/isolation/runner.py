@@ -113,8 +113,8 @@ def _give_stdin(workdir: str, content: bytes) -> None:
 def stay_behind(fetch: list, fd: int, status: int) -> None:
     """Fork and return in the child; the parent waits for it, writes the fetched files, and ends as the child did.
 
-    Each file is written as its size (8 bytes) and its content. A size of -1 is no file, -2 - n a file of n bytes that
-    did not fit. `job.unpack` reads them.
+    Each file is written as its size (8 bytes) and its content. A size of -1 means that there is no
+    such file, -2 - n that a file of n bytes did not fit. `job.unpack` reads them.
 
     Args:
         fetch: The bytes that all files together may have, then their paths.

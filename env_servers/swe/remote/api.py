@@ -221,7 +221,7 @@ def _read(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         reply = None
     if not isinstance(reply, dict):
-        raise RuntimeBroken(f"the runtime API answered something that is no JSON object: {body[:200]!r}")
+        raise RuntimeBroken(f"the runtime API answered something that is not a JSON object: {body[:200]!r}")
     return reply
 
 

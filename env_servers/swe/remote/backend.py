@@ -83,7 +83,7 @@ class Remote:
         image = image_of(task, self._image)
         if not_node_ids := [name for name in [*task.fail_to_pass, *task.pass_to_pass] if "::" not in name]:
             raise ValueError(
-                f"FAIL_TO_PASS and PASS_TO_PASS name {not_node_ids[0]!r}, which is no test of pytest's (FILE::NAME):"
+                f"FAIL_TO_PASS and PASS_TO_PASS name {not_node_ids[0]!r}, which is not a test of pytest's (FILE::NAME):"
                 " nothing else is run in a container."
             )
         if self._rows is not None:

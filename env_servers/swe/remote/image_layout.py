@@ -65,7 +65,7 @@ async def prepare_repository(container: Container, task: SweTask, layout: ImageL
     base = done.out.get("base", b"").decode("ascii", "replace").strip()
     if done.status != 0 or not base:
         raise ImageUnfit(
-            f"{layout.root} in the image of {task.instance_id or task.repo} is no repository with {task.base_commit}"
+            f"{layout.root} in the image of {task.instance_id or task.repo} is not a repository with {task.base_commit}"
             f" (exit {done.status}): {done.log}"
         )
     return base

@@ -42,11 +42,12 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 def python_calls(text: str) -> Calls:
     """Return the calls of "[f(x=1), g.h(y='a')]", in which the brackets are optional.
 
-    As in BFCL, positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and the
-    name of an unpacked "**x" is None. Such calls are never right, but they count as calls if nothing should be called.
+    As in BFCL, positional arguments are dropped, a function that is not a name ("f()(x=1)", "1()") is called "", and
+    the name of an unpacked "**x" is None. Such calls are never right, but they count as calls if nothing should be
+    called.
 
     Raises:
-        ValueError: The text is no list of calls.
+        ValueError: The text is not a list of calls.
     """
     text = text.strip("`\n ")
     text = ("" if text.startswith("[") else "[") + text + ("" if text.endswith("]") else "]")
@@ -68,7 +69,7 @@ def _call(node: ast.expr) -> dict[str, Any]:
 
 
 def _name(function: ast.expr) -> str:
-    """Return the dotted name of a function. A beginning that is no name is left out: "g" of "f().g", "" of "x[0]"."""
+    """Return the dotted name of a function. A prefix that is not a name is left out: "g" of "f().g", "" of "x[0]"."""
     match function:
         case ast.Attribute(value=owner, attr=last):
             prefix = _name(owner)
@@ -172,11 +173,11 @@ def json_call_arguments(text: str) -> Calls:
 def json_call_sources(text: str) -> list[str]:
     """Return ToolRL's calls as Python source, for execution against a simulated API.
 
-    An object without a name is a call of "", and one without parameters has none. Values that are no objects are left
+    An object without a name is a call of "", and one without parameters has none. Values that are not objects are left
     out.
 
     Raises:
-        ValueError: A name is no text, or parameters are no object. The reference's handler crashes there.
+        ValueError: A name is not text, or parameters are not an object. The reference's handler crashes there.
     """
     sources = []
     for call in json_lines(text) if "<tool_call>" in text else []:
@@ -184,11 +185,11 @@ def json_call_sources(text: str) -> list[str]:
             continue
         named = {"name": "", "parameters": {}} | call
         if not isinstance(named["name"], str):
-            raise ValueError(f"the name {named['name']!r} is no text")
+            raise ValueError(f"the name {named['name']!r} is not text")
         if not _is_call(named):
             continue
         if not isinstance(named["parameters"], dict):
-            raise ValueError(f"the parameters of {named['name']!r} are no object")
+            raise ValueError(f"the parameters of {named['name']!r} are not an object")
         arguments = ", ".join(f"{key}={value!r}" for key, value in named["parameters"].items())
         sources.append(f"{named['name']}({arguments})")
     return sources

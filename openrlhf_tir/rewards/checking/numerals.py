@@ -40,7 +40,7 @@ class Number(NamedTuple):
 
 
 def number(text: str) -> Number | None:
-    """Return the number that `text` as a whole writes, or None if it is no plain numeral."""
+    """Return the number that `text` as a whole writes, or None if it is not a plain numeral."""
     if m := _INTEGER.fullmatch(text):
         return Number(_signed(m[1], Fraction(_digits(m[2]))), True)
     if m := _DECIMAL.fullmatch(text):

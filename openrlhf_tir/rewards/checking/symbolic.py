@@ -332,7 +332,7 @@ def _expression(text: str) -> Any | None:
 
 
 def _parsed(text: str) -> Any | None:
-    """Return what Math-Verify's grammar reads in a text; None if that is no single expression, or not the whole
+    """Return what Math-Verify's grammar reads in a text; None if that is not a single expression, or not the whole
     text."""
     from latex2sympy2_extended import latex2sympy2
     from sympy import Expr

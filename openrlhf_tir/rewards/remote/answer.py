@@ -1,4 +1,4 @@
-"""Read a remote reward's answer for n responses. A missing value, or one that is no number, is an error.
+"""Read a remote reward's answer for n responses. A missing value, or one that is not a number, is an error.
 
     one number per response (a list, a tensor), or
     {"rewards": [n], "scores": [n], "extra_logs": {name: [n], or one number for all}}

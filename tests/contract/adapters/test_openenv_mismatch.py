@@ -62,7 +62,7 @@ async def serving(ws, told=None):
 @pytest.mark.parametrize("schema", [{"action": {}}, ["env"], {"env": "echo", "action": "text"}])
 async def test_an_unknown_kind_of_schema_is_refused_at_start(schema):
     async with answering(schema=schema) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match="is no OpenEnv server"):
+        with pytest.raises(OpenEnvMismatch, match="is not an OpenEnv server"):
             await schema_of(http, url)
 
 

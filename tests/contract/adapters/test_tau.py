@@ -148,7 +148,7 @@ async def test_a_wrong_call_is_answered_with_the_error_and_is_not_a_fault(packag
     for text, kind, message_part in (
         (call("cancel", order="9"), "refused", "Error: order not found"),
         (call("fly"), "unknown_function", "Unknown action fly"),
-        (call("respond", content="1250"), "bad_call", "respond is no function"),
+        (call("respond", content="1250"), "bad_call", "respond is not a function"),
         ("cancel it", "bad_call", "Send"),
     ):
         step = await env.step(text, 10)

@@ -168,7 +168,7 @@ async def test_a_reward_that_is_not_a_number_is_a_failure(reward):
         return web.json_response({"observations": [{"obs": "a", "reward": reward}], "dones": [False], "valids": [True]})
 
     async with tool_server(answer=answer) as (batches, _):
-        with pytest.raises(VerlToolFailed, match="is no number"):
+        with pytest.raises(VerlToolFailed, match="is not a number"):
             await (await opened(batches)).step("a", 5.0)
 
 

@@ -180,8 +180,8 @@ async def test_a_turn_without_true_calls_passes_for_any_calls():
     ("change", "message"),
     [
         ({"label": [["cat(file_name='a')"]]}, "label has the true calls of 1 turns, and the task has 1 \\+ 1"),
-        ({"label": [["__import__('os').remove('a')"], []]}, "is no call of a function by its name"),
-        ({"label": [["cat(open('a'))"], []]}, "is no call with literal arguments"),
+        ({"label": [["__import__('os').remove('a')"], []]}, "is not a call of a function by its name"),
+        ({"label": [["cat(open('a'))"], []]}, "is not a call with literal arguments"),
         ({"involved_classes": ["WebSearchAPI"]}, "the multi-turn classes are GorillaFileSystem"),
         (
             {"initial_config": {"GorillaFileSystem": {}}},
