@@ -73,7 +73,8 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
     if not isinstance(body, dict) or not all(isinstance(body.get(k), dict) for k in ("action", "observation")):
         raise OpenEnvMismatch(
             f"What answers at {url} is not an OpenEnv server of a version that is known here ({KNOWN}): GET /schema"
-            f" gives {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a version."
+            f" gives {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a"
+            " version."
         )
     return Schema(body["action"], body["observation"])
 
