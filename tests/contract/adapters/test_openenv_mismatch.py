@@ -83,7 +83,7 @@ async def test_a_server_without_the_websocket_is_another_version():
 )
 async def test_an_answer_of_another_version_is_named_and_never_an_observation(reply):
     async with answering(reply) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match="no message of openenv-core"):
+        with pytest.raises(OpenEnvMismatch, match="not a message of openenv-core"):
             await OpenEnvLink(http, url).reset(seed=1)
 
 

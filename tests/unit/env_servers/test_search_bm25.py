@@ -123,7 +123,7 @@ def test_a_directory_with_other_files_is_not_overwritten(tmp_path):
     corpus, mine = write(tmp_path / "c.jsonl", ["one"]), tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="no index"):
+    with pytest.raises(ConfigError, match="not an index"):
         ensure_index(corpus, mine)
     assert (mine / "thesis.txt").read_text() == "precious"
 
