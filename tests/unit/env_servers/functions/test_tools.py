@@ -99,7 +99,7 @@ def test_no_argument_breaks_a_domain(data):
     [
         ("travel", "book_hotel", {"hotel_id": "H0", "guest": "Ada", "nights": 10**4298, "card": "4242"}, "64 bits"),
         ("trading", "place_order", {"symbol": "ACME", "side": "buy", "quantity": 1 << 63}, "64 bits"),
-        ("calendar", "create_event", {"title": "", "day": "Mon", "start": "9" * 5000 + ":0", "minutes": 5}, "not a time"),
+        (
             "calendar",
             "create_event",
             {"title": "", "day": "Mon", "start": "9" * 5000 + ":00", "minutes": 5},
