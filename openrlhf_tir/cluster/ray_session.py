@@ -127,8 +127,16 @@ def _start_local(cfg: Config) -> None:
 
 def _end_all_but(before: set[psutil.Process]) -> None:
     """Ray forgets the daemons of a start that timed out; they would live as long as we do, and take the next try its
-    share of the machine."""
-    daemons = set(psutil.Process().children(recursive=True)) - before
+    share of the machine.
+
+    Args:
+        before: The children of this process before the start. They and what they have started since are left alone.
+    """
+    daemons = {
+        daemon
+        for child in set(psutil.Process().children()) - before
+        for daemon in (child, *child.children(recursive=True))
+    }
     for daemon in daemons:
         with suppress(psutil.NoSuchProcess):
             daemon.kill()

@@ -64,7 +64,8 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
             for condition in setting.active_when:
                 configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
                 if not any(map(condition.holds, configs)):
-                    yield _inactive(name, condition, cfg if len(configs) > 1 else configs[0])
+                    section = f"envs.{next(iter(alone))}" if len(configs) > 1 else "env"
+                    yield _inactive(name, condition, configs[0], section)
         for environment in cfg.envs if of_environment else ():
             flag = f"envs.{environment}.{name.removeprefix('env.')}"
             only = alone[environment]
@@ -75,11 +76,18 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
                         yield InactiveSetting(flag, in_section(fact, f"envs.{environment}"))
 
 
-def _inactive(name: str, condition: Condition, cfg: Config) -> InactiveSetting:
-    """Return the message about a condition that does not hold, with the values of the settings that it names."""
+def _inactive(name: str, condition: Condition, cfg: Config, section: str = "env") -> InactiveSetting:
+    """Return the message about a condition that does not hold, with the values of the settings that it names.
+
+    Args:
+        name: The setting that has no effect.
+        condition: The condition.
+        cfg: The configuration with the values; of several environments, that of the one in `section`.
+        section: The environment whose values are shown, as the message names it.
+    """
     others = [other for other in dict.fromkeys(settings_in(condition.text)) if other != name]
     values = ", ".join(f"{other} = {shown(_value(cfg, other), 60)}" for other in others).replace("= None", "unset")
-    here = f"here ({values})" if values else "here"
+    here = f"here ({in_section(values, section)})" if values else "here"
     return InactiveSetting(name, f"{here}: it only applies {condition.text}")
 
 

@@ -30,7 +30,9 @@ STANDARD_STREAMS = 3
 
 def may_fork(*, gpu: bool) -> bool:
     """Return True if vLLM's engine process can be a fork of this one."""
-    return not gpu and os.environ.get("OMP_NUM_THREADS") == "1"
+    import torch
+
+    return not gpu and os.environ.get("OMP_NUM_THREADS") == "1" and torch.get_num_threads() == 1
 
 
 @contextmanager

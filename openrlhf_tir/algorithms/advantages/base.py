@@ -68,6 +68,21 @@ class Estimator:
         return self.fn(inputs)
 
 
+def minus_baseline(rewards_G: np.ndarray, baseline: np.ndarray | float) -> np.ndarray:
+    """Return the rewards minus a baseline that is a mean of them.
+
+    It is exactly 0 if all rewards are equal. Their rounded mean may differ from them by 1e-17, which an estimator that
+    divides by a std, or Adam, would make a step of.
+
+    Args:
+        rewards_G: [G] float64.
+        baseline: [G] or a number: a mean of the rewards.
+    """
+    if np.ptp(rewards_G) == 0.0:
+        return np.zeros_like(rewards_G, dtype=np.float64)
+    return rewards_G - baseline
+
+
 def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray:
     """Pay `score` at the last trained token and discount it back to every trained token.
 

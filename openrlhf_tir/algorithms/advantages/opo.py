@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, over_tokens
+from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     lengths_G = np.array([trained.sum() for trained in inputs.trained_G], np.float64)
     baseline = (lengths_G * inputs.rewards_G).sum() / max(lengths_G.sum(), 1.0)
-    return over_tokens(inputs.rewards_G - baseline, inputs)
+    return over_tokens(minus_baseline(inputs.rewards_G, baseline), inputs)
 
 
 opo = Estimator(_advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="OPO")

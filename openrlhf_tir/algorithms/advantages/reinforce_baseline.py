@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, over_tokens
+from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
-    return over_tokens(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
+    return over_tokens(minus_baseline(inputs.rewards_G, inputs.rewards_G.mean()), inputs)
 
 
 # Whitening is the second step of the paper.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, over_tokens
+from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     rewards_G = inputs.rewards_G
     n = len(rewards_G)
     others_G = (rewards_G.sum() - rewards_G) / (n - 1) if n > 1 else rewards_G
-    return over_tokens(rewards_G - others_G, inputs)
+    return over_tokens(minus_baseline(rewards_G, others_G), inputs)
 
 
 # Not whitened: the leave-one-out baseline centres it.

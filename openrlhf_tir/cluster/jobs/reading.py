@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +26,9 @@ from ...errors import InfraError, TirError
 if TYPE_CHECKING:
     from .inputs import Inputs
 
+COMMAND = ("-m", __name__)
+"""Arguments of the interpreter that reads."""
+
 
 @asynccontextmanager
 async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
@@ -34,7 +38,7 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
     """
     # The configuration fits into the pipe, so nothing waits here: Ray's start is about to block this process.
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, *COMMAND],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         process_group=0,  # Ctrl-C is the controller's matter alone
@@ -46,7 +50,8 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
     try:
         yield task
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the workers of data.dataloader_num_workers are in its group
         process.wait()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -55,13 +60,14 @@ async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
     assert process.stdout is not None
     with process.stdout:
         answer = await asyncio.to_thread(process.stdout.read)
-    if not answer:
+    try:
+        result = pickle.loads(answer)
+    except (EOFError, pickle.UnpicklingError):  # nothing, or half of it
         code = await asyncio.to_thread(process.wait)
         raise InfraError(
-            f"The process that reads the prompts ended with code {code} and without a result. A negative code is the"
-            " signal that killed it, 9 often for lack of memory; its last words are above."
-        )
-    result = pickle.loads(answer)
+            f"The process that reads the prompts ended with code {code} and without a whole result. A negative code is"
+            " the signal that killed it, 9 often for lack of memory; its last words are above."
+        ) from None
     if isinstance(result, TirError):
         raise result
     return result

@@ -25,7 +25,7 @@ def check_shadowed(problems: Problems, directory: Path) -> None:
     if os.environ.get("PYTHONSAFEPATH"):  # Python then searches the current directory for nobody.
         return
     lines = (
-        f"{path} has the name of Python's own module {name}, and processes of the run would load it in its place."
+        f"{path} has the name of Python's own module {name}, and a process of the run could load it in its place."
         " Rename it, or start from another directory."
         for name, path in _shadowing(directory)
     )

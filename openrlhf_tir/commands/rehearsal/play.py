@@ -21,6 +21,7 @@ from ...algorithms.advantages import ESTIMATOR
 from ...config import Config, own_files
 from ...config.environments import Environment, one
 from ...config.paths import local_path
+from ...config.sections.reward import REMOTE
 from ...engines.codec import HfCodec
 from ...envs.several import EnvClients
 from ...episodes import turns
@@ -48,6 +49,8 @@ START_S = 40.0
 """Deadline for the servers to start, in seconds. One that builds an index takes longer, and is not played."""
 GROUP_S = 40.0
 """Deadline for the episodes of one row, in seconds."""
+REMOTE_AT_ONCE = 64
+"""Calls of a remote reward that may run side by side: all of a rehearsal's episodes."""
 MAX_ROWS = 512
 """Rows that are searched for one of each environment."""
 MORE_ROWS = 3
@@ -128,7 +131,9 @@ class _Rehearsal:
             tasks = self._tasks()
             self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
             owned.push_async_callback(self.pools.stop)
-            self.rewards = RewardsUntilOneHangs(self.pools, cfg.reward.workers)
+            # A remote reward takes no worker: it gathers the queries that come together, and is tried with all of them.
+            remote = any(REMOTE in environment.reward.used for environment in cfg.environments.values())
+            self.rewards = RewardsUntilOneHangs(self.pools, REMOTE_AT_ONCE if remote else cfg.reward.workers)
             self.judge = GroupEvaluator(cfg, self.pools.workers)
             await self.pools.workers.warm()  # so that the start of a worker is not part of an episode's time
             urls = await owned.enter_async_context(self._servers())

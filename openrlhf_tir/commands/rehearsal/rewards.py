@@ -32,7 +32,8 @@ class RewardsUntilOneHangs:
         """
         self.rewards = rewards
         self._turns = asyncio.Semaphore(at_once)
-        self._hung = False
+        self._hung: set[str] = set()
+        """Environments of which a reward used up its time."""
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Return the reward of a trajectory.
@@ -42,11 +43,11 @@ class RewardsUntilOneHangs:
             InfraError: See RewardPool.score.
         """
         async with self._turns:
-            if self._hung:
+            if task.env in self._hung:
                 raise NotScored("an earlier call of the reward did not end")
             try:
                 return await self.rewards.score(trajectory, task)
             except InfraError as error:
                 if error.out_of_time or isinstance(error, CpuSpent | Late):
-                    self._hung = True
+                    self._hung.add(task.env)
                 raise

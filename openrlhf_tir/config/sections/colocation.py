@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .conditions import has_critic
+from .conditions import registered_estimator
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -75,7 +75,8 @@ def rank_and_engine_take_turns(c: Config) -> Iterator[str]:
             " Use 3, or leave it out."
         )
     optimisers = {"actor.optim": c.actor.optim}
-    if has_critic(c):
+    estimator = registered_estimator(c)
+    if estimator is not None and estimator.critic:
         optimisers["critic.optim"] = c.critic.optim
     for name, optimiser in optimisers.items():
         if optimiser == "muon":

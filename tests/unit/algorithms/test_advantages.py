@@ -47,6 +47,14 @@ def test_group_norm_of_equal_rewards_or_one_sample_is_zero():
     assert run("group_norm", [1]) == [[0.0] * 3]
 
 
+@pytest.mark.parametrize("name", [name for name, estimator in ESTIMATORS.items() if estimator.compares_responses])
+@pytest.mark.parametrize("samples", [2, 3, 6, 7, 16])
+def test_equal_rewards_are_exactly_zero_also_where_their_mean_is_rounded(name, samples):
+    """The mean of three times 0.1 is 0.10000000000000002."""
+    masks = [np.ones(length, bool) for length in range(1, samples + 1)]
+    assert not any(any(advantages) for advantages in run(name, [0.1] * samples, masks=masks))
+
+
 def test_reinforce_discounts_back_from_the_last_trained_token():
     assert run("reinforce", [2], gamma=0.5) == [[0.5, 1.0, 2.0]]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
+import subprocess
 import sys
 
 import psutil
 import pytest
 
+from openrlhf_tir.cluster.jobs import reading as reading_module
 from openrlhf_tir.cluster.jobs.inputs import load_inputs
-from openrlhf_tir.cluster.jobs.reading import reading
+from openrlhf_tir.cluster.jobs.reading import _answer, reading
 from openrlhf_tir.cluster.services import _unless_fails
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, InfraError
@@ -63,6 +66,26 @@ async def test_a_reader_that_is_killed_is_an_error_of_the_machine(cfg):
         reader.send_signal(signal.SIGKILL)
         with pytest.raises(InfraError, match="-9"):
             await inputs
+
+
+@pytest.mark.parametrize("answer", [b"", pickle.dumps(list(range(1000)))[:700]])
+async def test_a_reader_that_dies_while_it_answers_is_an_error_of_the_machine(answer):
+    script = f"import os, signal; os.write(1, {answer!r}); os.kill(os.getpid(), signal.SIGKILL)"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    with pytest.raises(InfraError, match="-9"):
+        await _answer(process)
+
+
+async def test_the_readers_own_processes_end_with_it(cfg, monkeypatch):
+    """As those of data.dataloader_num_workers do, which wait for a queue whose both ends they hold."""
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    started = psutil.Process()
+    monkeypatch.setattr(reading_module, "COMMAND", ("-c", "sleep 1000 & sleep 1000 & wait"))
+    async with reading(cfg):
+        while len(workers := [c for c in started.children(recursive=True) if c.name() == "sleep"]) < 2:
+            await asyncio.sleep(0.01)
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
 
 
 async def test_a_run_that_stops_meanwhile_leaves_no_reader(cfg):

@@ -33,6 +33,29 @@ def test_every_refusal_has_a_reason_and_only_refusals_are_told_it():
     assert refusal("pipeline.max_staleness") is None, "it is compared by what it amounts to"
 
 
+def test_a_resume_refuses_what_its_files_and_its_order_of_prompts_depend_on():
+    refused = {setting.name for setting in settings_with(["calc"]) if setting.resume.policy == "refused"}
+    assert refused == {
+        "actor.optim",
+        "critic.optim",
+        "data.curriculum",
+        "data.prompt_probs",
+        "data.shuffle",
+        "ds.lora.alpha",
+        "ds.lora.rank",
+        "ds.lora.target_modules",
+        "ds.param_dtype",
+        "ds.value_head_prefix",
+        "ds.zero_stage",
+        "envs.calc.share",
+        "rollout.batch_size",
+        "train.colocate_all",
+        "train.env_mask",
+        "train.env_mask_from",
+        "train.seed",
+    }
+
+
 def test_each_policy_shows_on_one_field():
     before = dumped(Config())
     now = Config(train={"seed": 1, "max_steps": 9}, logger={"tensorboard": False}, reward={"options": {"bonus": 1.0}})
