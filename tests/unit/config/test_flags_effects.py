@@ -222,7 +222,7 @@ TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
             r"--envs\.a\.reward\.env_reduce.*'env'.*envs\.a\.reward\.name",
         ),
         ("--envs.a.code_timeout_s 3", r"--envs\.a\.code_timeout_s.*envs\.a\.url"),
-        ("--env.workers 8", r"--env\.workers.*\(envs\.a\.url = http://a:1\).*env\.url unset"),
+        ("--env.workers 8", r"--env\.workers.*\(envs\.a\.url = 'http://a:1'\).*env\.url unset"),
         (
             "--filter.accuracy_range 0.2 0.7 --filter.names zero_variance",
             r"--filter\.accuracy_range.*\(envs\.a\.filter\.names = .*zero_variance",
