@@ -55,7 +55,7 @@ def test_a_group_that_failed_counts_as_failed_and_never_as_kept_though_no_filter
 def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     one, _ = group_of(GroupKey(0, 0), 0)
     other, _ = group_of(GroupKey(0, 1), 0)
-    one.stats |= {"form": 1.0, "brevity": 0.5}
+    one = replace(one, stats=one.stats | {"form": 1.0, "brevity": 0.5})
     other = replace(
         other, correct=[True] * 6, used_code=[True] * 6, response_tokens=[2] * 6, stats=other.stats | {"form": 0.0}
     )

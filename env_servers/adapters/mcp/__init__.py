@@ -1,2 +1,4 @@
-"""Serve the tools of any MCP server (Model Context Protocol). `functions` does the opposite: our functions as an MCP
-server."""
+"""Serve the tools of any MCP server.
+
+MCP is the Model Context Protocol. `functions` does the opposite: our functions as an MCP server.
+"""

@@ -150,7 +150,7 @@ async def test_the_zerotir_recipe_drops_a_group_whose_verifiers_failed_or_that_h
 
 def test_the_masks_read_what_the_zerotir_reward_records():
     """A part that the reward no longer records would fail every group."""
-    record = zerotir_reward.score(
-        zerotir_reward.Facts("x", "stop", 1), zerotir_reward.Flags(), zerotir_reward.FIXED, lambda text: (0.0, 0.0)
-    )
+    facts, flags, rules = zerotir_reward.Facts("x", "stop", 1), zerotir_reward.Flags(), zerotir_reward.FIXED
+    checked = zerotir_reward.check_format(facts, flags, rules)
+    record = zerotir_reward.score(facts, flags, rules, checked, verdicts=(0.0, 0.0), repeated=0.0)
     assert set(CLEAN) <= set(record)
