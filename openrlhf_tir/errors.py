@@ -153,8 +153,8 @@ class InfraError(TirError):
     """Infrastructure failed. `reason` is the short name that is counted: `env_error`, `timeout`, ...
 
     Attributes:
-        out_of_time: True if user code was interrupted because it had used up its time. It travels between processes,
-            which the cause of an exception does not.
+        out_of_time: True if a call was ended because it had used up its time, or was not over in time. It travels
+            between processes, which the cause of an exception does not.
     """
 
     reason = "infra"

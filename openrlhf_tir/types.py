@@ -30,7 +30,8 @@ from numpy.typing import DTypeLike
 Source = Literal["model", "env"]
 """Who produced a token: the policy, or the environment."""
 NO_GRADIENT = 1e-12
-"""Norm up to which a gradient is rounding noise: Adam divides by at least 1e-8, so that no weight moves visibly."""
+"""Norm up to which a gradient is rounding noise. Adam with its eps of 1e-8 then moves no weight by more than 1e-4 of
+the learning rate."""
 ENV_VERSION = -1
 """Version of a token that no policy sampled."""
 
@@ -675,6 +676,7 @@ class StepReport:
     def must_change_weights(self) -> bool:
         """True if equal weights after this step would be an error: it had a learning rate and a gradient.
 
-        Equal rewards such as 0.1 leave advantages of 1e-17 where they are averaged, and a gradient that moves nothing.
+        Equal rewards such as 0.1 may leave advantages of 1e-17 where a batch is whitened, and a gradient that moves
+        nothing.
         """
         return self.metrics.get("lr", 0.0) > 0 and NO_GRADIENT < self.metrics.get("grad_norm", 0.0) < math.inf

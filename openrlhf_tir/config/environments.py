@@ -53,6 +53,11 @@ class Environment:
     input_template: str | None
 
     @property
+    def prefix(self) -> str:
+        """What stands before the name of a setting in a message: "" or "envs.NAME."."""
+        return "" if self.section == "env" else f"{self.section}."
+
+    @property
     def serves(self) -> str:
         """The name that its server reports as its environment."""
         return self.env.server or self.name

@@ -1,8 +1,7 @@
 """Report flags that have no effect in their configuration. Each is a mistake: whoever wrote it expected an effect.
 
-Only the command line is checked: a recipe may hold such values, because another recipe or a flag may make them active.
-So is a flag that repeats the default. When a setting has an effect is declared at the setting (`active_when`,
-setting.py).
+Only the command line is checked. A recipe may hold such values, because another recipe or a flag may make them active,
+and a flag may repeat the default. When a setting has an effect is declared at the setting (`active_when`, setting.py).
 
     [env], [reward], [filter]     inactive if it is inactive for every environment that takes it
     [envs.NAME]                   inactive if the same setting would be for this environment alone

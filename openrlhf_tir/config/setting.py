@@ -95,11 +95,8 @@ class SettingInfo:
     fine_tuning: bool | None = None
 
 
-_REQUIRED_DEFAULT: Any = ...
-
-
 def setting(
-    default: Any = _REQUIRED_DEFAULT,
+    default: Any = ...,
     *,
     description: str,
     unit: str = "",
@@ -124,11 +121,7 @@ def setting(
         constraints: default_factory, and pydantic's bounds: ge, gt, le, lt, min_length, max_length.
     """
     conditions = (active_when,) if isinstance(active_when, Condition) else active_when
-    field = (
-        Field(description=description, **constraints)
-        if default is _REQUIRED_DEFAULT
-        else Field(default, description=description, **constraints)
-    )
+    field = Field(default, description=description, **constraints)
     field.metadata.append(SettingInfo(unit, conditions, resume, openrlhf, names, fine_tuning))
     return field
 

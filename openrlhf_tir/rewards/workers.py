@@ -81,9 +81,13 @@ class Limits(NamedTuple):
 class CpuSpent(VerifierError):
     """Raised when a call used up its CPU."""
 
+    out_of_time = True
+
 
 class Late(VerifierError):
     """Raised when a call was not over in time, though it had CPU left."""
+
+    out_of_time = True
 
 
 def _asked_to_stop() -> bool:

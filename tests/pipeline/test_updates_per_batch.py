@@ -51,7 +51,7 @@ def test_S_counts_updates_and_says_how_many_batches_may_roll_ahead(given, epochs
         (
             {"max_staleness": 15, "depth": 1000},
             {},
-            "/ 4 updates per batch * rollout.batch_size = (3 + 1) * 128 = 512",
+            "(max_staleness + 1) / 4 updates per batch * rollout.batch_size = (3 + 1) * 128 = 512",
             "Lower it",
         ),
         ({}, {"size": 500}, "train.batch_size = 500 is not a divisor", "leave it unset"),

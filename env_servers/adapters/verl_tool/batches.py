@@ -135,7 +135,8 @@ class Batches:
             raise VerlToolFailed(
                 f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions."
             )
-        return list(map(Observed, answer.observations, answer.dones, answer.valids))
+        columns = zip(answer.observations, answer.dones, answer.valids, strict=True)
+        return [Observed(*column) for column in columns]
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Read an answer of at most MAX_REPLY bytes. Raises VerlToolFailed."""

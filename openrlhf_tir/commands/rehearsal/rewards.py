@@ -1,4 +1,4 @@
-"""The rewards of a rehearsal: once one call has used up its time, no other begins.
+"""The rewards of a rehearsal: once a call has used up its time, no other of its environment begins.
 
 A reward that does not end is found by its first call. If every episode waited for its own, the check would take
 minutes to say the same.
@@ -10,7 +10,6 @@ import asyncio
 
 from ...episodes.group_runner import Rewards
 from ...errors import InfraError
-from ...rewards.workers import CpuSpent, Late
 from ...types import RewardParts, Task, Trajectory
 
 
@@ -21,7 +20,7 @@ class NotScored(InfraError):
 
 
 class RewardsUntilOneHangs:
-    """Rewards (group_runner.py) that are computed until one of them uses up its time."""
+    """Rewards (group_runner.py) that are computed until one of the same environment uses up its time."""
 
     def __init__(self, rewards: Rewards, at_once: int) -> None:
         """Create the rewards.
@@ -48,6 +47,6 @@ class RewardsUntilOneHangs:
             try:
                 return await self.rewards.score(trajectory, task)
             except InfraError as error:
-                if error.out_of_time or isinstance(error, CpuSpent | Late):
+                if error.out_of_time:
                     self._hung.add(task.env)
                 raise

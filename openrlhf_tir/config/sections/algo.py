@@ -223,9 +223,9 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[str]:
         ),
     }
     for environment in c.resolved_environments.values():
-        prefix = "" if environment.section == "env" else f"{environment.section}."
+        prefix = environment.prefix
         reward = environment.reward
-        rewards = list(reward.weights) or [reward.name]
+        rewards = [*reward.used]
         conflicts |= {
             f"{prefix}reward.name = {', '.join(rewards)} has no rewards of calls": "env" not in rewards,
             f"{prefix}reward.env_reduce = '{reward.env_reduce}' makes a reward that is not their sum": (

@@ -26,8 +26,8 @@ def _tool(value: Any) -> Any:
 Tool = Annotated[dict[str, Any], BeforeValidator(_tool)]
 
 
-def _runs_code(c: Config) -> bool:
-    """Return False for an environment of ours that does not execute code. Of a running server it is not known."""
+def _may_be_python_tir(c: Config) -> bool:
+    """Return True for python_tir, and for a server at a URL, which may be one."""
     server = c.env.server or c.env.name
     return c.env.url is not None or (c.env.file is None and server == "python_tir")
 
@@ -41,9 +41,9 @@ OWN_SERVER = Condition("with env.url unset, for a server that the run starts", l
 NO_AGENT_FILE = Condition(
     "without train.agent_func_path, whose file is the environment", lambda c: c.train.agent_func_path is None
 )
-CODE_ENVIRONMENT = Condition(
-    "with the environment python_tir, which runs code (env.name, env.server); others have env.server_options",
-    _runs_code,
+MAY_BE_PYTHON_TIR = Condition(
+    "with the environment python_tir (env.name, env.server); others have env.server_options",
+    _may_be_python_tir,
 )
 
 
@@ -137,7 +137,7 @@ class Env(Section):
         gt=0,
         description="Time limit of a code snippet. Exceeding it is the model's error, and it sees a message.",
         unit="seconds",
-        active_when=(OWN_SERVER, CODE_ENVIRONMENT),
+        active_when=(OWN_SERVER, MAY_BE_PYTHON_TIR),
     )
     output_max_tokens: int = setting(
         256,
@@ -208,5 +208,5 @@ class Env(Section):
     stateful: bool = setting(
         False,
         description="Keep a trajectory's Python state from call to call.",
-        active_when=(NO_AGENT_FILE, OWN_SERVER, CODE_ENVIRONMENT, ONE_ENVIRONMENT),
+        active_when=(NO_AGENT_FILE, OWN_SERVER, MAY_BE_PYTHON_TIR, ONE_ENVIRONMENT),
     )

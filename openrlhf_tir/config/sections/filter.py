@@ -133,9 +133,9 @@ class Filter(Section):
 @rule("filter.names")
 def filters_go_with_the_reward(c: Config) -> Iterator[str]:
     for environment in c.resolved_environments.values():
-        prefix = "" if environment.section == "env" else f"{environment.section}."
+        prefix = environment.prefix
         filters = environment.filter
-        rewards = list(environment.reward.weights) or [environment.reward.name]
+        rewards = [*environment.reward.used]
         low, high = filters.accuracy_range
         if not 0 <= low < high <= 1:
             yield (

@@ -39,7 +39,7 @@ def engine_processes(of: psutil.Process) -> list[psutil.Process]:
 
     A fork has the command of its parent, or Ray's title for it.
     """
-    marks = ("spawn_main", "VLLM::", " ".join(of.cmdline()))
+    marks = [mark for mark in ("spawn_main", "VLLM::", " ".join(of.cmdline())) if mark]
     return [p for p in of.children(recursive=True) if any(mark in " ".join(p.cmdline()) for mark in marks)]
 
 

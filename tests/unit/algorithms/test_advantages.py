@@ -124,6 +124,12 @@ def test_a_batch_without_differences_is_not_blown_up():
     assert (mean, scale) == (0.5, pytest.approx(1e4))
 
 
+def test_these_estimators_need_the_whole_batch_and_one_a_critic():
+    whole_batch = {name for name, estimator in ESTIMATORS.items() if estimator.whole_batch}
+    assert whole_batch == {"reinforce", "reinforce_baseline", "flash_reinforce", "gae"}
+    assert {name for name, estimator in ESTIMATORS.items() if estimator.critic} == {"gae"}
+
+
 def test_only_the_estimators_without_their_own_scale_are_whitened():
     assert {name for name, e in ESTIMATORS.items() if e.whiten} == {"reinforce", "reinforce_baseline", "gae"}
 

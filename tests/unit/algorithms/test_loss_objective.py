@@ -113,10 +113,10 @@ def test_is_correction_that_would_do_nothing_is_refused():
     ("settings", "said"),
     [
         # Out of the band are the tokens on which both policies agree, of ratio 1: all, at the first update.
-        ({"is_correction_threshold": (5.0, 0.5)}, r"threshold = \(5.0, 0.5\) .*ratio"),
-        ({"is_correction_threshold": (0.02,)}, r"threshold = \(0.02,\) .*ratio"),
-        ({"is_correction_threshold": (2.0, 5.0)}, r"threshold = \(2.0, 5.0\) .*ratio"),
-        ({"is_correction_threshold": (0.5,), "is_correction_mode": "clip"}, r"threshold = \(0.5,\) .*ratio"),
+        ({"is_correction_threshold": (5.0, 0.5)}, r"threshold = \(5.0, 0.5\) .*low <= 1 <= high"),
+        ({"is_correction_threshold": (0.02,)}, r"threshold = \(0.02,\) .*low <= 1 <= high"),
+        ({"is_correction_threshold": (2.0, 5.0)}, r"threshold = \(2.0, 5.0\) .*low <= 1 <= high"),
+        ({"is_correction_threshold": (0.5,), "is_correction_mode": "clip"}, r"threshold = \(0.5,\) .*low <= 1 <= high"),
         (
             {"is_correction_threshold": (0.0,), "is_correction_gating": "binary_kl"},
             r"threshold = \(0.0,\) .*binary_kl.*above 0",

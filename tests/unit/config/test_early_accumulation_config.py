@@ -25,6 +25,7 @@ def test_it_is_off_unless_it_is_asked_for():
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
+        ({"algo__advantage__estimator": "reinforce"}, "'reinforce'"),
         ({"algo__advantage__estimator": "reinforce_baseline"}, "reinforce_baseline'"),
         ({"algo__advantage__estimator": "gae"}, "'gae'"),
         ({"algo__advantage__estimator": "flash_reinforce"}, "'flash_reinforce'"),

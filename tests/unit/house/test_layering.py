@@ -235,3 +235,17 @@ def test_the_check_sees_an_import_that_points_up(tmp_path, monkeypatch):
     assert ("torch", 4) not in imports(bad, top_level_only=True)
     with pytest.raises(AssertionError, match="which is above it"):
         test_a_module_imports_only_its_own_layer_and_those_below()
+
+
+def test_what_miniatures_train_on_knows_nothing_of_the_programs_that_run_and_judge_them():
+    above = tuple(f"openrlhf_tir.{room}" for room in ("miniatures.reproduce", "pipeline", "report", "simulation"))
+    root = REPO / "openrlhf_tir" / "miniatures"
+    below = [path for path in sorted(root.rglob("*.py")) if "reproduce" not in path.relative_to(root).parts]
+    faults = [
+        f"{path.relative_to(REPO)}:{line} imports {name}"
+        for path in below
+        for name, line in imports(path)
+        if name.startswith(above)
+    ]
+    assert below
+    assert faults == []

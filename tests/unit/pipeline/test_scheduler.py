@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 import typing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from openrlhf_tir.pipeline.scheduler import (
 )
 from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
 from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.types import TERMINAL, BatchItem, GroupState, StepReport, Task
+from openrlhf_tir.types import TERMINAL, BatchItem, GroupMeta, GroupState, StepReport, Task
 from tests.pipeline.fakes import FakePrompts, group_of
 
 TRAINED = StepReport(version=1, metrics={}, seconds=1.0, trained_tokens=8)
@@ -318,6 +319,13 @@ def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
     assert [item.meta for _, item in snapshot.accepted] == [item.meta for _, item in before.accepted]
     without_payloads = [dataclasses.replace(s, accepted=()) for s in (snapshot, before)]
     assert without_payloads[0] == without_payloads[1]
+
+
+def test_the_metadata_that_a_snapshot_shares_has_no_field_of_a_type_that_can_change():
+    """mypy then refuses `meta.rewards.append(...)` and `meta.stats[...] = ...`, which would change a snapshot."""
+    fields = dataclasses.fields(GroupMeta)
+    changeable = {f.name for f in fields if re.search(r"\b(list|dict|set)\b", str(f.type))}
+    assert changeable == set()
 
 
 def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):

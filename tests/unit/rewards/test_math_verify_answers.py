@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from openrlhf_tir.rewards.checking import symbolic
 from openrlhf_tir.rewards.checking.answer_check import MAX_CHARS, clean, equal, quick_equal
 from openrlhf_tir.rewards.checking.numerals import number
+from openrlhf_tir.rewards.pool import AnswerChecker
 
 from .answer_pairs import DIFFERENT, EQUAL
 
@@ -65,9 +66,19 @@ def test_no_string_breaks_the_quick_check(a, b):
     assert clean(clean(a)) == clean(clean(clean(a)))
 
 
-def test_an_overlong_answer_never_reaches_algebra():
-    assert quick_equal("x" * (MAX_CHARS + 1), "42") is False
-    assert quick_equal("x" * 5000, "x" * 5000) is True
+async def test_an_overlong_answer_never_reaches_algebra(monkeypatch):
+    class NoWorkers:
+        async def run(self, function, *args):
+            raise AssertionError(f"{function} was called")
+
+    def never(*args):
+        raise AssertionError("computer algebra was asked")
+
+    monkeypatch.setattr(symbolic, "equal", never)
+    assert equal("x" * (MAX_CHARS + 1), "42") is False
+    assert equal("x" * 5000, "x" * 5000) is True
+    assert await AnswerChecker(NoWorkers()).equal("x" * (MAX_CHARS + 1), "42") is False
+    assert await AnswerChecker(NoWorkers()).equal("x" * 5000, "x" * 5000) is True
 
 
 @pytest.mark.parametrize("pair", EQUAL, ids=repr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -73,6 +74,10 @@ def burn(cpu_s):
     while (used := time.process_time() - begun) < cpu_s:
         pass
     return used
+
+
+async def awaits_for_ever(trajectory, task, context):
+    await asyncio.Event().wait()
 
 
 async def awaits(trajectory, task, context):
@@ -172,6 +177,17 @@ async def test_a_coroutine_function_of_the_user_awaits_comparisons_in_its_worker
     pool = pool_of(name=f"{__name__}:awaits")
     assert (await pool.score(says(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
     assert (await pool.score(says(r"\sqrt{9}"), task(r"2\sqrt2"))).reward == 0.0
+
+
+@pytest.mark.slow
+async def test_a_reward_that_awaits_for_ever_is_a_fault_of_its_code_and_keeps_no_worker(pool_of):
+    """It uses no CPU, so that only the deadline can end it."""
+    name = f"{__name__}:awaits_for_ever"
+    pool = pool_of(name=name, verify_timeout_s=0.5, verify_deadline_s=0.5, workers=1)
+    pool.workers.prepare = Prepare([name])
+    for _ in range(2):
+        with pytest.raises(RewardError, match=r"verify_deadline_s = 0\.5"):
+            await pool.score(answer("1"), task("1"))
 
 
 async def test_a_registered_reward_is_called_once_however_much_it_asks(pool_of, monkeypatch):

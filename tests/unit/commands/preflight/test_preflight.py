@@ -392,11 +392,20 @@ def test_held_out_data_that_are_not_there_are_told_by_their_own_setting(ready):
     assert "'nowhere.jsonl' does not exist" in said and "Set eval.dataset to a file" in said
 
 
-def test_a_group_reward_that_nobody_would_await_is_refused_and_a_reward_may_be_async(ready, tmp_path):
-    """A group reward got a coroutine for numbers."""
-    (tmp_path / "own.py").write_text(
-        "async def one(t, k, c):\n    return 1.0\n\nasync def group(g, c):\n    return [1.0 for _ in g.valid]\n"
-    )
-    said = refused(ready, reward__group=f"{tmp_path}/own.py:group")
-    assert "reward.group" in said and f"{tmp_path}/own.py" in said
+@pytest.mark.parametrize(
+    "body",
+    [
+        "async def group(g, c):\n    return [1.0 for _ in g.valid]\n",
+        "class G:\n    async def __call__(s, g, c): ...\ngroup = G()\n",
+    ],
+)
+def test_a_group_reward_that_nobody_would_await_is_refused(ready, tmp_path, body):
+    """It gave a coroutine for numbers."""
+    (tmp_path / "own.py").write_text(body)
+    message = refused(ready, reward__group=f"{tmp_path}/own.py:group")
+    assert "reward.group" in message and f"{tmp_path}/own.py" in message and "coroutine function" in message
+
+
+def test_a_reward_may_be_a_coroutine_function(ready, tmp_path):
+    (tmp_path / "own.py").write_text("async def one(t, k, c):\n    return 1.0\n")
     assert "reward.name" not in refused(ready, reward__name=f"{tmp_path}/own.py:one", reward__group="nothere")
