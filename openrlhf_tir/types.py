@@ -676,7 +676,7 @@ class StepReport:
     def must_change_weights(self) -> bool:
         """True if equal weights after this step would be an error: it had a learning rate and a gradient.
 
-        Equal rewards such as 0.1 may leave advantages of 1e-17 where a batch is whitened, and a gradient that moves
-        nothing.
+        Whitening leaves advantages of some 1e-13 in a batch of equal rewards, whose mean is rounded. Their gradient may
+        move nothing.
         """
         return self.metrics.get("lr", 0.0) > 0 and NO_GRADIENT < self.metrics.get("grad_norm", 0.0) < math.inf

@@ -8,7 +8,9 @@ What makes the fork safe here:
 
     CUDA            never: the caller decides by `gpu`
     OpenMP          GNU's runtime does not survive a fork once it has a pool of threads; with one thread it has none
-    Ray's threads   they hold locks that a fork would copy, but nothing in EngineCore calls Ray
+    Ray's threads   they hold locks that a fork would copy, but nothing in EngineCore calls Ray. The workers of tensor
+                    parallelism are spawned: vLLM's platform for CPUs sets VLLM_WORKER_MULTIPROC_METHOD to that, and
+                    then asks Ray nothing
     Ray's sockets   the child gives them up at once: Ray sees that an actor died by its socket
 """
 
@@ -57,7 +59,8 @@ class _Process(ForkProcess):
 
     def run(self) -> None:
         give_up_sockets()
-        if "ray._raylet" in sys.modules:  # Ray has given its worker a title; vLLM sets one where setproctitle is there
+        # Ray has given this process a title, which vLLM replaces only where the package setproctitle is installed.
+        if "ray._raylet" in sys.modules:
             sys.modules["ray._raylet"].setproctitle(f"VLLM::{self.name}")
         super().run()
 
@@ -72,12 +75,15 @@ def give_up_sockets() -> None:
     """Replace all inherited sockets by /dev/null.
 
     They are not closed: objects of the parent's threads still know their numbers and close them when they are
-    collected, and a number that was free might by then be a socket of vLLM's.
+    collected, and a number that was free might by then be a socket of vLLM's. What vLLM passes to the process must be
+    no socket: its queues, and its pipes of one direction, are pipes.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir(OPEN_FILES):
         number = int(name)
+        is_socket = False
         with suppress(OSError):  # the descriptor of the directory itself is gone by now
-            if number >= STANDARD_STREAMS and stat.S_ISSOCK(os.fstat(number).st_mode):
-                os.dup2(null, number, inheritable=False)
+            is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
+        if is_socket and number >= STANDARD_STREAMS:
+            os.dup2(null, number, inheritable=False)
     os.close(null)

@@ -19,40 +19,11 @@ ROWS = 8
 
 
 def install(sampler: Any) -> None:
-    """Let a vLLM sampler draw its tokens by `draw`."""
-    sampler.topk_topp_sampler.forward = _Drawing(sampler.topk_topp_sampler.logprobs_mode)
+    """Let a vLLM sampler draw its tokens by `draw`. The filters before and the log-probs are its own."""
+    from vllm.v1.sample.ops import topk_topp_sampler as ops
 
-
-class _Drawing:
-    """Takes the place of TopKTopPSampler.forward."""
-
-    def __init__(self, logprobs_mode: str) -> None:
-        self._logprobs_mode = logprobs_mode
-
-    def __call__(
-        self,
-        logits: torch.Tensor,
-        generators: Mapping[int, torch.Generator],
-        k: torch.Tensor | None,
-        p: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return sampled tokens, and what the requests' log-probs are taken from, if that is not the raw logits.
-
-        Args:
-            logits: [requests, vocabulary] float32, divided by the temperature; may be changed in place.
-            generators: Row -> generator of a request that has a seed.
-            k: [requests] top-k, or None.
-            p: [requests] top-p, or None.
-        """
-        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-
-        logits = apply_top_k_top_p(logits, k, p)
-        processed = None
-        if self._logprobs_mode == "processed_logits":
-            processed = logits
-        elif self._logprobs_mode == "processed_logprobs":
-            processed = logits.log_softmax(dim=-1, dtype=torch.float32)
-        return draw(logits.softmax(dim=-1, dtype=torch.float32), generators), processed
+    ops.random_sample = lambda probabilities, generators, *_: draw(probabilities, generators)
+    sampler.topk_topp_sampler.forward = sampler.topk_topp_sampler.forward_native
 
 
 def draw(probabilities: torch.Tensor, generators: Mapping[int, torch.Generator]) -> torch.Tensor:

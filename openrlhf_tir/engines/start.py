@@ -73,10 +73,9 @@ def prepare_environment(*, gpu: bool) -> None:
     env = os.environ
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # else a push warns about every layer that has no weights
-    # CUDA does not work in a fork of a process that has as much as counted its GPUs. On a CPU the forked engine process
-    # spawns the workers of tensor parallelism, and asks Ray nothing to decide it (core_process.py).
-    env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if gpu:
+        # CUDA does not work in a fork of a process that has as much as counted its GPUs.
+        env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         return
     env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process fewer per engine
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0

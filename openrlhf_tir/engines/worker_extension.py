@@ -10,7 +10,5 @@ class WorkerExtension(file_backend.WorkerExtension):
     """Weight pushes, and sampling on a CPU. In the methods `self` is the worker."""
 
     def draw_on_cpu(self) -> None:
-        """Sample with one random number a token from now on. Another sampler than vLLM's usual one stays as it is."""
-        sampler = self.model_runner.sampler  # type: ignore[attr-defined]
-        if hasattr(sampler, "topk_topp_sampler"):
-            cpu_sampler.install(sampler)
+        """Sample with one random number a token from now on."""
+        cpu_sampler.install(self.model_runner.sampler)  # type: ignore[attr-defined]

@@ -25,8 +25,9 @@ SUB_GROUP_ELEMENTS = 2**25
 BUCKET_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
 """Gradient elements that are reduced over the ranks at once, by device. A larger parameter is reduced alone, without a
 buffer."""
-REST = 50
-"""A `Trimmer` rests for this many times the duration of a trim."""
+REST_PER_TRIM = 275
+"""A `Trimmer` rests for this many times the duration of a trim. A trim takes some .02 s, and to touch the returned
+pages again .2 s, so that both take at most 4 % of the time."""
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +68,9 @@ def give_back_freed() -> None:
 class Trimmer:
     """Returns freed memory to the system where a rank is near its peak, as often as that costs little.
 
-    Activations of several sizes leave holes in glibc's heap which others do not fit into: .4 GB of them at the peak of
-    SmolLM2 (1,280 tokens). A trim returns the pages in them, in some .02 s; to touch as many pages again takes .2 s, of
-    the six that such a micro batch takes. With a micro batch of milliseconds a trim would take most of the time, and
-    there is little to return.
+    glibc keeps freed blocks that are too small for the next activations: .4 GB at the peak of SmolLM2 (1,280 tokens).
+    Its micro batches take six seconds, so that a trim comes before each. With micro batches of milliseconds most are
+    left out, and there is little to return.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -79,7 +79,8 @@ class Trimmer:
         self._rests_until = -math.inf
 
     def trim(self) -> bool:
-        """Return freed memory to the system, unless the last trim was less than `REST` times its own duration ago.
+        """Return freed memory to the system, unless the last trim was less than REST_PER_TRIM times its own duration
+        ago.
 
         Returns:
             True if it did.
@@ -89,5 +90,5 @@ class Trimmer:
             return False
         give_back_freed()
         end = self._clock()
-        self._rests_until = end + REST * (end - start)
+        self._rests_until = end + REST_PER_TRIM * (end - start)
         return True

@@ -68,17 +68,20 @@ class Estimator:
         return self.fn(inputs)
 
 
-def minus_baseline(rewards_G: np.ndarray, baseline: np.ndarray | float) -> np.ndarray:
-    """Return the rewards minus a baseline that is a mean of them.
+def minus_baseline(
+    rewards_G: np.ndarray, baseline: np.ndarray | float, averaged: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the rewards minus a baseline that is a mean of rewards.
 
-    It is exactly 0 if all rewards are equal. Their rounded mean may differ from them by 1e-17, which an estimator that
-    divides by a std, or Adam, would make a step of.
+    It is exactly 0 if all of these are equal. Their rounded mean may differ from them by 1e-17, of which an estimator
+    that divides by their std would make an advantage.
 
     Args:
         rewards_G: [G] float64.
         baseline: [G] or a number: a mean of the rewards.
+        averaged: The rewards whose mean it is; None: `rewards_G`.
     """
-    if np.ptp(rewards_G) == 0.0:
+    if np.ptp(rewards_G if averaged is None else averaged) == 0.0:
         return np.zeros_like(rewards_G, dtype=np.float64)
     return rewards_G - baseline
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, over_tokens
+from .base import AdvantageInputs, Estimator, minus_baseline, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     batch_rewards = inputs.batch_rewards if len(inputs.batch_rewards) else inputs.rewards_G
-    return over_tokens(inputs.rewards_G - batch_rewards.mean(), inputs)
+    return over_tokens(minus_baseline(inputs.rewards_G, batch_rewards.mean(), averaged=batch_rewards), inputs)
 
 
 flash_reinforce = Estimator(_advantages, whiten=False, discounts=False, method="FlashREINFORCE")

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 COMMAND = ("-m", __name__)
 """Arguments of the interpreter that reads."""
+NICENESS = 5
+"""Of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
 
 
 @asynccontextmanager
 async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
     """Begin to read, and yield the task whose result are the inputs. The process does not outlive the block.
 
-    The task raises what `load_inputs` raises, and InfraError if the process was killed.
+    The task raises the TirError that `load_inputs` raises, InfraError if the process was killed, and RuntimeError if a
+    bug ended it. It has no deadline: how long the rows take to read and render is a matter of the data, and a signal
+    ends the wait.
     """
     # The configuration fits into the pipe, so nothing waits here: Ray's start is about to block this process.
     process = subprocess.Popen(
@@ -60,25 +64,22 @@ async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
     assert process.stdout is not None
     with process.stdout:
         answer = await asyncio.to_thread(process.stdout.read)
-    try:
-        result = pickle.loads(answer)
-    except (EOFError, pickle.UnpicklingError):  # nothing, or half of it
-        code = await asyncio.to_thread(process.wait)
+    code = await asyncio.to_thread(process.wait)
+    if code < 0:
         raise InfraError(
-            f"The process that reads the prompts ended with code {code} and without a whole result. A negative code is"
-            " the signal that killed it, 9 often for lack of memory; its last words are above."
-        ) from None
+            f"The process that reads the prompts was killed by signal {-code} before it had answered; 9 is often for"
+            " lack of memory. Its last words are above."
+        )
+    if code > 0:
+        raise RuntimeError("The process that reads the prompts failed; its traceback is above.")
+    result = pickle.loads(answer)
     if isinstance(result, TirError):
         raise result
     return result
 
 
-BEHIND = 5
-"""Niceness of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
-
-
 def _main() -> None:
-    os.nice(BEHIND)
+    os.nice(NICENESS)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no part of the answer
         cfg = pickle.load(sys.stdin.buffer)
@@ -94,3 +95,4 @@ def _main() -> None:
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # the controller is gone
         _main()
+    os._exit(0)  # the answer is whole; what torch tears down takes time, and its faults are nobody's

@@ -47,7 +47,7 @@ def test_group_norm_of_equal_rewards_or_one_sample_is_zero():
     assert run("group_norm", [1]) == [[0.0] * 3]
 
 
-@pytest.mark.parametrize("name", [name for name, estimator in ESTIMATORS.items() if estimator.compares_responses])
+@pytest.mark.parametrize("name", [name for name, e in ESTIMATORS.items() if e.compares_responses] + ["flash_reinforce"])
 @pytest.mark.parametrize("samples", [2, 3, 6, 7, 16])
 def test_equal_rewards_are_exactly_zero_also_where_their_mean_is_rounded(name, samples):
     """The mean of three times 0.1 is 0.10000000000000002."""

@@ -8,13 +8,20 @@ import socket
 import stat
 
 import pytest
+import torch
 
 from openrlhf_tir.engines.core_process import _Context, may_fork
 
 
-@pytest.mark.parametrize(("gpu", "threads", "forks"), [(False, "1", True), (True, "1", False), (False, "2", False)])
-def test_only_a_process_without_cuda_and_without_a_pool_of_threads_is_forked(gpu, threads, forks, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+@pytest.mark.parametrize(
+    ("gpu", "variable", "threads", "forks"),
+    [(False, "1", 1, True), (True, "1", 1, False), (False, "2", 1, False), (False, "1", 2, False)],
+)
+def test_only_a_process_without_cuda_and_without_a_pool_of_threads_is_forked(
+    gpu, variable, threads, forks, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert may_fork(gpu=gpu) is forks
 
 

@@ -63,18 +63,21 @@ def test_a_row_without_probabilities_gives_a_token_of_the_vocabulary(row):
     assert 0 <= tokens[0] < 4 and tokens[1] == 2
 
 
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
-def test_top_k_and_the_log_probs_are_vllms(mode):
-    pytest.importorskip("vllm")
-    sampler = SimpleNamespace(topk_topp_sampler=SimpleNamespace(logprobs_mode=mode, forward=None))
-    install(sampler)
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logits", "processed_logprobs"])
+@pytest.mark.parametrize(("k", "p"), [(3, None), (None, 0.3), (5, 0.5), (None, None)])
+def test_the_filters_and_the_log_probs_are_vllms(mode, k, p, monkeypatch):
+    ops = pytest.importorskip("vllm.v1.sample.ops.topk_topp_sampler")
+    monkeypatch.setattr(ops, "random_sample", ops.random_sample)  # puts vLLM's own back at the end
+    sampler = SimpleNamespace(topk_topp_sampler=ops.TopKTopPSampler(mode))
     torch.manual_seed(4)
     logits = torch.randn(50, VOCABULARY)
-    largest = logits.topk(3, dim=-1).indices
-    tokens, processed = sampler.topk_topp_sampler.forward(logits.clone(), {}, torch.full((50,), 3), None)
-    assert (tokens[:, None] == largest).any(-1).all()
-    if mode == "raw_logprobs":
-        assert processed is None
-    else:
-        kept = processed.isfinite()
-        assert (kept.sum(-1) == 3).all() and torch.allclose(processed.exp().sum(-1), torch.ones(50))
+    limits = (None if k is None else torch.full((50,), k), None if p is None else torch.full((50,), p))
+    _, vllms = sampler.topk_topp_sampler.forward_native(logits.clone(), {}, *limits)
+    install(sampler)
+    torch.manual_seed(5)
+    tokens, processed = sampler.topk_topp_sampler.forward(logits.clone(), {}, *limits)
+    assert (processed is None and vllms is None) or torch.equal(processed, vllms)
+    kept = ops.apply_top_k_top_p(logits.clone(), *limits)
+    assert kept.gather(-1, tokens[:, None]).isfinite().all()
+    torch.manual_seed(5)
+    assert torch.equal(tokens, draw(kept.softmax(-1, dtype=torch.float32), {})), "one random number a token"

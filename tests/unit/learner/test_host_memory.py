@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.learner import host_memory
-from openrlhf_tir.learner.host_memory import REST, Trimmer
+from openrlhf_tir.learner.host_memory import REST_PER_TRIM, Trimmer
 
 
 class Clock:
@@ -33,19 +33,22 @@ def test_a_trim_is_left_out_until_the_last_one_has_been_paid_for(clock):
     trimmer = Trimmer(clock)
     assert trimmer.trim()
     assert clock.now == 100.5
-    clock.now += 0.5 * REST - 0.1
+    clock.now += 0.5 * REST_PER_TRIM - 0.1
     assert not trimmer.trim()
-    assert clock.now == 100.5 + 0.5 * REST - 0.1, "nothing was trimmed"
+    assert clock.now == 100.5 + 0.5 * REST_PER_TRIM - 0.1, "nothing was trimmed"
     clock.now += 0.2
     assert trimmer.trim()
 
 
-def test_trims_take_at_most_a_fixed_share_of_the_time_however_short_a_micro_batch_is(clock):
+def test_trims_and_touching_the_pages_again_take_at_most_four_percent_however_short_a_micro_batch_is(clock):
+    """A trim of .5 s, after which the pages cost ten times as much."""
     trimmer = Trimmer(clock)
     began = clock.now
     trims = 0
     for _ in range(100_000):
         clock.now += 0.01
-        trims += trimmer.trim()
+        if trimmer.trim():
+            trims += 1
+            clock.now += 5.0
     assert trims > 1
-    assert 0.5 * trims / (clock.now - began) <= 1.1 / REST
+    assert 5.5 * (trims - 1) / (clock.now - began) <= 0.04

@@ -12,7 +12,7 @@ from openrlhf_tir.types import StepReport
 @pytest.mark.parametrize(
     ("grad_norm", "lr", "must_change"),
     [
-        (9.65e-18, 1e-6, False),  # rewards of 0.1 throughout: their mean is another number in the last bit
+        (9.65e-18, 1e-6, False),  # equal rewards, whitened: their mean is another number in the last bit
         (0.0, 1e-6, False),
         (1e-6, 1e-6, True),
         (1e-6, 0.0, False),
