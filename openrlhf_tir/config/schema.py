@@ -27,6 +27,7 @@ from .sections.algo import Algo as Algo
 from .sections.algo import Kl as Kl
 from .sections.base import Option as Option
 from .sections.base import Section as Section
+from .sections.conditions import WITH_CRITIC
 from .sections.critic import Critic as Critic
 from .sections.critic import Ref as Ref
 from .sections.data import Data as Data
@@ -65,7 +66,9 @@ class Config(Section):
     )
     actor: Actor = Field(default_factory=Actor)
     ref: Ref = Field(default_factory=Ref)
-    critic: Critic = Field(default_factory=Critic)
+    critic: Critic = setting(
+        default_factory=Critic, description="The critic and its optimizer.", active_when=WITH_CRITIC
+    )
     ds: Ds = Field(default_factory=Ds)
     rollout: Rollout = Field(default_factory=Rollout)
     vllm: Vllm = Field(default_factory=Vllm)

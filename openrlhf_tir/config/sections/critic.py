@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..setting import ALLOWED, Condition, refused, rule, setting
 from .base import Beta, Section
-from .conditions import WITH_CRITIC, has_critic
+from .conditions import has_critic
 from .learner import Muon
 
 if TYPE_CHECKING:
@@ -43,20 +43,17 @@ class Critic(Section):
         9e-6,
         gt=0,
         description="Adam step size at the end of warm-up.",
-        active_when=WITH_CRITIC,
         openrlhf="critic.adam.lr",
     )
     lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = setting(
         "constant",
         description="Shape of the learning rate after warm-up, over train.max_steps.",
-        active_when=WITH_CRITIC,
     )
     lr_warmup_ratio: float = setting(
         0.0,
         ge=0,
         lt=1,
         description="Share of train.max_steps in which the learning rate rises to its value.",
-        active_when=WITH_CRITIC,
         openrlhf=True,
     )
     min_lr_ratio: float = setting(
@@ -64,48 +61,37 @@ class Critic(Section):
         ge=0,
         le=1,
         description="Final learning rate divided by learning_rate.",
-        active_when=(
-            WITH_CRITIC,
-            Condition(
-                "with critic.lr_scheduler = linear or cosine",
-                lambda c: c.critic.lr_scheduler in ("linear", "cosine"),
-            ),
+        active_when=Condition(
+            "with critic.lr_scheduler = linear or cosine",
+            lambda c: c.critic.lr_scheduler in ("linear", "cosine"),
         ),
         openrlhf=True,
     )
     adam_betas: tuple[Beta, Beta] = setting(
         (0.9, 0.95),
         description="Adam beta1 and beta2, each in [0, 1).",
-        active_when=WITH_CRITIC,
         openrlhf="critic.adam.betas",
     )
     adam_eps: float = setting(
         1e-8,
         gt=0,
         description="Adam epsilon, added to the root of the second moment.",
-        active_when=WITH_CRITIC,
         openrlhf="critic.adam.eps",
     )
-    l2: float = setting(
-        0.0, ge=0, description="Weight decay.", active_when=WITH_CRITIC, openrlhf="critic.adam.weight_decay"
-    )
+    l2: float = setting(0.0, ge=0, description="Weight decay.", openrlhf="critic.adam.weight_decay")
     max_norm: float = setting(
         1.0,
         gt=0,
         description="Clip the gradient to this norm.",
-        active_when=(
-            WITH_CRITIC,
-            Condition(
-                "with critic.optim = adam, since the updates of muon have a fixed norm",
-                lambda c: c.critic.optim != "muon",
-            ),
+        active_when=Condition(
+            "with critic.optim = adam, since the updates of muon have a fixed norm",
+            lambda c: c.critic.optim != "muon",
         ),
         openrlhf=True,
     )
     optim: Literal["adam", "muon"] = setting(
         "adam",
         description="Optimiser.",
-        active_when=WITH_CRITIC,
         resume=refused("the optimiser's state was saved as that one's"),
         openrlhf=True,
     )
@@ -118,7 +104,6 @@ class Critic(Section):
         0.5,
         gt=0,
         description="Largest change of a value per batch that the loss takes into account. Unset: no clipping.",
-        active_when=WITH_CRITIC,
         openrlhf=True,
     )
     updates: int | None = setting(
@@ -128,23 +113,18 @@ class Critic(Section):
             "Optimiser steps per pass over a batch, which is cut into as many parts (ZeroTIR: 12). Unset: as many as"
             " the policy makes."
         ),
-        active_when=WITH_CRITIC,
     )
-    epochs: int | None = setting(
-        None, ge=1, description="Passes over each batch. Unset: train.max_epochs.", active_when=WITH_CRITIC
-    )
+    epochs: int | None = setting(None, ge=1, description="Passes over each batch. Unset: train.max_epochs.")
     freezing_steps: int = setting(
         0,
         ge=-1,
         description="Number of first updates of the run that train the critic alone and leave the policy as it is.",
         unit="updates",
-        active_when=WITH_CRITIC,
         openrlhf=True,
     )
     save_value_network: bool = setting(
         False,
         description="Export the critic at the end, beside ckpt.output_dir, as a HF sequence classifier of one label.",
-        active_when=WITH_CRITIC,
         openrlhf=True,
     )
 
