@@ -12,11 +12,10 @@ sizes and ranks. It undoes what loading does to a tensor:
     padded            the rows of the vocabulary's padding are left out
     tied              a head that has no tensor of its own must hold the embedding
     experts           those of a mixture are matrices of two tensors (fused_experts.py)
-    packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. The layer is then applied
-                      to rows of the identity matrix: each output is one weight times 1 plus zeros, which is exact in
-                      every precision. So the packed copy that computes is what is compared, not an intermediate.
-                      This is a matrix product, so every push reads one column of each block of STRIDE, and the next
-                      push another one: all rows and every block are seen at once, every element in STRIDE pushes.
+    packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. What is compared is the
+                      packed copy that computes, read by a matrix product (packed_columns.py), so every push reads one
+                      column of each block of eight, and the next push another one: all rows and every block are seen
+                      at once, every element in eight pushes.
 
 Where both sides are on a GPU, each tensor is compared there, and the host reads all answers at once at the end: a host
 that waits for each tensor would hold the engine up. What differs so is compared once more in the exact way above.
@@ -55,6 +54,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from ..pushes import ReadBackReport
 from . import fused_experts
 from .fused_experts import ExpertPart
+from .packed_columns import PackedColumns, dtype_of
 
 log = logging.getLogger(__name__)
 Cut = Callable[[torch.Tensor], torch.Tensor]
@@ -64,9 +64,6 @@ _BLOCK = 1 << 22
 """Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of the same size, in bytes, as a value."""
-STRIDE = 8
-"""A push reads back one of STRIDE neighbouring columns of a packed layer. What loading can confuse (a layer, a rank's
-part, a head, one of several fused tensors) is rows, or many neighbouring columns."""
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
 Key = tuple[int, str, int | None]
@@ -88,40 +85,6 @@ class Place(NamedTuple):
     read: Callable[[], torch.Tensor]
     cut: Cut
     dtype: torch.dtype
-
-
-class PackedColumns:
-    """Reads the packed layers in one comparison, all at the columns of that comparison.
-
-    Tensors that are fused in one layer are read by one matrix product. A later comparison must not see it: it has a
-    reader of its own.
-    """
-
-    def __init__(self, compared: int) -> None:
-        """`compared`: number of earlier comparisons, which selects the columns."""
-        self._compared = compared
-        self._units: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-        """The unit vectors by width and dtype."""
-        self._last: tuple[Any, torch.Tensor] | None = None
-        """The fused layer that was read last, and its columns."""
-
-    def of(self, module: Any) -> torch.Tensor:
-        """Return the columns of this comparison, in order."""
-        return _columns(_width(module), self._compared)
-
-    def read(self, module: Any, *, is_fused: bool) -> torch.Tensor:
-        """Return these columns of the weight [out, in] with which a layer computes: its outputs for unit vectors."""
-        if self._last is not None and self._last[0] is module:
-            return self._last[1]
-        width = _width(module)
-        dtype = _dtype_of(module, "weight")
-        units = self._units.get((width, dtype))
-        if units is None:
-            units = self._units[width, dtype] = torch.eye(width, dtype=dtype)[self.of(module)]
-        held: torch.Tensor = module.quant_method.apply(module, units, None).t()
-        if is_fused:
-            self._last = module, held
-        return held
 
 
 Equal = Callable[[Place, torch.Tensor, Any], bool | None]
@@ -553,13 +516,13 @@ def _places_of(
     method = getattr(module, "quant_method", None)
     if isinstance(module, LinearBase) and not isinstance(method, UnquantizedLinearMethod):
         return
-    dtype = _dtype_of(module, parameter)
+    dtype = dtype_of(module, parameter)
     if getattr(module, parameter).numel():
         yield Place((id(module), False), _part(lambda: getattr(module, parameter).detach(), rows), cut, dtype)
     packed = parameter == "weight" and hasattr(module, "cpu_linear")
     if packed and isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
-        read = _part(lambda: columns.read(module, is_fused=position is not None), rows)
-        yield Place((id(module), True), read, _cut_columns(cut, columns.of(module), dtype), dtype)
+        read = _part(lambda: columns.weights(module, is_fused=position is not None), rows)
+        yield Place((id(module), True), read, _cut_columns(cut, columns.indices(module), dtype), dtype)
 
 
 def _place_of_experts(part: ExpertPart) -> Place:
@@ -571,21 +534,6 @@ def _place_of_experts(part: ExpertPart) -> Place:
         lambda sent: fused_experts.cut(part, sent),
         held.dtype,
     )
-
-
-def _columns(width: int, compared: int) -> torch.Tensor:
-    """Return the columns of a packed layer that are read in the comparison after `compared` others, in order.
-
-    Their place in their block changes from block to block: an update that changes, say, even columns only is seen.
-    """
-    stride = min(STRIDE, width)
-    blocks = torch.arange(-(-width // stride))
-    columns = stride * blocks + (compared + 5 * blocks) % stride
-    return columns[columns < width]
-
-
-def _width(module: Any) -> int:
-    return int(module.embedding_dim if isinstance(module, VocabParallelEmbedding) else module.input_size_per_partition)
 
 
 def _cut_columns(cut: Cut, columns: torch.Tensor, dtype: torch.dtype) -> Cut:
@@ -619,12 +567,6 @@ def _map_prefixes(mapper: Any, name: str) -> str:
 
     mapped = replace(mapper, orig_to_new_stacked={})._map_name(name)
     return name if mapped is None else mapped
-
-
-def _dtype_of(module: torch.nn.Module, parameter: str) -> torch.dtype:
-    """Return the dtype that a parameter has when it is not emptied: an emptied one is float32 whatever it was."""
-    dtype = getattr(module, "params_dtype", None) if parameter == "weight" else None
-    return dtype or getattr(module, parameter).dtype
 
 
 def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COMMAND = ("-m", __name__)
 """Arguments of the interpreter that reads."""
 NICENESS = 5
-"""Of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
+"""Niceness of the process: on two cores the first prompt waits for the engine, which imports and loads for longer."""
 
 
 @asynccontextmanager
