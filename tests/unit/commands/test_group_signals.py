@@ -11,6 +11,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 import termios
 from contextlib import suppress
 from pathlib import Path
@@ -119,8 +120,14 @@ def test_ctrl_c_in_a_pipeline_on_a_terminal_is_one_stop(tmp_path):
         preexec_fn=take_the_terminal,
     )  # fmt: skip
     os.close(theirs)
+
+    def interrupt() -> None:
+        while not output.read_text():  # tee writes to the terminal first
+            time.sleep(0.01)
+        os.write(ours, b"\x03")
+
     with open(ours) as shown:
-        code, _ = stopped(process, shown, lambda: os.write(ours, b"\x03"))
+        code, _ = stopped(process, shown, interrupt)
     assert code == STOPPED
     assert output.read_text() == "trains\n", "tee is gone, and what was printed since is lost"
     assert (tmp_path / "saved").read_text() == "None 200"
