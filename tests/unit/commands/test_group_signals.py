@@ -11,8 +11,8 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 import termios
+import time
 from contextlib import suppress
 from pathlib import Path
 
