@@ -38,8 +38,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
 
 from .crash_trial import TARGETS, Fault, Job, trial, undisturbed
 

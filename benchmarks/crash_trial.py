@@ -17,8 +17,8 @@ from typing import Literal
 
 import psutil
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.weights.digest import digest_file
 
 ROOT = Path(__file__).parents[1]

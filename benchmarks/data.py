@@ -97,9 +97,9 @@ def write_tokenizer(directory: Path, data_set: Path) -> None:
 def start(directory: Path, model: str) -> None:
     """Do what a run does before Ray starts, and print its stages as JSON."""
     began = time.monotonic()
+    from openrlhf_tir.cli.checks.data import check_data
     from openrlhf_tir.cluster.jobs.inputs import TaskPrompts, load_inputs
     from openrlhf_tir.cluster.jobs.main import train  # noqa: F401  what a driver has in memory
-    from openrlhf_tir.commands.checks.data import check_data
     from openrlhf_tir.config.settings import load
     from openrlhf_tir.pipeline.checkpoints.lineage import checkpoints_of
 

@@ -41,9 +41,9 @@ import psutil
 
 from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, lives, start
 from benchmarks.soak_watch import Watch, latest_step, pushes_of, role_of
-from openrlhf_tir.commands.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
+from openrlhf_tir.cli.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
+from openrlhf_tir.pipeline.ledger.audit import AuditCode, audit
 from openrlhf_tir.pipeline.watchdog import DUMP
-from openrlhf_tir.replay.audit import AuditCode, audit
 
 FOR_EVER = 10**9
 """Updates that no soak comes to."""

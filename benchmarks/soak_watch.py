@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks.crash_trial import MARK, lives
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.weights.push_files import push_directory
 
 MIN_SAMPLES = 9

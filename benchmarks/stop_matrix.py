@@ -41,8 +41,8 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
 
 from .crash_trial import Job, clean, command, end, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from openrlhf_tir.commands.exit_codes import DONE, STOPPED, TERMINATED
+from openrlhf_tir.cli.exit_codes import DONE, STOPPED, TERMINATED
 
 from .crash_trial import MARK, TIMEOUT_S, last_line, last_step, lives
 

@@ -210,7 +210,7 @@ class RolloutEngine(Engine, Protocol):
     def stats(self) -> dict[str, float]:
         """Return figures by name: among others `running` and `waiting` requests, `version`, `paused`.
 
-        serving/metrics.py exports each as `tir_engine_NAME`.
+        rollout/serving/metrics.py exports each as `tir_engine_NAME`.
         """
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
@@ -267,7 +267,9 @@ class Codec(Protocol):
 
 
 class EnvSession(Protocol):
-    """One trajectory's session with its environment: envs/session.py. Entered before `reset`, left at its end."""
+    """One trajectory's session with its environment: rollout/environment_client/session.py.
+
+    Entered before `reset`, left at its end."""
 
     @property
     def server(self) -> str | None:

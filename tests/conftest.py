@@ -53,9 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def own_loggers_as_in_a_fresh_process():
-    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences
-    the root, what existed before and every handler of the root, caplog's own among them: a test's caplog must see our
-    loggers all the same, whatever ran before it."""
+    """A command that runs in this process takes our logger for itself (telemetry/own_log.py), and importing vLLM
+    silences the root, what existed before and every handler of the root, caplog's own among them: a test's caplog must
+    see our loggers all the same, whatever ran before it."""
     root = logging.getLogger()
     root.setLevel(logging.WARNING)
     for handler in root.handlers:

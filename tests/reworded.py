@@ -27,7 +27,7 @@ REPO = Path(__file__).resolve().parents[1]
 PACKAGES = ("openrlhf_tir", "env_servers", "benchmarks")
 MESSAGES_RETURNED = tuple(
     f"openrlhf_tir.{room}."
-    for room in ("cluster", "commands", "config", "data", "engines", "evaluation", "learner", "pipeline", "weights")
+    for room in ("cli", "cluster", "config", "data", "engines", "evaluation", "learner", "pipeline", "weights")
 )
 """Rooms whose functions return and yield sentences that end up in errors."""
 TELLERS = {"print", "input", "ask", "warn", "warning", "info", "error", "exception", "critical", "debug", "unknown"}

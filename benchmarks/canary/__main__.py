@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from openrlhf_tir.commands.parent import die_with
+from openrlhf_tir.cli.parent import die_with
 
 from .collect import Setup, Stage, collect
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from env_servers.functions.make_tasks import make_task
-from openrlhf_tir.logs.process import BYTES_PER_GIB, PssSampler
+from openrlhf_tir.machine.process_memory import BYTES_PER_GIB, PssSampler
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 
 from .load import DEADLINE_S, percentiles_ms, started

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.logs.jsonl import read_rows
-from openrlhf_tir.report.summary import FILE as FINISHED
+from openrlhf_tir.observability.report.summary import FILE as FINISHED
+from openrlhf_tir.telemetry import metrics
+from openrlhf_tir.telemetry.jsonl import read_rows
 
 from ..quickstart_runs import base_of, seed_of, train_from
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from openrlhf_tir.toy.tokenizer import encode
-from openrlhf_tir.toy.traces import prompt_of
+from openrlhf_tir.miniatures.toy.tokenizer import encode
+from openrlhf_tir.miniatures.toy.traces import prompt_of
 
 from .reward import correct
 from .rollout import sample

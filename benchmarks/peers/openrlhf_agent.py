@@ -17,9 +17,9 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from benchmarks.peers.reward import correct
 from benchmarks.peers.sandbox import Client
 from benchmarks.peers.work import Work
-from openrlhf_tir.episodes.turns import Call, End
-from openrlhf_tir.episodes.turns.zerotir import ZeroTir
-from openrlhf_tir.toy.tokenizer import EOS, encode
+from openrlhf_tir.miniatures.toy.tokenizer import EOS, encode
+from openrlhf_tir.rollout.protocols import Call, End
+from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Completion
 
 NONE = np.empty(0)

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openrlhf_tir.logs import trajectories
-from openrlhf_tir.logs.jsonl import read_rows
+from openrlhf_tir.telemetry import trajectories
+from openrlhf_tir.telemetry.jsonl import read_rows
 
 from .work import STEPS, Step, Work, begin, saved
 

@@ -4,9 +4,9 @@ TRL's rollout function, and the evaluator of all systems.
     generate until every row ends or closes a code block  ->  the sandbox runs the blocks together  ->  their rows go on
     with the output  ->  ...
 
-The turns are ZeroTIR's, as ours plays them (openrlhf_tir/episodes/turns/zerotir.py): the same stops, the same inserted
-text, the same budget of model and environment tokens together. The tokenizer has a token per character, so stop strings
-are runs of ids."""
+The turns are ZeroTIR's, as ours plays them (openrlhf_tir/rollout/protocols/zerotir.py): the same stops, the same
+inserted text, the same budget of model and environment tokens together. The tokenizer has a token per character, so
+stop strings are runs of ids."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from openrlhf_tir.episodes.turns.zerotir import BASE_STOPS, OPEN, ZeroTir
-from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, PAD_ID, encode
+from openrlhf_tir.miniatures.toy.tokenizer import CHARACTERS, EOS_ID, PAD_ID, encode
+from openrlhf_tir.rollout.protocols.zerotir import BASE_STOPS, OPEN, ZeroTir
 
 RunCode = Callable[[Sequence[str]], list[str]]
 FENCE = "```"

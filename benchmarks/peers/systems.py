@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.machine.process_memory import PssSampler
 
 from .cpu import CpuTrace, Point
 from .venvs import Skipped, interpreter, same_as_ours

@@ -26,8 +26,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteriaList, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from openrlhf_tir.toy.tokenizer import encode
-from openrlhf_tir.toy.traces import prompt_of
+from openrlhf_tir.miniatures.toy.tokenizer import encode
+from openrlhf_tir.miniatures.toy.traces import prompt_of
 
 from .reward import correct
 from .rollout import Stops, has_ended, sample, until_padding

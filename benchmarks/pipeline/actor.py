@@ -20,10 +20,10 @@ import numpy as np
 
 from openrlhf_tir.cluster.peer_engine import MovesResponses
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.sequence_migration import SequenceMigration
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group_runner import GroupRunner
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 

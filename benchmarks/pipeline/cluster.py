@@ -24,7 +24,7 @@ from typing import Any
 
 import ray
 
-from openrlhf_tir.actors.router import Router
+from openrlhf_tir.pipeline.router import Router
 from openrlhf_tir.pushes import PublishReport
 from openrlhf_tir.simulation.parts import WeightlessLearner
 from openrlhf_tir.simulation.workload import Workload

@@ -7,7 +7,7 @@ Every token carries the version that wrote it, also across pushes: a push notes 
 simulation, a prefix is in the cache while the weights that computed it are the engine's, or for good where pushes keep
 it (pipeline.kv_after_push); the first sample of a group computes the prompt for the others.
 
-A request can be stopped and go on at another engine (engines/sequence_migration.py). What it has written shows in the
+A request can be stopped and go on at another engine (rollout/sequence_migration.py). What it has written shows in the
 ids: model
 tokens are WRITTEN, the last one of a call says whose, and everything else is 1 (CharCodec)."""
 
@@ -134,7 +134,7 @@ class ScriptedEngine:
         prompt, sample = divmod(response, w.samples_per_prompt)
         return self._call(Asked(GroupKey(0, prompt), sample, turn))
 
-    # --- engines/sequence_migration.py
+    # --- rollout/sequence_migration.py
 
     async def abort(self, request_id: str) -> None:
         """Answered with what it has written, which may be all."""

@@ -18,9 +18,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.replay.lines import Mark, compare
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
+from openrlhf_tir.pipeline.ledger.lines import Mark, compare
 from openrlhf_tir.types import GroupKey
 
 OPEN, DATASET, EVERY = 256, 100_000, 50_000

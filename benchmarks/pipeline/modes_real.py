@@ -16,8 +16,8 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.report import summary
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.telemetry import metrics
 
 from ..quickstart_runs import base_of, seed_of, train_from
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from openrlhf_tir.cluster.lanes import PoolLanes
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.lane.keeper import TICK_S, fast_lane
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import GroupKey
 
 from .cluster import Cluster, EmulatedLearner, EmulatedPublisher

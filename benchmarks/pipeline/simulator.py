@@ -26,8 +26,8 @@ from typing import Any
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.simulation.parts import EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.virtual_loop import run

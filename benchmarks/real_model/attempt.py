@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_tir.config.settings import load, to_toml
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.machine.process_memory import PssSampler
 from openrlhf_tir.miniatures import numbers
 from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 
 REPO = Path(__file__).resolve().parents[2]
 RECIPE = "smollm2_cpu"

@@ -11,9 +11,9 @@ import ray
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.tokens import Tokens
 from openrlhf_tir.config import Config
-from openrlhf_tir.envs.several import EnvClients
-from openrlhf_tir.logs.trajectories import TrajectoryLog
 from openrlhf_tir.pushes import Canary
+from openrlhf_tir.rollout.environment_client.several import EnvClients
+from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 from openrlhf_tir.types import Completion
 
 from .fault_parts import SleepingEngine, runner

@@ -21,8 +21,8 @@ import aiohttp
 import numpy as np
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group_runner import Envs, GroupRunner
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
+from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
 START_TIMEOUT_S = 120.0

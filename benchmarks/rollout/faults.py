@@ -37,9 +37,9 @@ from pathlib import Path
 
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import EngineGone
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import GroupKey, Task
 
 from .fault_actor import EmulatedActor

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from openrlhf_tir.cluster.collector import settle
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.logs.histogram import histogram, mean, quantile
 from openrlhf_tir.ports import Codec
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
+from openrlhf_tir.telemetry.histogram import histogram, mean, quantile
 from openrlhf_tir.types import GroupKey, Sampling
 
 from ..envs.load import started
@@ -140,7 +140,7 @@ async def bare(w: Workload, turns: int, live: int = LIVE) -> float:
 
 
 def real_codec() -> HfCodec:
-    from openrlhf_tir.toy.tokenizer import build_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     return HfCodec(build_tokenizer())
 

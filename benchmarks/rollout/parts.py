@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, Self
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.episodes.group_runner import Envs, GroupRunner
 from openrlhf_tir.ports import Codec, Engine
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict

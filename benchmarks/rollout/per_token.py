@@ -57,7 +57,7 @@ def save_one_layer(directory: Path) -> None:
     """Write a model of one layer that costs next to nothing, with the toy's tokenizer."""
     import transformers
 
-    from openrlhf_tir.toy.tokenizer import build_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
     transformers.set_seed(VOCABULARY_SEED)
@@ -136,7 +136,7 @@ async def compare(live: int, turns: int) -> dict[str, float]:
     """Return microseconds of this process' CPU per token, and tokens/s as a ratio, with `live` requests at once."""
     from openrlhf_tir.engines.codec import HfCodec
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.toy.tokenizer import build_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     with tempfile.TemporaryDirectory() as directory:
         save_one_layer(Path(directory))

@@ -20,9 +20,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group_runner import Envs
 from openrlhf_tir.ports import Codec, EnvSession
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.group_runner import Envs
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload

@@ -18,11 +18,11 @@ from statistics import median
 from typing import Any
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.group_runner import GroupRunner, seed_for
-from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.group_runner import GroupRunner, seed_for
+from openrlhf_tir.rollout.protocols import make
 from openrlhf_tir.types import GroupKey, Task
 
 from .parts import KEEP, InProcessSession, NoReward
@@ -104,7 +104,7 @@ async def episodes(runner: GroupRunner) -> tuple[int, float]:
 
 async def pairs(count: int) -> dict[str, float]:
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.toy.model import save_model
+    from openrlhf_tir.miniatures.toy.model import save_model
 
     with tempfile.TemporaryDirectory() as directory:
         save_model(Path(directory), seed=0)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_tir.envs.step_batches import StepBatches
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
+from openrlhf_tir.rollout.environment_client.step_batches import StepBatches
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, Sampling

@@ -24,9 +24,9 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..episodes.group_runner import EvalMode
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
-from ..logs.clock import Clock
+from ..rollout.group_runner import EvalMode
+from ..telemetry.clock import Clock
 from ..types import GroupKey, GroupMeta, Task
 from ..waiting.deadlines import Deadline, GivenUp, within
 from .lost import end_of

@@ -8,7 +8,7 @@ What happens to a group: it waits while there is no engine. An engine that refus
 retry time. If its engine dies, hangs or goes silent, the group raises EngineGone, and the pipeline issues it again.
 
 What happens to a lost engine: its environment sessions are closed, and another engine is launched in its place
-(actors/fleet.py). The new one gets the last push and a canary (`attach_prover`) before it gets groups.
+(cluster/fleet.py). The new one gets the last push and a canary (`attach_prover`) before it gets groups.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any, Self
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from ..actors.fleet import Admit, Fleet
-from ..actors.router import Router
 from ..config import Config
-from ..envs.orphans import close_orphans
-from ..episodes.group_runner import EvalMode
-from ..episodes.sample_selection import ENGINE_FAULTS
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull
+from ..pipeline.router import Router
+from ..rollout.environment_client.orphans import close_orphans
+from ..rollout.group_runner import EvalMode
+from ..rollout.sample_selection import ENGINE_FAULTS
 from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import Deadline, within
 from .engine_handle import EngineHandle, spawn
+from .fleet import Admit, Fleet
 from .ray_faults import death
 from .rollout_actor import RolloutActor
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..actors.router import Router
 from ..errors import InfraError
+from ..pipeline.router import Router
 from ..types import GroupKey
 from .peer_engine import MovesResponses
 

@@ -19,8 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
-from ..logs.clock import Clock
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
+from ..telemetry.clock import Clock
 from ..types import StepReport, TrainBatch
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline, within

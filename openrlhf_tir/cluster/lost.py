@@ -2,7 +2,7 @@
 
     watched(cfg, name)           call it in the process itself, so that its end will be known (process_watch.py)
     end_of(cfg, name)            what is known about its end, once a call to it has failed
-    RUN/lost.jsonl               one line for each process that a run has lost (logs/lost.py)
+    RUN/lost.jsonl               one line for each process that a run has lost (telemetry/lost.py)
 
 Only ends that the controller did not cause are on record.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..logs.lost import MEMORY_REMEDY, in_words, put_on_record
+from ..telemetry.lost import MEMORY_REMEDY, in_words, put_on_record
 from .process_watch import records, watch
 
 ENDS = Path("logs") / "ends"

@@ -1,6 +1,6 @@
 """Move responses between rollout actors: the engine of another actor, and what an actor answers about its responses.
 
-The mechanism is engines/sequence_migration.py; this module has the Ray calls. They are made only in runs with a fast
+The mechanism is rollout/sequence_migration.py; this module has the Ray calls. They are made only in runs with a fast
 lane.
 """
 
@@ -15,15 +15,15 @@ import ray
 
 from ..config import Config
 from ..engines.codec import HfCodec, text_of
-from ..engines.sequence_migration import Abortable, SamplingLocation, SequenceMigration
 from ..errors import ConfigError, EngineGone
+from ..rollout.sequence_migration import Abortable, SamplingLocation, SequenceMigration
 from ..types import Completion, Sampling
 from ..waiting.deadlines import Deadline, within
 from .ray_faults import death
 
 if TYPE_CHECKING:
-    from ..engines.batcher import Batcher
-    from ..episodes.group_runner import GroupRunner
+    from ..rollout.batcher import Batcher
+    from ..rollout.group_runner import GroupRunner
 
 
 def migration_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> SequenceMigration | None:

@@ -11,7 +11,7 @@ import re
 from ray import exceptions as ray
 
 from ..config.paths import shorten
-from ..logs.lost import MEMORY_REMEDY
+from ..telemetry.lost import MEMORY_REMEDY
 
 DEATHS: tuple[tuple[type[Exception], str], ...] = (
     (ray.OutOfMemoryError, "Ray's memory monitor killed it because its node ran out of memory"),

@@ -18,8 +18,8 @@ from typing import Any
 import ray
 
 from ..config import Config
-from ..episodes.group_runner import EvalMode
 from ..ports import RolloutEngine
+from ..rollout.group_runner import EvalMode
 from ..types import Group, GroupKey, GroupMeta, Task
 from .collector import collect_rarely, settle
 from .lost import end_of_child, watched
@@ -96,19 +96,19 @@ class RolloutActor(MovesResponses):
         from transformers import AutoTokenizer
 
         from ..algorithms.advantages.of_group import group_advantages
-        from ..engines.batcher import Batcher
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
-        from ..envs.several import EnvClients
-        from ..episodes.agent_broker import AgentBroker
-        from ..episodes.agent_file.agent_file import AgentFile
-        from ..episodes.chat_format import chat_formats
-        from ..episodes.group_evaluator import GroupEvaluator
-        from ..episodes.group_runner import GroupRunner
-        from ..logs.own_log import own_log
-        from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools
-        from ..serving.app import bound, build_app, serve
+        from ..rollout.agent_broker import AgentBroker
+        from ..rollout.batcher import Batcher
+        from ..rollout.environment_client.several import EnvClients
+        from ..rollout.group_evaluator import GroupEvaluator
+        from ..rollout.group_runner import GroupRunner
+        from ..rollout.protocols.agent_file.agent_file import AgentFile
+        from ..rollout.protocols.chat_format import chat_formats
+        from ..rollout.serving.app import bound, build_app, serve
+        from ..telemetry.own_log import own_log
+        from ..telemetry.trajectories import TrajectoryLog
         from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 

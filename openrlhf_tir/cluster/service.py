@@ -8,13 +8,13 @@ import math
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
-from ..episodes.group_runner import EvalMode
 from ..errors import ConfigError, RequestRefused
-from ..serving.metrics import Exposition
+from ..rollout.group_runner import EvalMode
+from ..rollout.serving.metrics import Exposition
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory
 
 if TYPE_CHECKING:
-    from ..serving.groups import GroupRequest
+    from ..rollout.serving.groups import GroupRequest
     from .rollout_actor import RolloutActor
 
 HTTP_EPOCH = -2

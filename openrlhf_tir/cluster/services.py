@@ -17,11 +17,11 @@ from rich.console import Console
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ..errors import ConfigError
-from ..logs import heartbeat
-from ..logs.process import PssSampler
+from ..machine.process_memory import PssSampler
 from ..pipeline.colocation.time_share import GpuTimeShare
 from ..pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from ..pipeline.stop import StopRequest
+from ..telemetry import heartbeat
 from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool

@@ -23,7 +23,7 @@ import psutil
 
 from ..config import Config
 from ..errors import Stopped
-from ..logs.process import all_processes
+from ..machine.process_memory import all_processes
 from ..pipeline.stop import StopRequest
 from .lasting_output import lasting_output
 

@@ -2,7 +2,7 @@
 
 Training relies on three facts about an engine: every token's version is known, its log-prob is of the distribution that
 sampled it, and a push replaces all weights. An argument that would break one of them is refused with the reason; one
-that has a setting of its own is refused with the setting's name. commands/checks/engine_args.py asks vLLM which
+that has a setting of its own is refused with the setting's name. cli/checks/engine_args.py asks vLLM which
 arguments it knows.
 """
 

@@ -7,7 +7,7 @@
       .environments        one `Environment` per environment, with what it takes from [env], [reward], [filter], [data]
 
 Names are OpenRLHF 0.11's where the concept is OpenRLHF's. Checks that need nothing but the configuration are validators
-of a section or rules (rules.py). Checks against registries, files and servers are in `commands/preflight.py`, which
+of a section or rules (rules.py). Checks against registries, files and servers are in `cli/preflight.py`, which
 runs before Ray is started or a model is loaded.
 """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..logs.jsonl import JsonlWriter, cut_torn_line, read_rows, replace_rows
+from ..telemetry.jsonl import JsonlWriter, cut_torn_line, read_rows, replace_rows
 from ..types import Task
 from .items import ITEMS, Item, read_item
 from .settings import differences

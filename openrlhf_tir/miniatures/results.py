@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ..logs import metrics
+from ..telemetry import metrics
 from .numbers import UNSEEN
 
 if TYPE_CHECKING:

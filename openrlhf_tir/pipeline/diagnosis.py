@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 
-from ..logs.heartbeat import clock_text
 from ..ports import Rollout
+from ..telemetry.heartbeat import clock_text
 from .observer import Observer
 from .scheduler import InFlightGroup, RolloutScheduler
 from .scheduler.core import DispatchObstacle

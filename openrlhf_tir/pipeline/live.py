@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
-from ..logs.heartbeat import Status
-from ..logs.progress import Progress
+from ..telemetry.heartbeat import Status
+from ..telemetry.progress import Progress
 from .diagnosis import in_short
 from .observer import Observer
 from .scheduler import RolloutScheduler

@@ -29,7 +29,6 @@ from ..config import Config
 from ..errors import METHOD_REASONS, InfraError, Stopped
 from ..learner.minibatches import train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
-from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task
 from ..waiting.backoff import backoff_s
 from .checkpoints.checkpoint import Checkpoints
@@ -37,6 +36,7 @@ from .diagnosis import describe
 from .drop_notice import DropNotice
 from .evaluation import Evaluator
 from .health import Health
+from .ledger.ledger import Ledger
 from .observer import Observer
 from .resume import Saver
 from .scheduler import InFlightGroup, RolloutScheduler

@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
-from ..episodes.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
 from ..pushes import PublishReport
+from ..rollout.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
 from ..types import GroupMeta, StepReport
 from .bias_meter import SelectionMeter
 
@@ -57,20 +57,20 @@ MIN_COUNT = 1e-6
 
 
 class Rows(Protocol):
-    """A place for rows of metrics: logs/metrics.py."""
+    """A place for rows of metrics: telemetry/metrics.py."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
     def truncate_after(self, step: int, /, evaluated: bool = True) -> object: ...
 
 
 class Spans(Protocol):
-    """A place for spans: logs/timeline.py."""
+    """A place for spans: telemetry/timeline.py."""
 
     def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
 
 
 class Display(Protocol):
-    """Shows the run to a person: logs/progress.py."""
+    """Shows the run to a person: telemetry/progress.py."""
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
     def evaluated(self, step: int, figures: Mapping[str, float], /) -> None: ...

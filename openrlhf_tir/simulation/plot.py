@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ..report.style import LIGHT, legend_above, new_figure, themed
+from ..observability.report.style import LIGHT, legend_above, new_figure, themed
 from .run import Result
 from .table import ages
 

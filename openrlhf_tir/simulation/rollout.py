@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..actors.router import Router
 from ..errors import EngineGone
+from ..pipeline.router import Router
 from ..types import KEEP, Group, GroupKey, GroupMeta, Task, Verdict
 from .engine_model import Clock, EngineModel
 from .environment import EnvModel
@@ -315,7 +315,7 @@ class SimulatedRollout:
         if group.unfinished:
             return
         valid = len(group.lengths)
-        # All samples share the server that had the outage, so the group fails: episodes/sample_selection.py.
+        # All samples share the server that had the outage, so the group fails: rollout/sample_selection.py.
         failed = "timeout" if group.failures else None
         meta = GroupMeta(
             key=group.key,

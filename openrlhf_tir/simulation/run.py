@@ -21,9 +21,9 @@ from pathlib import Path
 from ..config import Config
 from ..pipeline.checkpoints.checkpoint import Checkpoints
 from ..pipeline.lane.keeper import fast_lane
+from ..pipeline.ledger.ledger import Ledger
+from ..pipeline.ledger.lines import LEDGER
 from ..pipeline.loop import Pipeline
-from ..replay.ledger import Ledger
-from ..replay.lines import LEDGER
 from ..types import GroupKey
 from .faults import Fault, script_faults
 from .parts import PHASES, TASK, EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder

@@ -7,7 +7,7 @@
     "path/file.py"             the only suitable class of the file; only for kinds that can tell which class is suitable
                                (environments)
 
-A mistake in a user's file is a ConfigError with file, line and what was expected. `commands/preflight.py` loads every
+A mistake in a user's file is a ConfigError with file, line and what was expected. `cli/preflight.py` loads every
 name before a model is loaded, so such a mistake costs nothing but the command. A file is executed once per process, and
 again if its text has changed. Only the standard library is imported, because environment servers use this module.
 """

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from openrlhf_tir.serving.app import serve
+from openrlhf_tir.rollout.serving.app import serve
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
-from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
-from openrlhf_tir.episodes.agent_broker import AgentBroker
 from openrlhf_tir.errors import EngineError
+from openrlhf_tir.rollout.agent_broker import AgentBroker
+from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Trajectory
 
 

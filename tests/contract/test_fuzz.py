@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.rollout.serving.app import build_app, serve
 
 from .env_process import Http, env_server
 from .fuzz import Endpoint, requests, send

@@ -15,8 +15,8 @@ import pytest_asyncio
 from benchmarks.crash_trial import Job, undisturbed
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
 
 from .support.tiny_model import save_tiny
 

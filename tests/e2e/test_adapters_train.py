@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.telemetry import metrics
 from tests.contract.adapters.games import served, venv_of
 from tests.contract.docs.docs_blocks import block
 

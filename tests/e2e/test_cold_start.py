@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.telemetry import metrics
 
 pytestmark = pytest.mark.long
 

@@ -18,8 +18,8 @@ import pytest
 
 from benchmarks.crash_trial import MARK, ROOT, clean, command, end, last_step, outcome, start
 from benchmarks.stop_trial import stop, wait_until
+from openrlhf_tir.cli.exit_codes import INTERRUPTED, STOPPED
 from openrlhf_tir.cluster.signals import SAME_S
-from openrlhf_tir.commands.exit_codes import INTERRUPTED, STOPPED
 
 
 def on_a_terminal(args: list[str], log, terminal: int) -> subprocess.Popen:

@@ -16,7 +16,7 @@ from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.types import GroupKey, GroupMeta, Task
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.telemetry import metrics
 
 from .support.tiny_model import make_tokenizer, save_tiny
 

@@ -14,7 +14,7 @@ from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import LearnerDied
-from openrlhf_tir.logs.lost import FILE
+from openrlhf_tir.telemetry.lost import FILE
 
 from .support.killed_ranks import IdleRank
 

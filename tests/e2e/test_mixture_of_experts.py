@@ -16,11 +16,11 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.learner.routing_replay import RoutingReplay, find_routers
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.report import summary
-from openrlhf_tir.toy.model import build_mixture, save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import build_mixture, save_model
+from openrlhf_tir.miniatures.toy.task import write_data
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.types import Completion, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
@@ -87,7 +87,7 @@ async def engine_of(directory: Path, precision: str) -> VllmEngine:
 
 
 def prompt_ids() -> list[int]:
-    from openrlhf_tir.toy.tokenizer import build_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     return build_tokenizer().encode(PROMPT)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.telemetry import metrics
 
 from .support.tiny_model import make_model, save_tiny
 

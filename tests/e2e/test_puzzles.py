@@ -7,7 +7,7 @@ import json
 import pytest
 
 from env_servers.puzzles.gym import installed
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.telemetry import metrics
 
 from .test_guess_game import ROOT, command
 

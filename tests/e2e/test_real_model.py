@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.logs import metrics
 from openrlhf_tir.miniatures.results import evaluations
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.report import summary
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

@@ -16,12 +16,12 @@ from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.services import Services
 from openrlhf_tir.config import Config
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.machine.process_memory import PssSampler
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.stop import StopRequest
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 STEPS, BATCH, BAD_VERSION = 4, 4, 2

@@ -17,11 +17,11 @@ from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.jobs.control import Control, apply
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.ports import RolloutEngine
 from openrlhf_tir.pushes import PublishReport
-from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.types import GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline
 

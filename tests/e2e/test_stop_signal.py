@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.crash_trial import Fault, clean, command, end, last_step, outcome, start, strike
 from benchmarks.stop_trial import stop, wait_until
-from openrlhf_tir.commands.exit_codes import STOPPED
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.cli.exit_codes import STOPPED
+from openrlhf_tir.pipeline.ledger.ledger import audit
 
 
 @pytest.mark.long

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.telemetry import metrics
 from tests.contract.swe_hostile import CODE, MEND, task
 
 from .test_guess_game import command
@@ -16,7 +16,7 @@ from .test_guess_game import command
 MENDER = f'''
 """mender.py: the first digit that the model writes picks what is done with the repository; 1 to 3 mend it."""
 import json
-from openrlhf_tir.episodes.turns import Call, End
+from openrlhf_tir.rollout.protocols import Call, End
 
 MEND, SPOIL = {MEND!r}, "echo >> {CODE}; echo x > notes.txt"
 

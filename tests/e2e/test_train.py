@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from benchmarks.crash_trial import find
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.report import summary
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6

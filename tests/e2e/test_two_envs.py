@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.report import summary
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 
 from .test_guess_game import command
 
@@ -44,7 +44,7 @@ names = []
 [envs.guess]
 file = "env_servers.guess:GuessEnv"
 share = 0.25
-protocol = "openrlhf_tir.toy.guess:Digits"
+protocol = "openrlhf_tir.miniatures.toy.guess:Digits"
 [envs.guess.reward]
 name = "env"
 [envs.guess.filter]

@@ -19,10 +19,10 @@ import pytest_asyncio
 from benchmarks.canary.faults import all_faults, install
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.local_engine import LocalEngine
-from openrlhf_tir.engines.sequence_migration import SequenceMigration
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.pushes import Canary
+from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.node_copy import NodeCopy

@@ -15,9 +15,9 @@ import time
 import pytest
 
 from openrlhf_tir.config import Logger
-from openrlhf_tir.logs import heartbeat
-from openrlhf_tir.logs.metrics import MetricsLog
-from tests.unit.report.test_watch import STATUS, drop_a_group
+from openrlhf_tir.telemetry import heartbeat
+from openrlhf_tir.telemetry.metrics import MetricsLog
+from tests.unit.observability.test_watch import STATUS, drop_a_group
 
 pytestmark = pytest.mark.long
 WAIT_MS = 60_000

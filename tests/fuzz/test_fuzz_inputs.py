@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.preflight import Machine, check
 from openrlhf_tir.cluster.jobs.control import read as read_control
-from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.problems import Problems

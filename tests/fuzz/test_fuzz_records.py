@@ -12,9 +12,9 @@ import pytest
 
 from openrlhf_tir.config import Logger
 from openrlhf_tir.errors import TirError
-from openrlhf_tir.logs import metrics as metrics_log
-from openrlhf_tir.replay.audit import AuditError
-from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.pipeline.ledger.audit import AuditError
+from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
+from openrlhf_tir.telemetry import metrics as metrics_log
 from openrlhf_tir.types import GroupKey
 
 from .bytes_and_text import NASTY, mutated

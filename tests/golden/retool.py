@@ -8,9 +8,9 @@ import time
 
 from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
-from openrlhf_tir.episodes.calls import printed
-from openrlhf_tir.episodes.turns.retool import unexecuted
 from openrlhf_tir.rewards import retool
+from openrlhf_tir.rollout.protocols.calls import printed
+from openrlhf_tir.rollout.protocols.retool import unexecuted
 
 from ._compare import mismatches
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from env_servers.search.env import format_passages
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.searchr1 import STOPS, SearchR1
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols.searchr1 import STOPS, SearchR1
 
 from ._compare import mismatches
 from .zerotir_rollout import CharCodec, ScriptedEngine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openrlhf_tir.episodes.calls.function import function_calls
-from openrlhf_tir.episodes.calls.tool_call import ParsedCall
+from openrlhf_tir.rollout.protocols.calls.function import function_calls
+from openrlhf_tir.rollout.protocols.calls.tool_call import ParsedCall
 
 from ._compare import mismatches
 

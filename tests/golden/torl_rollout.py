@@ -14,9 +14,9 @@ import numpy as np
 
 from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.torl import STOP, ToRL
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols.torl import STOP, ToRL
 
 from ._compare import mismatches
 from .zerotir_rollout import CharCodec, ScriptedEngine

@@ -6,9 +6,9 @@ import asyncio
 
 import numpy as np
 
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.zerotir import ZeroTir
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Completion
 
 

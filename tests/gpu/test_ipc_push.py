@@ -89,7 +89,7 @@ async def run(model_directory, work):
     """Start an engine beside the learner, run `work` with it, and stop it."""
     from openrlhf_tir.config import Config
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.toy.tokenizer import save_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(model_directory)
     cfg = Config.model_validate(

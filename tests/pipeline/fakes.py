@@ -18,10 +18,10 @@ from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.checkpoints.lineage import max_bytes
+from openrlhf_tir.pipeline.ledger.ledger import Audit, Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.pushes import PublishReport
-from openrlhf_tir.replay.ledger import Audit, Ledger
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, Segment, StepReport, Task, Trajectory, Verdict
 

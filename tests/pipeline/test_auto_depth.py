@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.loop import Pipeline
-from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, pipeline, seconds_of

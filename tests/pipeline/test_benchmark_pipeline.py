@@ -17,12 +17,12 @@ from benchmarks.pipeline.predict import AFTER_THE_END, figures, simulated, sync_
 from benchmarks.pipeline.record import Record, Row
 from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
-from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.sequence_migration import SequenceMigration
-from openrlhf_tir.episodes.group_runner import GroupRunner
-from openrlhf_tir.episodes.turns import Call, End
-from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.errors import EngineError
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.rollout.protocols import Call, End
+from openrlhf_tir.rollout.protocols.retool import ReTool
+from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
 from openrlhf_tir.simulation.virtual_loop import run

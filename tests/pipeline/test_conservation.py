@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.errors import ConservationError, StallError
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey
 

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.data.stream import PromptStream
-from openrlhf_tir.replay.audit import audit, events
+from openrlhf_tir.pipeline.ledger.audit import audit, events
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, Task, Verdict
 

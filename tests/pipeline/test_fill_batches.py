@@ -6,8 +6,8 @@ import pytest
 
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.scheduler import AutoDepth, FixedDepth, depth_controller
-from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, pipeline

@@ -12,7 +12,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import Diverged, EvaluationFailed, StallError, Unproductive
 from openrlhf_tir.pipeline import health
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupState, StepReport
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .random_runs.world import World, WorldLearner, live, pipeline_in

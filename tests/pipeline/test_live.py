@@ -7,8 +7,8 @@ import io
 
 from rich.console import Console
 
-from openrlhf_tir.logs.progress import Progress
 from openrlhf_tir.pipeline.live import Live
+from openrlhf_tir.telemetry.progress import Progress
 from tests.pipeline.fakes import FakeLearner, FakeRollout, pipeline, run
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, Verdict
 

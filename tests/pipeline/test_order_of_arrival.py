@@ -20,7 +20,7 @@ from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.data.stream import Lane, PromptStream
 from openrlhf_tir.errors import InfraError, Stopped
 from openrlhf_tir.pipeline.checkpoints import checkpoint
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, CounterUpdate, StepReport, Task, Verdict
 

@@ -16,20 +16,20 @@ import numpy as np
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import own_files
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
-from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.rewards.pool import RewardPool
+from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, StepReport, Task
 from openrlhf_tir.user_code import plugins
 from tests.contract.outside_method import lay_out
-from tests.unit.episodes.test_episode import CharCodec
-from tests.unit.episodes.test_group_evaluator import Here
+from tests.unit.rollout.test_episode import CharCodec
+from tests.unit.rollout.test_group_evaluator import Here
 
 from .fakes import FakeLearner, FakePrompts, FakePublisher, FakeRollout, MemoryMetrics, Silent
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.scheduler.core import MAX_REPLACEMENTS
-from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Task
 

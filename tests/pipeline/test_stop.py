@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.errors import Stopped
 from openrlhf_tir.pipeline.evaluation import PAUSE_S
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline

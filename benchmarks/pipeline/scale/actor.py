@@ -77,9 +77,9 @@ class ScaleActor(RolloutActor):
     scale: float
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Any) -> str:
-        from openrlhf_tir.engines.batcher import Batcher
-        from openrlhf_tir.episodes.group_runner import GroupRunner
-        from openrlhf_tir.logs.trajectories import TrajectoryLog
+        from openrlhf_tir.rollout.batcher import Batcher
+        from openrlhf_tir.rollout.group_runner import GroupRunner
+        from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 
         from ...rollout.parts import SleepingEnvs
         from ..parts import CharCodec, NoReward, judge_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_tir.errors import EngineGone
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.replay.lines import read_lines
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.pipeline.ledger.lines import read_lines
 from openrlhf_tir.types import GroupKey
 
 

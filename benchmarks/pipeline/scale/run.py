@@ -22,11 +22,11 @@ from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
-from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.machine.process_memory import PssSampler
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import GroupKey, GroupMeta, Task
 from openrlhf_tir.weights.publisher import WeightPublisher

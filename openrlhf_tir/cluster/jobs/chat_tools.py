@@ -7,9 +7,9 @@ from typing import Any
 
 from ...config import Config
 from ...config.environments import Environment
-from ...envs.probe import probe_env
-from ...episodes import turns
 from ...protocol import PYTHON_TOOL
+from ...rollout import protocols as turns
+from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
 
 

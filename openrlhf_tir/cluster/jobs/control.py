@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...config import Config
 from ...config.toml_file import read_toml
-from ...envs.probe import probe_env
 from ...errors import ConfigError, Unavailable, unknown
+from ...rollout.environment_client.probe import probe_env
 from ...waiting.background import FOR_EVER, background
 
 log = logging.getLogger(__name__)

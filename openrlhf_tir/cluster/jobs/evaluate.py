@@ -11,12 +11,12 @@ import numpy as np
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...episodes.group_runner import EvalMode
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
-from ...logs.progress import bar
 from ...pipeline.evaluation import attempt
 from ...pipeline.observer import reward_parts
+from ...rollout.group_runner import EvalMode
+from ...telemetry.progress import bar
 from ...types import GroupKey, GroupMeta, Task
 from .measured import EnvResult, EvalResult, HeldOut
 

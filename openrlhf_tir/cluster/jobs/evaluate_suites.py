@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...episodes.group_runner import EvalMode
 from ...errors import METHOD_REASONS, EvaluationFailed, InfraError
 from ...evaluation.items import Item, item_of
 from ...evaluation.plan import Plan, PlannedSet, check_whole, digest_of
 from ...evaluation.scores.figures import figures
 from ...evaluation.settings import Sampled, made_under
 from ...evaluation.store import Store
-from ...logs.progress import bar
+from ...rollout.group_runner import EvalMode
+from ...telemetry.progress import bar
 from ...types import Group, Task
 from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, groups_at_once, sampled_group
 

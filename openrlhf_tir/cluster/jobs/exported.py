@@ -15,8 +15,8 @@ from ...config import Config
 from ...config.sections.output import OF_AVERAGE
 from ...data.chat_template import bos_of
 from ...data.export_template import Block, chat_template, raw_template, template_of
-from ...episodes import turns
 from ...errors import TurnError
+from ...rollout import protocols as turns
 
 TEMPLATE = "chat_template.jinja"
 _OUTPUT = "\x00output\x00"

@@ -1,7 +1,7 @@
 """The inputs of a run: prompts, held-out problems and canary prompts.
 
 `train` reads them while Ray and the models start (reading.py). What can be told of the data without a tokenizer has
-been checked before (commands/checks/data.py).
+been checked before (cli/checks/data.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ...data.blend import curriculum_of
 from ...data.chat_template import special_texts_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
-from ...episodes.chat_format import chat_formats
 from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...pushes import CANARY_TEXTS
+from ...rollout.protocols.chat_format import chat_formats
 from ...types import Task
 
 log = logging.getLogger(__name__)

@@ -25,11 +25,11 @@ from ...errors import ConfigError, Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
-from ...logs import heartbeat
-from ...logs.jsonl import finite
+from ...miniatures.toy.lessons import QUICKSTART
+from ...observability.report.summary import Summary
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
-from ...report.summary import Summary
-from ...toy.lessons import QUICKSTART
+from ...telemetry import heartbeat
+from ...telemetry.jsonl import finite
 from ..services import running_services
 from .chat_tools import with_tools
 from .evaluate import evaluate_held_out
@@ -123,7 +123,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     for line in env_lines(results):
         console.print(line, soft_wrap=True, highlight=False)
     for name in dict.fromkeys(result.name for result in results) if plan.swept else ():
-        from ...report.sweep import sweep_png  # matplotlib takes half a second, which no other command should wait for
+        # matplotlib takes half a second, which no other command should wait for.
+        from ...observability.report.sweep import sweep_png
 
         set_results = [result for result in results if result.name == name]
         path = set_results[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from ...report.summary import EnvScores, Scores
+from ...observability.report.summary import EnvScores, Scores
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from ...config import Config
 from ...data.templates import render, resolve
-from ...episodes.group_runner import EvalMode
 from ...errors import ConfigError
-from ...logs.printable import printable
+from ...rollout.group_runner import EvalMode
+from ...telemetry.printable import printable
 from ...types import GroupKey, Task, Trajectory
 from ..services import Services
 from .evaluate import EVAL_EPOCH

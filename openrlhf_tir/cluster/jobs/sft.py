@@ -23,13 +23,13 @@ from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
 from ...errors import LearnerDied, Stopped, TirError
 from ...learner.schedule import lr_schedule
-from ...logs.metrics import MetricsLog, read
-from ...logs.progress import bar
 from ...pipeline.checkpoints import disk
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.ranks import resume_messages
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
 from ...pipeline.stop import StopRequest
+from ...telemetry.metrics import MetricsLog, read
+from ...telemetry.progress import bar
 from ..learner_group import LearnerGroup
 from ..ray_session import ray_session
 from ..signals import stoppable

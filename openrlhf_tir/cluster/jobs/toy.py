@@ -14,12 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...config import Config
-from ...logs.progress import bar
-from ...toy import guess, lessons, puzzles
-from ...toy.cold_start import Batch, check_gates, cold_start
-from ...toy.model import save_model
-from ...toy.task import write_data, write_jsonl, write_splits
-from ...toy.traces import ColdStartTrace
+from ...miniatures.toy import guess, lessons, puzzles
+from ...miniatures.toy.cold_start import Batch, check_gates, cold_start
+from ...miniatures.toy.model import save_model
+from ...miniatures.toy.task import write_data, write_jsonl, write_splits
+from ...miniatures.toy.traces import ColdStartTrace
+from ...telemetry.progress import bar
 from ...waiting.deadlines import Deadline
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
@@ -39,7 +39,7 @@ class ToyBase:
 
         Args:
             cfg: The run's configuration.
-            lesson: What the model is taught: a name of toy/lessons.
+            lesson: What the model is taught: a name of miniatures/toy/lessons.
 
         Raises:
             ConfigError: There is no such lesson.

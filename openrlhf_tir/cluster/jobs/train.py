@@ -16,23 +16,23 @@ from ...config import Config
 from ...config.environments import without_calls
 from ...config.settings import to_toml
 from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, Stopped, WeightsUnverified
-from ...logs import heartbeat, trajectories
-from ...logs import metrics as metrics_log
-from ...logs import timeline as timelines
-from ...logs.progress import Progress
 from ...machine.sizes import room
 from ...memory.model_size import push_bytes
+from ...observability.report import summary as summaries
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...pipeline.lane.keeper import fast_lane
+from ...pipeline.ledger.ledger import Ledger, audit
+from ...pipeline.ledger.lines import LEDGER
 from ...pipeline.live import Live
 from ...pipeline.loop import Pipeline
 from ...pipeline.observer import Observer
 from ...pipeline.tracker_samples import TrackerSamples
-from ...replay.ledger import Ledger, audit
-from ...replay.lines import LEDGER
-from ...report import summary as summaries
+from ...telemetry import heartbeat, trajectories
+from ...telemetry import metrics as metrics_log
+from ...telemetry import timeline as timelines
+from ...telemetry.progress import Progress
 from ...waiting.background import FOR_EVER, background
 from ...waiting.deadlines import Deadline, within
 from ...weights.publisher import WeightPublisher
@@ -157,7 +157,8 @@ async def run_training(
         summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set"
     )
     with _not_fatal("the report"), heartbeat.doing("writing the report"):
-        from ...report.build import build_report  # imports matplotlib, for which the start of a run need not wait
+        # It imports matplotlib, for which the start of a run need not wait.
+        from ...observability.report.build import build_report
 
         services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):

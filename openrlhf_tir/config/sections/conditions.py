@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def registered_estimator(c: Config) -> Estimator | None:
     """Return the estimator of algo.advantage.estimator with its properties; None for a user's own, which is loaded
-    later (commands/checks/method.py)."""
+    later (cli/checks/method.py)."""
     from ...algorithms.advantages import ESTIMATORS  # numpy; `--help` does not need it
 
     return ESTIMATORS.get(c.algo.advantage.estimator)

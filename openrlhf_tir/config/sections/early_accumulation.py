@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
     """Yield what would need the whole batch before its first gradient.
 
-    A user's own estimator is loaded and asked later (commands/checks/method.py).
+    A user's own estimator is loaded and asked later (cli/checks/method.py).
     """
     if c.pipeline.early_accumulation == "off":
         return

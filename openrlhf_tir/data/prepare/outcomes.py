@@ -18,7 +18,7 @@ from typing import Any
 
 from ...config.paths import local_path, query_path
 from ...errors import ConfigError, DataError
-from ...logs import trajectories
+from ...telemetry import trajectories
 from ..fields import kind
 from ..rows import read_rows
 from .decontaminate import asked as question_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ...logs import metrics
+from ...telemetry import metrics
 from .commands import Command
 from .measures import MEASURES, USUAL, Curves, curves_of
 

@@ -51,8 +51,8 @@ CORPUS = "{corpus}"
 
 @dataclass(frozen=True)
 class Base:
-    """The model that the arms start from: taught a lesson of toy/lessons, by the turns and the reward that `flags`
-    name. The arms have these flags too."""
+    """The model that the arms start from: taught a lesson of miniatures/toy/lessons, by the turns and the reward
+    that `flags` name. The arms have these flags too."""
 
     lesson: str
     flags: tuple[str, ...] = ()

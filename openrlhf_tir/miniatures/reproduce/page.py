@@ -1,7 +1,8 @@
 """Page: the results of a miniature -> index.html with the claim, the verdict, the curves of the arms and the table with
 seeds; and curves.png.
 
-One colour an arm, one line a seed. The words and the order of the sections are in report/templates/reproduce.html.
+One colour an arm, one line a seed. The words and the order of the sections are in
+observability/report/templates/reproduce.html.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Protocol
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ...report import html
-from ...report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed, ticks_at_steps
+from ...observability.report import html
+from ...observability.report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed, ticks_at_steps
 from .arms import Read
 from .miniature import Check, Miniature
 

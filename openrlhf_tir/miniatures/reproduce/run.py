@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...logs import metrics
+from ...telemetry import metrics
 from . import bases
 from .arms import Place, Read
 from .commands import Command, How, is_finished, run

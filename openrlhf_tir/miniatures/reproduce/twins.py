@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import unknown
-from ...logs import metrics
 from ...machine.gpus import gpu_count
+from ...telemetry import metrics
 from ..results import FIGURES, Evaluation, evaluations
 from ..tasks import NUMBERS, TASKS
 from .arms import Arm, Place, Read

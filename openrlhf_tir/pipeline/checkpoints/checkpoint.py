@@ -36,8 +36,8 @@ from typing import Any
 from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
 from ...machine.sizes import free_bytes, room, size
 from ...ports import Learner, Saves
-from ...replay.lines import Mark
-from ...replay.lines import compare as compare_ledger
+from ..ledger.lines import Mark
+from ..ledger.lines import compare as compare_ledger
 from . import manifest, stored
 from .manifest import flush
 from .stored import Row

@@ -22,8 +22,8 @@ from ...config.changes import changes, dumped, refusal
 from ...data.identity import columns_digest, tasks_digest
 from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes, model_directory
-from ...replay.lines import LEDGER
 from ...types import Task
+from ..ledger.lines import LEDGER
 from . import ranks
 from .checkpoint import Checkpoints
 

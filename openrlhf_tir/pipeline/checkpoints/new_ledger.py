@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...replay.ledger import Ledger
-from ...replay.lines import Mark
 from ...types import GroupKey
+from ..ledger.ledger import Ledger
+from ..ledger.lines import Mark
 from . import manifest, stored
 from .checkpoint import STATE, Checkpoints
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ...config import Config
-from ...replay.lines import Mark
 from ...types import GroupKey, PromptOutcome
+from ..ledger.lines import Mark
 from ..scheduler.groups import AcceptedGroup, InFlightGroup, QueuedPrompt, SchedulerSnapshot
 
 

@@ -34,9 +34,9 @@ from typing import Any
 from ...config import Config
 from ...errors import METHOD_REASONS, SUSPENDED, ConservationError, PipelineError
 from ...ports import Prompts
-from ...replay.ledger import Ledger
-from ...replay.lines import BEGINNING
 from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, StepReport, Task
+from ..ledger.ledger import Ledger
+from ..ledger.lines import BEGINNING
 from ..method_state import MethodState
 from ..signal import Signal
 from .depth import DepthController, EngineLoad, depth_controller

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...replay.lines import Mark
 from ...types import BatchItem, GroupKey, PromptOutcome
+from ..ledger.lines import Mark
 
 
 @dataclass(frozen=True, slots=True)

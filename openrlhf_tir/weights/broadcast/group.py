@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ...errors import InfraError
 from ...pushes import BroadcastRendezvous
-from ...weights.rendezvous import served_store
+from ..rendezvous import served_store
 
 SETTING = "timeouts.broadcast_s"
 DONE = "done"

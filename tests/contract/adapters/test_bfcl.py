@@ -18,8 +18,8 @@ from env_servers.adapters.bfcl.play import play
 from env_servers.adapters.bfcl.task import Call
 from env_servers.adapters.bfcl.world import Scene
 from openrlhf_tir.data.bfcl.functions import offered
-from openrlhf_tir.envs.check import Options, actions_for, check_server
 from openrlhf_tir.evaluation.suites import SUITES, find, rows_of
+from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server
 
 from ..env_process import Http, env_server
 from .bfcl_trajectories import KINDS, Row, Turns, as_text, rows, trajectory

@@ -8,8 +8,8 @@ import pytest
 
 from env_servers.actions import MAX_DEPTH, STEP_CHARS, BadAction
 from env_servers.adapters.calls import MAX_CALLS, Lines, read_calls
-from openrlhf_tir.envs.http import MAX_REPLY_BYTES
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
 
 
 def nested(depth: int) -> str:

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.agent_file.agent_file import AgentFile
+from openrlhf_tir.rollout.protocols.agent_file.agent_file import AgentFile
 from tests.conftest import REPO
-from tests.unit.episodes.agent_file.agent_fakes import Scripted, write
-from tests.unit.episodes.test_episode import CharCodec
+from tests.unit.rollout.protocols.agent_file.agent_fakes import Scripted, write
+from tests.unit.rollout.test_episode import CharCodec
 
 TRANSFORMERS = '''
 class _Ids(list):

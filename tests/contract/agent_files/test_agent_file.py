@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import KEEP, GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline
-from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, one
+from tests.unit.rollout.protocols.agent_file.agent_fakes import CUSTOM, INSTANCE, one
 
 
 async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of, quick, tmp_path):
@@ -129,7 +129,7 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     from transformers import AutoTokenizer
 
     from openrlhf_tir.engines.codec import HfCodec
-    from openrlhf_tir.toy.tokenizer import save_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))

@@ -13,7 +13,7 @@ from openrlhf_tir.errors import EngineError
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Task
 from tests.contract.test_remote_reward import says
-from tests.unit.episodes.agent_file.agent_fakes import one
+from tests.unit.rollout.protocols.agent_file.agent_fakes import one
 
 FORMS = Path(__file__).parent / "forms"
 CHAT_TOKENIZER = """
@@ -114,7 +114,7 @@ async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, 
     from transformers import AutoTokenizer
 
     from openrlhf_tir.engines.codec import HfCodec
-    from openrlhf_tir.toy.tokenizer import save_tokenizer
+    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))

@@ -16,11 +16,12 @@ import pytest
 from openrlhf_tir import filters, rewards
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.algorithms.losses import own
-from openrlhf_tir.cli import COMMANDS, build_parser, main
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import COMMANDS, build_parser
 from openrlhf_tir.config.flags import check_unknown, overrides_of
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes import turns
 from openrlhf_tir.filters.samples import SAMPLE_FILTER
+from openrlhf_tir.rollout import protocols as turns
 from openrlhf_tir.user_code import plugins
 
 from .docs_blocks import DOCS, REPO, Block, block, blocks
@@ -50,7 +51,7 @@ RUN_BY = {
     ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
-    ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
+    ("protocols.md", "python", "class Asks"): "tests/unit/rollout/test_chat_group.py",
     ("rewards.md", "python", "def earned"): RECIPES,
     ("algorithms.md", "python", "def plain_gradient"): RECIPES,
     ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/agents/test_openrlhf_files.py",
@@ -307,7 +308,7 @@ def test_the_page_of_own_parts_passes_every_check(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_the_tutorials_model_learns_to_write_digits(tmp_path):
     """All of it on the real stack."""
-    from openrlhf_tir.logs import metrics
+    from openrlhf_tir.telemetry import metrics
     from tests.e2e.test_guess_game import command
 
     (tmp_path / "make.py").write_text(block("tutorial.md", "python", "save_model"))

@@ -144,8 +144,8 @@ def learner_and_engines() -> set[str]:
         | named("learner/updates/metrics.py", "over_updates")
         | roles
     )
-    engines = named("cluster/rollout_actor.py", "load") | named("actors/router.py", "current_stats")
-    engines |= named("actors/router.py", "total_stats")
+    engines = named("cluster/rollout_actor.py", "load") | named("pipeline/router.py", "current_stats")
+    engines |= named("pipeline/router.py", "total_stats")
     return learner | named("cluster/engine_pool.py", "engine_stats") | engines
 
 

@@ -18,13 +18,13 @@ from openrlhf_tir.config import Config, Env
 from openrlhf_tir.data.templates import USER_ASSISTANT
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.episodes import turns
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.zerotir import ZeroTir
+from openrlhf_tir.miniatures.toy import traces
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import Problem, draw
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.toy import traces
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import Problem, draw
+from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Sampling
 
 from .docs_blocks import DOCS, block

@@ -11,8 +11,8 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.envs.check import Options, actions_for, check_server
-from openrlhf_tir.envs.check.run import CHECKS
+from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server
+from openrlhf_tir.rollout.environment_client.check.run import CHECKS
 
 from ..env_process import env_server
 from ..faulty_env import FAULTS, TOKEN, FaultyEnv
@@ -37,7 +37,10 @@ async def test_a_correct_server_passes_every_check():
 async def test_each_fault_fails_its_own_check(fault, monkeypatch):
     check = FAULTS[fault]
     needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
-    monkeypatch.setattr("openrlhf_tir.envs.check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
+    monkeypatch.setattr(
+        "openrlhf_tir.rollout.environment_client.check.run.CHECKS",
+        {name: CHECKS[name] for name in CHECKS if name in needed},
+    )
     findings = await findings_on(fault)
     assert findings[check][0] == "fail", findings
     assert len(findings[check][1]) > 10

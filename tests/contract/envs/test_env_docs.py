@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from openrlhf_tir.envs.check import Options, actions_for, check_server
+from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server
 
 from ..env_process import Http, env_server
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from benchmarks.rollout.fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.envs.orphans import close_orphans
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.orphans import close_orphans
 from openrlhf_tir.types import GroupKey, Task
 
 from ..env_process import Http, env_server

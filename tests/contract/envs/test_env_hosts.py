@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.errors import EnvLost
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 from ..env_process import env_server
 

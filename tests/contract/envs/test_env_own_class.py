@@ -8,7 +8,7 @@ import sys
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 from ..docs.docs_blocks import block
 from ..env_process import Http

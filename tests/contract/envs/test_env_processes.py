@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus

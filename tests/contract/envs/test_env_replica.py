@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from openrlhf_tir.cluster.env_serve.replica import EnvReplica
-from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ import pytest
 
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config import Config
-from openrlhf_tir.envs.several import EnvClients
-from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
-from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.rewards.pool import RewardPools
+from openrlhf_tir.rollout.environment_client.several import EnvClients
+from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, GroupKey, Task
-from tests.unit.episodes.test_episode import CharCodec
+from tests.unit.rollout.test_episode import CharCodec
 
 
 class Writes:
@@ -36,7 +36,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
         "sums": {"server": "python_tir", "workers": 1, "filter": {"names": []}},
         "guess": {
             "file": "env_servers.guess:GuessEnv",
-            "protocol": "openrlhf_tir.toy.guess:Digits",
+            "protocol": "openrlhf_tir.miniatures.toy.guess:Digits",
             "reward": {"name": "env"},
             "filter": {"names": ["zero_variance"]},
         },

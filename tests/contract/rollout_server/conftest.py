@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from openrlhf_tir.http_guard.guard import BodyLimits
-from openrlhf_tir.serving.app import ServerLimits, build_app, serve
+from openrlhf_tir.rollout.serving.app import ServerLimits, build_app, serve
 from tests.contract.rollout_fakes import FakeService
 
 TOKEN = "s3cret"

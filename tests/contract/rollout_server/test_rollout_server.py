@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.errors import ConfigError, RequestRefused, Unavailable, unknown
-from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.rollout.serving.app import build_app, serve
 from openrlhf_tir.types import Sampling
 from tests.contract.rollout_fakes import trajectory
 

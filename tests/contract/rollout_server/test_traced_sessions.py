@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from openrlhf_tir.errors import EngineError
-from openrlhf_tir.serving import session_routes
-from openrlhf_tir.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
+from openrlhf_tir.rollout.serving import session_routes
+from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
 from openrlhf_tir.types import Task
 
 from .conftest import TOKEN

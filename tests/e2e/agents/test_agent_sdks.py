@@ -19,7 +19,7 @@ import pytest_asyncio
 from openrlhf_tir.cluster.service import RolloutService
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
-from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.rollout.serving.app import build_app, serve
 from openrlhf_tir.types import GroupKey, Task
 
 from ..support.sessions_actor import TOKEN, Actor

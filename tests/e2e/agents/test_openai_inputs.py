@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from openrlhf_tir.cluster.service import RolloutService
 from openrlhf_tir.engines.openai_app import structured_outputs_lack
-from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.rollout.serving.app import build_app, serve
 
 from ..support.sessions_actor import TOKEN, Actor
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.telemetry import metrics
 from tests.contract.docs.docs_blocks import block
 
 from ..test_guess_game import command, lay_out

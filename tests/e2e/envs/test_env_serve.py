@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from openrlhf_tir.cluster.env_serve.__main__ import needs_older_protobuf
-from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.errors import EnvError, EnvLost
+from openrlhf_tir.rollout.environment_client.client import EnvClient
 from tests.conftest import REPO
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

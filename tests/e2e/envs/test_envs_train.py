@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.telemetry import metrics
 from tests.contract.docs.docs_blocks import block
 
 from ..test_guess_game import command

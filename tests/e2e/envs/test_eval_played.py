@@ -10,7 +10,7 @@ import pytest
 
 from env_servers.functions.make_tasks import row as function_row
 from env_servers.functions.policy import POLICY, Solver, policy_task
-from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.miniatures.toy.model import save_model
 from tests.contract.swe_hostile import CODE, MEND, ROOT, task
 
 from ..test_guess_game import command
@@ -19,7 +19,7 @@ CHOICES = '''
 """choices.py: the first digit that the model writes picks one of several plays, whose actions follow, a token each."""
 import json
 from pathlib import Path
-from openrlhf_tir.episodes.turns import Call, End
+from openrlhf_tir.rollout.protocols import Call, End
 
 ANY = ("\\n", *map(chr, range(32, 127)))
 PLAYS = json.loads(Path(__file__).with_name("plays.json").read_text())

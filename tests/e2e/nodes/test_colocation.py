@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.crash_trial import Fault, clean, command, end, outcome, start, strike
-from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics
 
 SHARED = ("--train.colocate_all", "--vllm.num_engines", "2")
 

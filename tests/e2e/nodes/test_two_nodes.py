@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.logs import metrics, timeline
-from openrlhf_tir.replay.audit import audit
-from openrlhf_tir.report import summary
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_data
+from openrlhf_tir.observability.report import summary
+from openrlhf_tir.pipeline.ledger.audit import audit
+from openrlhf_tir.telemetry import metrics, timeline
 from tests.e2e.support.namespaces import NO_ENV, Node, missing, other_clock, two_nodes
 
 ROOT = Path(__file__).parents[3]

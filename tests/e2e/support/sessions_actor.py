@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.episodes.agent_broker import AgentBroker
-from openrlhf_tir.episodes.group_runner import GroupRunner
+from openrlhf_tir.rollout.agent_broker import AgentBroker
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import KEEP, RewardParts
 
 from ..conftest import tiny_config

@@ -21,16 +21,16 @@ from pathlib import Path
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.local_engine import LocalEngine
-from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
+from openrlhf_tir.miniatures.toy.task import draw
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare
 from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
+from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.toy.task import draw
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import BatchItem, GroupKey, StepReport, Task, TrainBatch
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher

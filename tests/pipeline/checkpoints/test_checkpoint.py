@@ -10,7 +10,7 @@ import re
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fakes import FakeLearner, FakePrompts, FakeRollout, pipeline

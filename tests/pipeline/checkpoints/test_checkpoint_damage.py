@@ -20,8 +20,8 @@ import pytest
 from openrlhf_tir.errors import CheckpointDamaged, CheckpointFailed, ConfigError, Unavailable
 from openrlhf_tir.pipeline.checkpoints import checkpoint, disk, new_ledger, stored
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.scheduler import InFlightGroup
-from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import CounterUpdate, GroupKey
 

@@ -15,7 +15,7 @@ import pytest
 from openrlhf_tir.errors import Stopped
 from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare, GpuTurn
 from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.waiting.deadlines import Deadline
 

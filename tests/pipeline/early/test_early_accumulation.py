@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from openrlhf_tir.errors import Stopped
 from openrlhf_tir.pipeline.lane.pace import left_s
 from openrlhf_tir.pipeline.lane.sizing import Cluster, best_size
+from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.pipeline.scheduler import InFlightGroup, StalenessRule
 from openrlhf_tir.pipeline.scheduler.early_accumulation import EarlyAccumulation
 from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
-from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.parts import SimulatedLearner
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey, GroupState, StepReport, TrainBatch

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openrlhf_tir.errors import Diverged, StallError, Stopped
-from openrlhf_tir.replay.ledger import Audit, audit
+from openrlhf_tir.pipeline.ledger.ledger import Audit, audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fakes import MemoryMetrics, ends_of

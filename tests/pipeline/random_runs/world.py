@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_tir.actors.fleet import Fleet
+from openrlhf_tir.cluster.fleet import Fleet
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.data.stream import Lane, PromptStream
 from openrlhf_tir.errors import EngineGone, EvaluationFailed, LearnerDied, WeightsUnverified
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import BatchItem, Completion, CounterUpdate, GroupKey, StepReport, Task, Verdict
 from openrlhf_tir.weights.publisher import WeightPublisher
 

@@ -24,7 +24,7 @@ from benchmarks.peers.sandbox import Client
 from benchmarks.peers.systems import Ran
 from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.toy.tokenizer import EOS_ID, PAD_ID, encode
+from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 TICKS_S = 0.05

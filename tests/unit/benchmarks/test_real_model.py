@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.real_model import attempt as attempts
 from benchmarks.real_model.summary import summarise
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.telemetry import metrics
 
 
 def made(arm: str = "tool", **more) -> attempts.Attempt:

@@ -19,8 +19,8 @@ from openrlhf_tir.cluster.learner_group import LearnerRank
 from openrlhf_tir.cluster.ray_faults import death
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pushes import Canary
-from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 from openrlhf_tir.types import GroupKey
 

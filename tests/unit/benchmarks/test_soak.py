@@ -16,7 +16,7 @@ import pytest
 from benchmarks.crash_trial import start
 from benchmarks.soak import MOST_IDLE_STARTS, Soak, problems, summary
 from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run
-from openrlhf_tir.commands.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
+from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
 
 RUN = f"""
 import pathlib, signal, subprocess, sys, time

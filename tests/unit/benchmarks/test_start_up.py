@@ -32,6 +32,6 @@ def test_an_actor_that_does_not_answer_has_sampled_nothing(tmp_path):
 
 
 def test_the_counter_is_one_that_actors_export():
-    from openrlhf_tir.serving import metrics
+    from openrlhf_tir.rollout.serving import metrics
 
     assert f'"{TOKENS}"' in Path(metrics.__file__).read_text()

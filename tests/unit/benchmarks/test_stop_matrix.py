@@ -13,7 +13,7 @@ import psutil
 from benchmarks.crash_trial import start
 from benchmarks.stop_matrix import planned
 from benchmarks.stop_trial import Stopped, of_run, stop
-from openrlhf_tir.commands.exit_codes import FAULT, NO, STOPPED
+from openrlhf_tir.cli.exit_codes import FAULT, NO, STOPPED
 
 OBEDIENT = (
     "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_tir.actors.router import Router
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.sequence_migration import SamplingLocation, SequenceMigration
 from openrlhf_tir.errors import ConfigError, EngineGone
+from openrlhf_tir.pipeline.router import Router
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.sequence_migration import SamplingLocation, SequenceMigration
 from openrlhf_tir.types import GroupKey
 
 pytestmark = pytest.mark.slow  # importing ray

@@ -16,7 +16,7 @@ from openrlhf_tir.cluster import lost
 from openrlhf_tir.cluster.lost import ENDS, end_of, end_of_child, watched
 from openrlhf_tir.cluster.ray_faults import death
 from openrlhf_tir.config import Config
-from openrlhf_tir.logs.lost import FILE, lost_processes
+from openrlhf_tir.telemetry.lost import FILE, lost_processes
 
 GIB = 1 << 30
 

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import ConfigError, EngineError, EngineGone, PayloadLost, VersionGone
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.rollout.group_runner import EvalMode
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline

@@ -19,7 +19,7 @@ from openrlhf_tir.cluster.jobs.reading import _answer, reading
 from openrlhf_tir.cluster.services import _unless_fails
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, InfraError
-from openrlhf_tir.toy.tokenizer import build_tokenizer
+from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
 
 @pytest.fixture

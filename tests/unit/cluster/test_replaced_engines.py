@@ -15,9 +15,9 @@ from rich.console import Console
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import WeightsUnverified
+from openrlhf_tir.miniatures.toy.cold_start import Schedule, Stage
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.toy.cold_start import Schedule, Stage
 from openrlhf_tir.types import Completion
 
 from .colocation.apart import Apart
@@ -152,7 +152,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         "_print_audit": lambda *a: None,
     }.items():
         monkeypatch.setattr(train, name, fake)
-    monkeypatch.setattr("openrlhf_tir.report.build.build_report", lambda d: d)
+    monkeypatch.setattr("openrlhf_tir.observability.report.build.build_report", lambda d: d)
     monkeypatch.setattr(train, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
     assert known == {"the base model": None, "the trained model": again}

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.cluster.run_lock import FILE, is_held, run_lock
-from openrlhf_tir.commands.exit_codes import MISTAKE
 from openrlhf_tir.errors import ConfigError
 from tests.model_files import weights
 

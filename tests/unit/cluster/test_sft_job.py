@@ -13,9 +13,9 @@ from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs, checkpoints_of
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.read import SftSet
 from openrlhf_tir.errors import LearnerDied, Stopped
-from openrlhf_tir.logs import metrics
 from openrlhf_tir.pipeline.fine_tuning import Schedule
 from openrlhf_tir.pipeline.stop import StopRequest
+from openrlhf_tir.telemetry import metrics
 from tests.unit.pipeline.test_fine_tuning import Counting, row
 
 

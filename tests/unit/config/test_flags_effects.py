@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 from openrlhf_tir.algorithms.advantages import ESTIMATORS
-from openrlhf_tir.cli import COMMANDS, main
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import COMMANDS
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import all_settings
 from openrlhf_tir.config.openrlhf_flags import RULES, translate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.commands.checks.learner import check_lora_of_mixture, check_routing
+from openrlhf_tir.cli.checks.learner import check_lora_of_mixture, check_routing
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from openrlhf_tir.cli import COMMANDS, main
-from openrlhf_tir.commands.data import SUBCOMMANDS
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import COMMANDS
+from openrlhf_tir.cli.data import SUBCOMMANDS
 from openrlhf_tir.config.catalog import all_settings
 from openrlhf_tir.config.flags import SHORT, Parser
 from openrlhf_tir.config.short_help import (

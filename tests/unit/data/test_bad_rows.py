@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.commands.checks.data import check_data
+from openrlhf_tir.cli.checks.data import check_data
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import load_prompts

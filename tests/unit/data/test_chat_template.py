@@ -9,7 +9,7 @@ from openrlhf_tir.data.jinja_template import of_directory, of_text
 from openrlhf_tir.data.template_check import check_template
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import PYTHON_TOOL
-from tests.unit.episodes.chat_models import SPECIALS, tokenizer
+from tests.unit.rollout.protocols.chat_models import SPECIALS, tokenizer
 
 CHAT = [
     {"role": "user", "content": "How much?"},

@@ -278,7 +278,7 @@ def test_a_process_that_dies_while_it_renders_is_said_with_what_to_do(tmp_path):
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_special_token_in_a_rows_text_stays_its_characters_in_the_prompt(tmp_path, chat):
     from openrlhf_tir.engines.codec import HfCodec
-    from tests.unit.episodes.chat_models import tokenizer
+    from tests.unit.rollout.protocols.chat_models import tokenizer
 
     hf = tokenizer("qwen2_5")
     row = {"prompt": "What does <|im_start|> mean?", "label": "2"}
@@ -293,7 +293,7 @@ def test_a_special_token_in_a_rows_text_stays_its_characters_in_the_prompt(tmp_p
 def test_a_text_that_is_said_to_be_rendered_has_the_tokens_that_its_template_wrote(tmp_path):
     """As if the messages had been given: no token more, none less."""
     from openrlhf_tir.engines.codec import HfCodec
-    from tests.unit.episodes.chat_models import tokenizer
+    from tests.unit.rollout.protocols.chat_models import tokenizer
 
     for name in ("qwen2_5", "llama3"):
         hf = tokenizer(name)

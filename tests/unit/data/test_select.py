@@ -10,11 +10,11 @@ from openrlhf_tir.data.prepare.outcomes import Outcome, read_outcomes
 from openrlhf_tir.data.prepare.selection import Selection
 from openrlhf_tir.data.prompts import Problem
 from openrlhf_tir.errors import ConfigError, DataError
-from openrlhf_tir.logs.trajectories import TrajectoryLog
+from openrlhf_tir.telemetry.trajectories import TrajectoryLog
 from openrlhf_tir.types import KEEP, Group, GroupKey, Task, Verdict
 from tests.pipeline.fakes import group_of
 from tests.unit.data.test_data_prompts import jsonl
-from tests.unit.report.test_samples import member
+from tests.unit.observability.report.test_samples import member
 
 
 def outcome(**by_epoch):

@@ -16,7 +16,7 @@ from openrlhf_tir.engines.torch_engine import TorchEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.ports import RolloutEngine
-from openrlhf_tir.serving.app import build_app
+from openrlhf_tir.rollout.serving.app import build_app
 
 
 class Llm:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.engines.session_trace import RequestTrace
 from openrlhf_tir.engines.sessions import CURRENT, Reward, SessionGone, Sessions
-from openrlhf_tir.episodes.agent_broker import AgentBroker
 from openrlhf_tir.errors import WeightsUnverified
+from openrlhf_tir.rollout.agent_broker import AgentBroker
 from openrlhf_tir.types import ENV_VERSION, Completion, Task
 
 TASK = Task("1+1?", "2")

@@ -19,7 +19,7 @@ from openrlhf_tir.evaluation.settings import Sampled
 from openrlhf_tir.evaluation.store import Store
 from openrlhf_tir.types import Task
 from tests.pipeline.fakes import group_of
-from tests.unit.episodes.chat_models import tokenizer
+from tests.unit.rollout.protocols.chat_models import tokenizer
 
 pytestmark = pytest.mark.slow  # importing ray
 TASKS = [Task(f"p{i}", "0", row=f"row{i}") for i in range(100)]

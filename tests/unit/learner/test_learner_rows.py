@@ -9,10 +9,10 @@ import pytest
 
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group_meta import describe
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import batch_samples, local_moments, share, to_rows
+from openrlhf_tir.rollout.group_meta import describe
 from openrlhf_tir.types import KEEP, Group
 from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 

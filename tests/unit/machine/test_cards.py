@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.commands.checks.host import Machine, check_cards, check_memory
+from openrlhf_tir.cli.checks.host import Machine, check_cards, check_memory
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.machine.cards import Cards, cards, parse_peers

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.commands.exit_codes import MISTAKE
-from openrlhf_tir.commands.quickstart import check_cold_start, resumable_before_the_first_checkpoint
+from openrlhf_tir.cli.exit_codes import MISTAKE
+from openrlhf_tir.cli.quickstart import check_cold_start, resumable_before_the_first_checkpoint
 from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.errors import (
     ConfigError,

@@ -10,7 +10,7 @@ import pytest
 
 from env_servers.search.bm25 import Bm25, ensure_index
 from env_servers.search.env import format_passages
-from openrlhf_tir.commands.preflight import Machine, check
+from openrlhf_tir.cli.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.sft.blocks import cut
 from openrlhf_tir.errors import ConfigError

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.scheduler import (
     AutoDepth,
     DepthController,
@@ -20,7 +21,6 @@ from openrlhf_tir.pipeline.scheduler import (
     depth_controller,
 )
 from openrlhf_tir.pipeline.scheduler.depth import AcceptanceWindow, EngineLoad
-from openrlhf_tir.replay.ledger import Ledger
 from tests.pipeline.fakes import FakePrompts
 
 FREE = {

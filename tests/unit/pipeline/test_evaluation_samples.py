@@ -11,8 +11,8 @@ from openrlhf_tir.cluster.jobs.evaluate import evaluate, groups_at_once, summari
 from openrlhf_tir.cluster.jobs.main import _as_json
 from openrlhf_tir.cluster.jobs.measured import HeldOut, evaluation_row, scores
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
+from openrlhf_tir.rollout.group_runner import EvalMode
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of
 

@@ -16,6 +16,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.data.stream import Lane, PromptStream
 from openrlhf_tir.errors import ConservationError, PipelineError
 from openrlhf_tir.pipeline.checkpoints import scheduler_state
+from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
 from openrlhf_tir.pipeline.scheduler import (
     BatchDecision,
     FixedDepth,
@@ -24,7 +25,6 @@ from openrlhf_tir.pipeline.scheduler import (
     SchedulerSnapshot,
 )
 from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
-from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.types import TERMINAL, BatchItem, GroupMeta, GroupState, StepReport, Task
 from tests.pipeline.fakes import FakePrompts, group_of
 

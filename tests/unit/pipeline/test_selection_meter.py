@@ -78,8 +78,8 @@ def test_the_distance_is_zero_when_all_that_was_kept_is_trained_and_grows_when_l
 
 
 def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
-    from openrlhf_tir.report.bias import selection
-    from openrlhf_tir.report.style import LIGHT, themed
+    from openrlhf_tir.observability.report.bias import selection
+    from openrlhf_tir.observability.report.style import LIGHT, themed
 
     columns = {"step": [1, 2]}
     for name, values in {
@@ -99,8 +99,8 @@ def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
 
 
 def test_a_run_without_the_meter_has_no_figure():
-    from openrlhf_tir.report.bias import off_policy, selection
-    from openrlhf_tir.report.style import LIGHT
+    from openrlhf_tir.observability.report.bias import off_policy, selection
+    from openrlhf_tir.observability.report.style import LIGHT
 
     assert selection({"step": [1]}, LIGHT) is None and off_policy({"step": [1]}, LIGHT) is None
 

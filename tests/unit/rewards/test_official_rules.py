@@ -7,10 +7,6 @@ import dataclasses
 import pytest
 
 from env_servers.python_tir.observation import observation_of_reply
-from openrlhf_tir.episodes.calls import printed
-from openrlhf_tir.episodes.turns import Call, Reject
-from openrlhf_tir.episodes.turns.messages import Messages
-from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.filters.zerotir import is_quality
 from openrlhf_tir.rewards import load
@@ -18,9 +14,13 @@ from openrlhf_tir.rewards.checking.code_text import block_pattern_score
 from openrlhf_tir.rewards.retool import answer_line_score, evaluation_answer, recipe_score
 from openrlhf_tir.rewards.searchr1 import verl_score
 from openrlhf_tir.rewards.zerotir import official_verdict
-from tests.unit.episodes.test_turns_skyrl import said
+from openrlhf_tir.rollout.protocols import Call, Reject
+from openrlhf_tir.rollout.protocols.calls import printed
+from openrlhf_tir.rollout.protocols.messages import Messages
+from openrlhf_tir.rollout.protocols.retool import ReTool
 from tests.unit.filters.test_filters import CLEAN
 from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
+from tests.unit.rollout.protocols.test_turns_skyrl import said
 
 
 def test_quality_is_right_and_hardly_repetitive():

@@ -3,7 +3,7 @@ hidden tests pass on its patch."""
 
 from __future__ import annotations
 
-from ....toy.lessons.mending import SHOWN, TURNS
+from ...toy.lessons.mending import SHOWN, TURNS
 from ..arms import WARM, Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .tool_n1 import KL

@@ -17,13 +17,13 @@ from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.chat_format import ChatFormat
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols import make
+from openrlhf_tir.rollout.protocols.chat_format import ChatFormat
 from openrlhf_tir.types import Task, Trajectory
-from tests.unit.episodes.chat_models import tokenizer
-from tests.unit.episodes.test_chat_rendering import Said
+from tests.unit.rollout.protocols.chat_models import tokenizer
+from tests.unit.rollout.protocols.test_chat_rendering import Said
 
 from ...env_process import Http, env_server
 from ...swe_hostile import BUG, CODE, GOOD, MEND, task

@@ -13,10 +13,10 @@ from env_servers.env import Env
 from env_servers.swe.env import LIMITS, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.miniatures.reproduce.methods import skyrl
+from openrlhf_tir.miniatures.toy.lessons import mending
+from openrlhf_tir.miniatures.toy.tokenizer import encode
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.toy.lessons import mending
-from openrlhf_tir.toy.tokenizer import encode
-from tests.unit.toy.mending_episode import episode_of, played
+from tests.unit.miniatures.toy.mending_episode import episode_of, played
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 

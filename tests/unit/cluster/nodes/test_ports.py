@@ -24,7 +24,7 @@ def test_a_port_in_use_where_the_engine_is_costs_no_loading(tmp_path, monkeypatc
 
     monkeypatch.setattr(rollout_actor, "end_children_with_us", lambda: True)
     monkeypatch.setattr(rollout_actor, "_engine_class", lambda cfg: Engine)
-    monkeypatch.setattr("openrlhf_tir.logs.own_log.own_log", lambda path: None)
+    monkeypatch.setattr("openrlhf_tir.telemetry.own_log.own_log", lambda path: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         cfg = Config(run_dir=tmp_path, rollout={"port": port - 2})

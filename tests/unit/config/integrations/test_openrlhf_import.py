@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("tree_sitter_bash")
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.commands.exit_codes import DONE, MISTAKE, NO
-from openrlhf_tir.commands.import_openrlhf import recipe_of
+from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
+from openrlhf_tir.cli.import_openrlhf import recipe_of
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_commands import Call, calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo

@@ -10,14 +10,14 @@ from openrlhf_tir.data.sft.distill import Selection, distill
 from openrlhf_tir.data.sft.pieces import Reader
 from openrlhf_tir.data.sft.tokens import tokenised
 from openrlhf_tir.errors import DataError
-from openrlhf_tir.logs.trajectories import TrajectoryLog, read
+from openrlhf_tir.telemetry.trajectories import TrajectoryLog, read
 from openrlhf_tir.types import Group, GroupKey, Segment, Task, Trajectory
 from tests.pipeline.fakes import group_of
 from tests.unit.data.sft.test_sft_rows import vocabulary
 
 
 def kept(text="4", *, prompt="2+2?", reward=1.0, correct=1.0, end="<|im_end|>", **changed):
-    """A row as logs/trajectories.py keeps it."""
+    """A row as telemetry/trajectories.py keeps it."""
     runs = [{"source": "env", "text": "hint: add. "}, {"source": "model", "text": text, "end": end}]
     row = {
         "prompt": prompt,

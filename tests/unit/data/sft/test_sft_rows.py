@@ -22,7 +22,7 @@ from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.protocol import PYTHON_TOOL
 from tests.data.make_samples import rows as samples
 from tests.unit.data.test_data_prompts import jsonl
-from tests.unit.episodes.chat_models import tokenizer
+from tests.unit.rollout.protocols.chat_models import tokenizer
 
 ASKED, SAID = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}
 CALLED = [

@@ -9,13 +9,13 @@ import pytest
 
 from env_servers.adapters.bfcl.env import BfclEnv
 from openrlhf_tir.config import Reward
-from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.structured import Tool
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.context import RewardContext
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.protocols.structured import Tool
 from openrlhf_tir.types import Task
-from tests.unit.episodes.test_episode import CharCodec, PlayedEngine
+from tests.unit.rollout.test_episode import CharCodec, PlayedEngine
 
 from .stand_in import FUNCTIONS, HereAndNow, install
 from .test_bfcl_env import CAT, TASK, TOUCH, WRITE

@@ -8,8 +8,8 @@ import pytest
 
 from env_servers.swe.describe import prompt
 from env_servers.swe.openhands import END_OF_TASK, NEW_TASK, OURS, from_rows, function_block
-from openrlhf_tir.episodes.calls.function import function_calls
-from openrlhf_tir.episodes.calls.tool_call import ParsedCall
+from openrlhf_tir.rollout.protocols.calls.function import function_calls
+from openrlhf_tir.rollout.protocols.calls.tool_call import ParsedCall
 
 
 def test_the_prompt_is_a_system_message_with_the_functions_and_an_example_before_the_task():

@@ -8,18 +8,18 @@ from random import Random
 
 import pytest
 
-from openrlhf_tir.cli import build_parser
-from openrlhf_tir.commands import config_of
+from openrlhf_tir.cli.command_line import build_parser
+from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.data.prompts import load_prompts
 from openrlhf_tir.miniatures.reproduce import bases, methods
 from openrlhf_tir.miniatures.reproduce.arms import Place
 from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_jsonl, write_splits
-from openrlhf_tir.toy.tokenizer import build_tokenizer, encode
+from openrlhf_tir.miniatures.toy import lessons
+from openrlhf_tir.miniatures.toy.model import save_model
+from openrlhf_tir.miniatures.toy.task import write_jsonl, write_splits
+from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer, encode
 
 from .fakes import Fake
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import PercentFormatter
 
 from openrlhf_tir.miniatures.reproduce import methods, page
 from openrlhf_tir.miniatures.reproduce.arms import Read
-from openrlhf_tir.report.style import LIGHT
+from openrlhf_tir.observability.report.style import LIGHT
 
 
 def test_a_share_has_an_axis_in_per_cent_and_a_count_has_room_for_what_it_is():

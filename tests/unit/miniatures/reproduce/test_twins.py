@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.cli import build_parser, main
-from openrlhf_tir.commands import config_of
-from openrlhf_tir.commands.exit_codes import MISTAKE
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import build_parser
+from openrlhf_tir.cli.configuration import config_of
+from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load, to_toml

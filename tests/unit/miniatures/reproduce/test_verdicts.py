@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.miniatures.reproduce import methods
 from openrlhf_tir.miniatures.reproduce.miniature import judged
-from openrlhf_tir.toy import lessons
+from openrlhf_tir.miniatures.toy import lessons
 
 SEEN: dict[str, dict[str, dict[str, float]]] = {
     "zerotir": {

@@ -280,7 +280,7 @@ def test_shared_memory_is_refused_where_learner_and_engine_are_apart_and_with_de
 
 
 def test_shared_memory_is_refused_before_a_model_loads_where_there_is_no_gpu():
-    from openrlhf_tir.commands.checks.host import Machine, check_backend
+    from openrlhf_tir.cli.checks.host import Machine, check_backend
 
     config = Config.model_validate(SIDE_BY_SIDE | {"vllm": {"kv_cache_mib": 64, "sync_backend": "ipc"}})
     with pytest.raises(ConfigError, match="needs GPUs"):

@@ -1,0 +1,65 @@
+"""Checks that a messages protocol and the model's chat template work together. Part of preflight.py."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from ...config import Config
+from ...config.environments import Environment
+from ...data import jinja_template
+from ...data.template_check import check_template
+from ...errors import ConfigError
+from ...rollout import protocols as turns
+
+
+def check_chat(cfg: Config, e: Environment) -> None:
+    """Check that a messages protocol has prompts that a chat template rendered, and that no other protocol has its
+    settings.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if turns.of_messages(turns.load(e.env.protocol)):
+        if not cfg.data.apply_chat_template:
+            raise ConfigError(
+                f"{e.section}.protocol = {e.env.protocol!r} continues a chat of the model's template, but"
+                " data.apply_chat_template is not set, so prompts would be raw text. Set --data.apply_chat_template;"
+                " data.input_template is then part of the user's message."
+            )
+        return
+    if e.env.tools or e.env.template_rewrites != "keep":
+        raise ConfigError(
+            f"{e.section}.tools and {e.section}.template_rewrites only apply to a messages protocol, and"
+            f" {e.section}.protocol = {e.env.protocol!r} is not one. Leave them out, or set {e.section}.protocol ="
+            " 'messages'."
+        )
+
+
+def _has_messages_protocol(e: Environment) -> bool:
+    """Return True for a messages protocol. False for one that cannot be loaded: its own check reports that."""
+    with suppress(ConfigError):
+        return turns.of_messages(turns.load(e.env.protocol))
+    return False
+
+
+def check_template_of(cfg: Config, model: Path) -> list[str]:
+    """Check how the messages protocols work with the chat template in a model's directory, without its tokenizer.
+
+    Returns:
+        Facts to print.
+    """
+    environments = [e for e in cfg.environments.values() if _has_messages_protocol(e)]
+    if cfg.rollout.agent == "external" or not environments:
+        return []
+    template = jinja_template.of_directory(model, cfg.data.chat_template_options)
+    if template is None:
+        return [
+            f"{model} has no single chat template in chat_template.jinja or tokenizer_config.json:"
+            " it is checked when the tokenizer is loaded"
+        ]
+    checked = [
+        check_template(template, turns.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)
+        for e in environments
+    ]
+    return list(dict.fromkeys(fact for check in checked for fact in check.facts()))

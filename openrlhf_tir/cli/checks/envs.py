@@ -1,0 +1,144 @@
+"""Checks of the environments: every server that the run will use answers and is the right one, and every server that
+the run will start can be started."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from importlib import import_module
+from pathlib import Path
+
+from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
+from ...config import Config
+from ...config.environments import Environment
+from ...config.problems import Problems
+from ...errors import ConfigError
+from ...protocol import NOT_NEEDED, UNISOLATED
+from ...rollout.environment_client.probe import probe_env
+from ...user_code import plugins
+from ...waiting.backoff import until_available
+from .host import Machine, check_isolation
+
+NEED_OPTIONS = ("search",)
+"""Our servers that cannot be started without server_options."""
+
+
+def environments_of(cfg: Config) -> list[Environment]:
+    """Return the environments; [] if their settings contradict each other, which the rules of the configuration
+    report."""
+    try:
+        return list(cfg.environments.values())
+    except ConfigError:
+        return []
+
+
+def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
+    """Check that every server answers and is the environment of the tasks, and that ours can be started. Return
+    facts."""
+    if cfg.train.agent_func_path:
+        return [
+            f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor,"
+            " in place of an environment"
+        ]
+    facts: list[str] = []
+    environments = environments_of(cfg)
+    for e in environments:
+        with problems.caught(code="environment"):
+            facts += check_env(cfg, e, machine, wait_s)
+    by_url: dict[str, list[Environment]] = {}
+    for e in environments:
+        for url in e.urls:
+            by_url.setdefault(url, []).append(e)
+    for url, users in by_url.items():
+        if len(users) > 1:
+            facts.append(
+                f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}:"
+                " it runs what each of them sends"
+            )
+    return facts
+
+
+def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0) -> list[str]:
+    """Check the servers of one environment and return facts."""
+    if e.urls:
+        return [_check_server(cfg, e, url, wait_s) for url in e.urls]
+    server_module(e)
+    flags = server_flags(e)
+    if e.env.file:
+        check_class(e, flags)
+        return [f"environment {e.name}: a server of {e.env.file} will be started in its own process"]
+    if e.runs_code:
+        check_isolation(machine, e.serves)
+    check_server_flags(e, flags)
+    of = "" if e.serves == e.name else f" of {e.serves}"
+    workers = f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
+    return [f"environment {e.name}: a server{of}{workers} will be started"]
+
+
+def check_server_flags(e: Environment, flags: list[str]) -> None:
+    """Check that one of our servers accepts its flags, by its own parser, and that its corpus exists.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if not e.env.server_options and e.serves not in NEED_OPTIONS:
+        return
+    parser = import_module(f"{server_module(e)}.__main__").parser()
+    with _parser_errors(e):
+        args = parser.parse_args(flags)
+    corpus = getattr(args, "corpus", None)
+    if corpus is not None and not Path(corpus).is_file():
+        raise ConfigError(
+            f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()})."
+            " Correct the path."
+        )
+
+
+def check_class(e: Environment, flags: list[str]) -> None:
+    """Check that a user's environment class accepts the keywords that it would be created with.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    try:
+        cls = plugins.load(plugins.ENVIRONMENT, str(e.env.file))
+    except ConfigError:
+        return  # reported by `preflight.check_names_of_env`
+    server = import_module(f"{server_module(e)}.__main__")
+    with _parser_errors(e):
+        _, keywords = server.read(flags)
+    server.check(cls, keywords, f"{e.section}.server_options")
+
+
+@contextmanager
+def _parser_errors(e: Environment) -> Iterator[None]:
+    """Raise ConfigError if the parser of the environment's server refuses its flags in the block."""
+    stderr = io.StringIO()
+    try:
+        with redirect_stderr(stderr):
+            yield
+    except SystemExit:
+        complaint = stderr.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        raise ConfigError(
+            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {complaint}. `python -m"
+            f" {server_module(e)} --help` lists its flags."
+        ) from None
+
+
+def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
+    token = os.environ.get(cfg.env.token_env)
+    health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
+    if schema.env != e.serves:
+        fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"
+        raise ConfigError(
+            f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match."
+        )
+    if health.isolation == UNISOLATED:
+        return (
+            f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+        )
+    if health.isolation == NOT_NEEDED:
+        return f"environment {e.name} at {url}: capacity {schema.capacity}"
+    return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

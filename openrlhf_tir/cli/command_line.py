@@ -1,0 +1,145 @@
+"""The command line: `openrlhf-tir COMMAND ...`. Parses everything before anything heavy is imported.
+
+Errors that we raise on purpose are TirErrors: one line (fact, value, remedy) and the exit code of exit_codes.py. A
+traceback means a bug."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+
+from ..cluster.collector import collect_rarely
+from ..config.flags import Parser, check_unknown
+from ..config.problems import as_dict
+from ..errors import TirError
+from .exit_codes import INTERRUPTED, NO, code_of
+
+COMMANDS = {
+    "quickstart": "a tiny model learns to use Python by RL, in minutes",
+    "train": "train a policy: recipe and flags in, model out",
+    "import-openrlhf": "a script or command line of OpenRLHF -> a recipe",
+    "import-verl": "a script or Hydra command line of verl -> a recipe",
+    "import-trl": "a script with TRL's GRPOTrainer -> a recipe",
+    "recipes": "list the recipes that ship with the package",
+    "rewards": "list the rewards and filters that have a name",
+    "envs": "list the environments that a run can start",
+    "show-config": "print what a recipe and flags add up to",
+    "data": "check, convert, decontaminate or select problems",
+    "check-env": "check that an environment server keeps the protocol",
+    "size": "what GPUs and hosts would hold, and whether it fits",
+    "simulate": "predict throughput and staleness, or plan a cluster",
+    "watch": "a live page of a run in the browser",
+    "play": "print an episode, or what a run trained or dropped",
+    "control": "change a run that is running",
+    "audit": "what became of every prompt of a run",
+    "report": "write a run's report and curves again",
+    "compare": "curves of several runs, and the best checkpoint",
+    "eval": "accuracy and tool use of a model, on held-out rows",
+    "serve": "the OpenAI API of a model, until it is stopped",
+    "distill": "a run's correct trajectories -> rows for sft",
+    "sft": "fine-tune a model on messages, texts or trajectories",
+    "reproduce": "train a published method in miniature",
+    "model": "make a language model that ships inside a package",
+    "toy-model": "make the tiny base model of the quickstart",
+}
+"""One module of openrlhf_tir.cli each, with `add_arguments(parser)` and `run(args) -> exit code`."""
+
+
+TOGETHER = {
+    ("recipes", "rewards", "envs"): "list what has a name and ships with the package",
+    ("model", "toy-model"): "make a small base model",
+}
+"""Commands that share a line of the top help, which is one screen, and what it says of them."""
+
+
+class _TopParser(Parser):
+    """The parser of the command line itself, whose help has a line for each command."""
+
+    def format_help(self) -> str:
+        """Return the name and summary of every command, on one screen."""
+        shared = {names[0]: (names, text) for names, text in TOGETHER.items()}
+        hidden = {name for names in TOGETHER for name in names[1:]}
+        rows = [shared.get(name, ((name,), text)) for name, text in COMMANDS.items() if name not in hidden]
+        width = max(len(", ".join(names)) for names, _ in rows)
+        lines = [f"  {', '.join(names):{width}}  {text}" for names, text in rows]
+        head = [f"usage: {self.prog} COMMAND ...", "", self.description or "", ""]
+        foot = ["", f"`{self.prog} COMMAND --help` says more, `--version` which version it is."]
+        return "\n".join([*head, *lines, *foot]) + "\n"
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f".{command.replace('-', '_')}", __package__)
+
+
+def build_parser(only: str | None = None) -> Parser:
+    """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
+    parser = _TopParser(
+        prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"openrlhf-tir {version('openrlhf-tir')}",
+        help="print the version, and exit",
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
+    for name, summary in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+        )
+        if only in (None, name):
+            _module(name).add_arguments(sub)
+    return parser
+
+
+def keep_compiled() -> None:
+    """Let this process and all that it starts write the byte code that they compile.
+
+    Many container images set PYTHONDONTWRITEBYTECODE. Every process of a run would then compile torch, vLLM and the
+    rest anew, 10 s each; where the files cannot be written Python goes on without them.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        sys.dont_write_bytecode = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code, one of exit_codes.py."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    keep_compiled()
+    collect_rarely()
+    if argv and argv[0] == "help":
+        argv = [*argv[1:2], "--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows escapes instead of raising
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        args, extra = build_parser(argv[0] if argv and argv[0] in COMMANDS else "").parse_known_args(argv)
+        if hasattr(args, "unknown"):  # a command with configuration flags tells these with its other mistakes
+            args.unknown = extra
+        else:
+            check_unknown(extra, args.parser)
+        code = _module(args.command).run(args)
+        sys.stdout.flush()  # here, where a reader that has left is expected
+        return code
+    except TirError as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        if "--json" in argv:  # in place of the result, for a program that reads it
+            print(json.dumps(as_dict(e)))
+        return code_of(e)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python would flush what is left once more when it ends, and print that this failed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The `quickstart` command: watch a model learn to use a tool by RL, a toy model (made here) or a real language
+model."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from ..config import Config
+from ..config.flags import add_config_flags
+from ..config.numbers import real, whole
+from ..errors import ConfigError
+from ..miniatures.tasks import NUMBERS, TASKS, RealTask
+from .configuration import config_of
+
+RECIPE = "quickstart_cpu"
+TOY = "toy"
+OF_THE_BASE = ("data", "init", "base")
+"""Directories of a run that hold its base model and its problems."""
+
+
+SMOLLM2 = "smollm2"
+NOTICE = (
+    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes half an hour or more,"
+    " 11 GB of memory and 4 GB of disk. If it is stopped, the same command with --resume goes on from the last"
+    " checkpoint."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
+    parser.add_argument(
+        "--model",
+        choices=sorted([TOY, SMOLLM2]),
+        default=TOY,
+        help="toy: 167 thousand parameters, some minutes; smollm2: SmolLM2-135M-Instruct, half an hour [%(default)s]",
+    )
+    parser.add_argument(
+        "--task",
+        choices=list(TASKS),
+        help=f"what smollm2 learns: numbers with Python, calls of functions, or search of a corpus [{NUMBERS}]",
+    )
+    defaults = ", ".join(f"{name} {task.cold_start}" for name, task in TASKS.items())
+    parser.add_argument(
+        "--cold-start",
+        type=whole(at_least=0),
+        metavar="N",
+        help="demonstrations of the task on which smollm2 is fine-tuned before RL, by the settings sft.*; 0: none"
+        f" [{defaults}]",
+    )
+    parser.add_argument(
+        "--setup-seconds",
+        type=real(zero=True),
+        default=0.0,
+        metavar="S",
+        help="duration of the set-up before this command, for summary.json",
+    )
+    add_config_flags(parser, recipe=RECIPE)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from ..cluster.run_lock import run_lock
+    from ..pipeline.checkpoints.lineage import check_unused
+    from .preflight import check
+
+    if args.model == TOY and args.task is not None:
+        raise ConfigError(f"--task {args.task} is a task of a real language model. Add --model {SMOLLM2}.")
+    if args.model == TOY and args.cold_start is not None:
+        raise ConfigError(
+            f"--cold-start {args.cold_start} is for a real language model. Add --model {SMOLLM2}; the toy always has"
+            " its own cold start."
+        )
+    task = TASKS[args.task or NUMBERS]
+    if args.recipe == RECIPE and args.model != TOY:
+        args.recipe = task.recipe
+    cfg = config_of(args, makes_data=True)
+    if args.model != TOY:
+        return _real_model(args, cfg, task)
+    if "run_dir" not in args.overrides:
+        cfg = in_unused_directory(cfg)
+    for fact in check(cfg, model=False, data=False):
+        print(f"check: {fact}", flush=True)
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
+        from ..cluster.jobs.main import quickstart  # This import takes seconds, so a directory in use is refused first.
+
+        quickstart(cfg, setup_s=args.setup_seconds)
+    return 0
+
+
+def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
+    """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
+    from rich.console import Console
+
+    from ..cluster.run_lock import run_lock
+    from ..miniatures.prepare import check_package, has_base, prepare, with_rows
+    from ..miniatures.results import kinds_table
+    from ..pipeline.checkpoints.lineage import check_unused
+    from .preflight import check
+
+    started = time.monotonic()
+    demonstrations = task.cold_start if args.cold_start is None else args.cold_start
+    if demonstrations and "sft.max_samples" in args.overrides:
+        raise ConfigError(
+            f"--sft.max_samples {cfg.sft.max_samples} has no effect on a quickstart, whose cold start takes"
+            f" {demonstrations} demonstrations. Say it by --cold-start N."
+        )
+    if "run_dir" not in args.overrides:
+        cfg = in_unused_directory(cfg)
+    cfg = resumable_before_the_first_checkpoint(cfg)
+    if not cfg.actor.model_name_or_path and not has_base(cfg):
+        check_package(args.model)
+    with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:  # nothing is left of a run that is refused
+        tried, files = with_rows(cfg, task, Path(scratch))
+        check(tried, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
+        if demonstrations:
+            check_cold_start(tried, files.demonstrations, demonstrations)
+    if not cfg.actor.model_name_or_path:
+        print(NOTICE.format(learns=task.learns), flush=True)
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
+        cfg = prepare(cfg, args.model, task, demonstrations)
+        for fact in check(cfg):
+            print(f"check: {fact}", flush=True)
+        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
+
+        train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
+        Console().print(kinds_table(cfg.run_dir, task.unseen))
+    return 0
+
+
+def resumable_before_the_first_checkpoint(cfg: Config) -> Config:
+    """Return `cfg`, which starts RL from its beginning if the run to resume was stopped at its cold start."""
+    from ..miniatures import cold_start
+    from ..pipeline.checkpoints.lineage import checkpoints_of
+
+    if not cfg.train.resume or checkpoints_of(cfg).exist or not (cfg.run_dir / cold_start.DIRECTORY).is_dir():
+        return cfg
+    return cfg.model_copy(update={"train": cfg.train.model_copy(update={"resume_or_start": True})})
+
+
+def check_cold_start(cfg: Config, rows: Path, number: int) -> None:
+    """Raise ConfigError if the settings of a cold start contradict each other, or if there are fewer demonstrations."""
+    from ..config.fine_tuning import violations
+    from ..config.problems import Problems
+
+    problems = Problems()
+    problems.add(violations(cfg.model_copy(update={"sft": cfg.sft.model_copy(update={"dataset": str(rows)})})))
+    with rows.open(encoding="utf-8") as file:
+        available = sum(1 for _ in file)
+    if number > available:
+        problems.add(f"--cold-start {number}: the task has {available} demonstrations. Give that number or less.")
+    problems.raise_any()
+
+
+def in_unused_directory(cfg: Config) -> Config:
+    """Return `cfg` with another run directory if the recipe's holds the result of an earlier quickstart.
+
+    A quickstart may be repeated without thinking, and deletes nothing without being asked: the second one goes to
+    DIRECTORY-2. The base model is copied there, so that it is not made again.
+    """
+    from ..pipeline.checkpoints.lineage import results_of
+
+    first = cfg.run_dir
+    if cfg.train.resume or cfg.train.overwrite or not results_of(cfg):
+        return cfg
+    for number in itertools.count(2):
+        cfg = cfg.model_copy(update={"run_dir": first.with_name(f"{first.name}-{number}")})
+        if not results_of(cfg):
+            break
+    for name in OF_THE_BASE:
+        if (first / name).is_dir() and not (cfg.run_dir / name).exists():
+            shutil.copytree(first / name, cfg.run_dir / name)
+    print(
+        f"{first} holds an earlier quickstart, which stays; this one goes to {cfg.run_dir}. --train.overwrite deletes"
+        " the earlier one instead, --run-dir names another directory.",
+        flush=True,
+    )
+    return cfg

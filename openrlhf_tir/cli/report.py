@@ -1,0 +1,23 @@
+"""The `report` command: write report.html and the curves of a run again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
+    parser.add_argument("run_dir", type=Path, help="directory of a run, finished or not")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from ..errors import ConfigError
+
+    if not args.run_dir.is_dir():
+        raise ConfigError(f"There is no run directory {args.run_dir}. Give the directory that train wrote (--run-dir).")
+    from ..observability.report.build import build_report
+
+    print(build_report(args.run_dir))
+    return 0

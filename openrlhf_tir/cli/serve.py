@@ -1,0 +1,37 @@
+"""The `serve` command: serve a model by the rollout actors' endpoints until it is stopped.
+
+It is for clients of OpenAI's API without training: to try an agent, or for the driver of another benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config import short_help
+from ..config.flags import add_config_flags
+from ..errors import ConfigError
+from .configuration import config_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
+    parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+    add_config_flags(parser, first=short_help.OF_SERVING)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from .preflight import check
+
+    if args.model:
+        args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
+    cfg = config_of(args)
+    if cfg.rollout.engine == "torch":
+        raise ConfigError("--rollout.engine torch has no OpenAI API, which vLLM brings. Leave the flag out.")
+    check(cfg, training=False, data=False)
+    from ..cluster.jobs.main import serve
+    from ..cluster.run_lock import run_lock
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        serve(cfg)
+    return 0

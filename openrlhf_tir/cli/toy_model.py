@@ -1,0 +1,39 @@
+"""The `toy-model` command: make a tiny Qwen2 with a character tokenizer, fine-tune it (cold start), and write its
+problems."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config import short_help
+from ..config.flags import add_config_flags
+from .configuration import config_of
+from .quickstart import RECIPE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
+    parser.add_argument(
+        "--lesson",
+        default="quickstart",
+        metavar="NAME",
+        help="what the model is taught: a file of openrlhf_tir/miniatures/toy/lessons [quickstart]",
+    )
+    add_config_flags(parser, recipe=RECIPE, first=short_help.OF_A_MODEL)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from ..miniatures.toy import lessons
+    from .preflight import check
+
+    lessons.named(args.lesson)
+    cfg = config_of(args, makes_data=True)
+    check(cfg, training=False, model=False, data=False)
+    from ..cluster.run_lock import run_lock
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        from ..cluster.jobs.main import toy_model  # This import takes seconds, so a directory in use is refused first.
+
+        toy_model(cfg, args.lesson)
+    return 0

@@ -1,0 +1,92 @@
+"""The `train` command: recipe and flags, checks (preflight), then cluster.jobs.main.train."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..config import Config
+from ..config.flags import add_config_flags
+from .configuration import config_and_problems
+from .exit_codes import status_of
+from .parent import add_die_with_parent, apply_die_with_parent
+from .restarts import run_with_restarts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to `parser`."""
+    parser.add_argument(
+        "--check-only",
+        action="store_true",
+        help="check everything, play scripted episodes through environments, rewards and filters, then stop",
+    )
+    add_die_with_parent(parser)
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    from ..pipeline.checkpoints.lineage import check_unused, checkpoints_of
+    from .preflight import check
+
+    apply_die_with_parent(args)
+    cfg, problems = config_and_problems(args)
+    lines = (
+        f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out."
+        for name in args.overrides
+        if name.startswith("sft.")
+    )
+    problems.add(lines, code="no_effect")
+    for fact in check(cfg, problems=problems):
+        print(f"check: {fact}", flush=True)
+    if args.check_only:
+        return _rehearsed(cfg)
+    if cfg.train.max_restarts:
+        return status_of(run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest"))
+    from ..cluster.run_lock import run_lock
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
+        # Cleared now: if this process dies before its first checkpoint, a restart must not resume an earlier run.
+        if not cfg.train.resume:
+            checkpoints_of(cfg).clear()
+        from ..cluster.jobs.main import train  # This import takes seconds, so a directory in use is refused first.
+
+        train(cfg)
+    return 0
+
+
+def _rehearsed(cfg: Config) -> int:
+    """Play episodes without a model and print what was seen.
+
+    Raises:
+        MethodBroken: User code failed.
+        Unavailable: An episode could not be played for another reason.
+    """
+    from ..errors import MethodBroken, Unavailable
+    from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
+    from .rehearsal import rehearse
+    from .rehearsal.show import fault_lines, lines_of
+
+    if cfg.train.resume and Path(cfg.actor.model_name_or_path).expanduser().is_dir():
+        from ..cluster.jobs.chat_tools import with_tools
+        from ..cluster.jobs.inputs import load_inputs
+
+        # Also checks that the data are those of the run that is resumed. `check` has printed what it says without them.
+        known = resumable(cfg, checkpoints_of(cfg))[1]
+        for message in resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)[1]:
+            if message not in known:
+                print(f"check: {message}", flush=True)
+    result = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
+    for line in lines_of(result):
+        print(line, flush=True)
+    for line in fault_lines(result.faults):
+        print(line, flush=True)
+    bugs = [fault for fault in result.faults if fault.in_user_code]
+    if bugs:
+        raise MethodBroken(f"{len(bugs)} error(s) in your code; the first: {bugs[0].words}")
+    if result.faults:
+        raise Unavailable(f"Not all episodes could be played: {result.faults[0].words}")
+    print(f"all checks passed ({result.episodes} episodes played)" if result.episodes else "all checks passed")
+    return 0

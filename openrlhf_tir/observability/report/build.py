@@ -1,0 +1,168 @@
+"""Build the report of a run from what the run has written so far: report.html and plots/*.png.
+
+Reads metrics.jsonl, trace.jsonl, summary.json and config.toml. Each may be missing: its part is then left out, and the
+report says so. Also writes trace.json for ui.perfetto.dev, and samples.html if the run kept trajectories. Every figure
+is drawn for light and for dark pages; plots/ holds the light ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from ...config.settings import load
+from ...errors import ConfigError, DataError
+from ...telemetry import metrics
+from ...telemetry import timeline as timelines
+from ...telemetry.lost import lost_processes
+from . import samples_page, summary
+from .bias import BIAS_CURVES
+from .curves import CURVES, Columns
+from .environments import ENV_CURVES, names_of
+from .held_out import HELD_OUT_CURVES, ks_of
+from .page import Picture, Run, render
+from .style import DARK, LIGHT, Theme, png, themed
+from .timeline import middle, timeline
+
+
+class Plot(NamedTuple):
+    """A figure of the report that is not drawn yet.
+
+    Attributes:
+        file: Name of the figure's file, without its suffix.
+        title: Heading of the figure.
+        caption: How to read it.
+        draw: Returns the figure in a theme, or None if the run has no data for it.
+    """
+
+    file: str
+    title: str
+    caption: str
+    draw: Callable[[Theme], Figure | None]
+
+
+def build_report(run_dir: Path) -> Path:
+    """Write report.html and plots/*.png of a run, which may still be running.
+
+    Args:
+        run_dir: The run directory.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        DataError: The directory does not exist, holds nothing of a run, or holds a damaged file.
+    """
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise DataError(
+            f"{run_dir} is not a directory. Give the run directory of a training run (the value of --run_dir)."
+        )
+    columns = metrics.read(run_dir)
+    spans = timelines.read(run_dir)
+    result = summary.read(run_dir)
+    if not columns and result is None:
+        raise DataError(
+            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty."
+            " Give the directory of a run that finished a step."
+        )
+
+    remarks = [] if result else [f"{summary.FILE} is missing: the run has not ended, or it was killed."]
+    remarks += [f"Lost process: {line}." for line in lost_processes(run_dir)]
+    pictures = []
+    for plot in plots_of(columns, spans):
+        picture = _draw(plot, run_dir / "plots")
+        if picture is None:
+            remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
+        else:
+            pictures.append(picture)
+    try:
+        config = config_of(run_dir)
+    except ConfigError as error:
+        config = {}
+        remarks.append(f"config.toml cannot be read, so the configuration is not shown: {error}")
+    if config is None:
+        remarks.append("config.toml is missing: the configuration is not shown.")
+    if spans:
+        timelines.to_perfetto(run_dir)
+
+    samples = samples_page.write(run_dir)
+    page = render(
+        Run(
+            run_dir.name,
+            time.strftime("%Y-%m-%d %H:%M"),
+            result,
+            columns,
+            config or {},
+            pictures,
+            remarks,
+            bool(spans),
+            samples.name if samples else "",
+        )
+    )
+    path = run_dir / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _bind(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Callable[[Theme], Figure | None]:
+    return lambda theme: draw(columns, theme) if columns else None
+
+
+def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
+    """Return the figures in the order of the page: first what the model learned, then the overlap, then the rest."""
+    held_out_curves = HELD_OUT_CURVES if ks_of(columns) else ()
+    env_curves = ENV_CURVES if names_of(columns) else ()
+    curves = [
+        Plot(curve.file, curve.title, curve.caption, _bind(columns, curve.draw))
+        for curve in (*CURVES, *held_out_curves, *env_curves, *BIAS_CURVES)
+    ]
+    window = middle(spans)
+    overlap = [
+        Plot(
+            "timeline",
+            "Timeline",
+            "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next.",
+            lambda theme: timeline(spans, theme),
+        ),
+        Plot(
+            "timeline_zoom",
+            "Timeline, close up",
+            "Shaded: a learner step. Blue inside the shade is rollout and training at the same time.",
+            lambda theme: timeline(spans, theme, window) if window else None,
+        ),
+    ]
+    return curves[:1] + overlap + curves[1:]
+
+
+def _draw(plot: Plot, directory: Path) -> Picture | None:
+    """Draw a figure in both themes and save the light one. Without data, remove the plot of an earlier report."""
+    path = directory / f"{plot.file}.png"
+    path.unlink(missing_ok=True)
+    encoded: list[str] = []
+    for theme in (LIGHT, DARK):
+        with themed(theme):
+            figure = plot.draw(theme)
+            if figure is None:
+                return None
+            image = png(figure)
+        if theme is LIGHT:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image)
+        encoded.append("data:image/png;base64," + base64.b64encode(image).decode())
+    return Picture(plot.file, plot.title, plot.caption, *encoded)
+
+
+def config_of(run_dir: Path) -> dict[str, Any] | None:
+    """Return the configuration of a run as JSON values; None if it has no config.toml.
+
+    Raises:
+        ConfigError: The file cannot be read, or is of another version.
+    """
+    path = run_dir / "config.toml"
+    return load(str(path)).model_dump(mode="json") if path.exists() else None

@@ -1,0 +1,221 @@
+"""Checks of many callers, of limits and of long use. Each is `async (kit) -> fact`, raising Broken or Skip."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from ....protocol import StepReply
+from .kit import Answer, Broken, Kit, Skip, expect_status, read
+
+DEADLINE_S, LATE_S = 0.5, 1.5
+"""Deadline of a slow step, and by how much an answer may miss it: the way there and back, and killing what runs."""
+HEADER_WAIT_S = 1.0
+BATCH = 8
+
+
+async def steps_at_once_are_each_answered(kit: Kit) -> str:
+    n = kit.options.concurrency
+    sessions = await asyncio.gather(*[kit.open() for _ in range(n)])
+
+    async def timed(session: str, step_id: int) -> tuple[float, str]:
+        start = time.perf_counter()
+        reply = await kit.ok(session, step_id)
+        return time.perf_counter() - start, reply.observation
+
+    results = [r for k in range(3) for r in await asyncio.gather(*[timed(s, k) for s in sessions])]
+    await asyncio.gather(*[kit.close(s) for s in sessions])
+    ms = sorted(1e3 * seconds for seconds, _ in results)
+    return (
+        f"{len(ms)} steps, {n} at once: p50 {statistics.median(ms):.0f} ms, p99 {ms[int(0.99 * (len(ms) - 1))]:.0f} ms"
+    )
+
+
+async def a_batch_is_answered_item_by_item(kit: Kit) -> str:
+    sessions = [await kit.open() for _ in range(BATCH)]
+    items = [*(kit.step_body(s, 0) for s in sessions), kit.step_body("check-never-opened", 0)]
+    got = {reply.session_id: reply for reply in _lines(await kit.send("POST", "/step_batch", items))}
+    if len(got) != len(items) or set(got) != {item["session_id"] for item in items}:
+        raise Broken(f"{len(items)} items, answers for {len(got)} of them")
+    bad = [
+        reply.outcome
+        for session, reply in got.items()
+        if reply.outcome != ("ok" if session in sessions else "env_error")
+    ]
+    if bad:
+        raise Broken(f"one unknown session among {len(items)} items, and the outcomes {bad} besides ok and env_error")
+    for session in sessions:
+        await kit.close(session)
+    return f"{BATCH} ok and 1 refused in one batch"
+
+
+async def a_deadline_is_kept(kit: Kit) -> str:
+    if kit.actions.slow is None:
+        raise Skip("no slow action known; give --slow-action and --slow-task")
+    session = await kit.open(kit.actions.slow_task)
+    start = time.perf_counter()
+    first = await kit.step(session, 0, kit.actions.slow, DEADLINE_S)
+    took = time.perf_counter() - start
+    reply = read(StepReply, first)
+    if reply.outcome != "timeout":
+        raise Broken(
+            f"a step that missed its deadline of {DEADLINE_S:g} s has outcome {reply.outcome}, after {took:.1f} s"
+        )
+    if took > DEADLINE_S + LATE_S:
+        raise Broken(f"answered {took:.1f} s after a step with a deadline of {DEADLINE_S:g} s")
+    if read(StepReply, await kit.step(session, 0, kit.actions.slow, DEADLINE_S)).outcome != "timeout":
+        raise Broken("the retry of a timed-out step did something else")
+    await kit.close(session)
+    await _idle(kit, 5.0)
+    return f"timeout after {took:.2f} s (deadline {DEADLINE_S:g} s), nothing runs on"
+
+
+async def a_full_server_says_so(kit: Kit) -> str:
+    if kit.actions.slow is None:
+        raise Skip("no slow action known; give --slow-action and --slow-task")
+    n = kit.options.flood
+    names = [f"check-flood-{time.time_ns()}-{i}" for i in range(n)]
+    opened = await asyncio.gather(*[kit.reset(name, kit.actions.slow_task) for name in names])
+    sessions = [name for name, answer in zip(names, opened, strict=True) if answer.status == 200]
+    answers = await asyncio.gather(*[kit.step(s, 0, kit.actions.slow, 2.0) for s in sessions])
+    refused = [a for a in (*opened, *answers) if a.status != 200]
+    for a in refused:
+        expect_status(a, 429, f"one of {n} requests at once")
+        if not _is_positive(a.headers.get("Retry-After", a.headers.get("retry-after"))):
+            raise Broken(
+                f"429 with Retry-After {a.headers.get('Retry-After')!r}: the caller cannot know when to return"
+            )
+    outcomes = {read(StepReply, a).outcome for a in answers if a.status == 200}
+    if outcomes - {"ok", "timeout", "capacity", "model_error"}:
+        raise Broken(f"outcomes {sorted(outcomes)} under load")
+    for s in sessions:
+        await kit.close(s)
+    await _idle(kit, 10.0)
+    session = await kit.open()
+    await kit.ok(session, 0)
+    await kit.close(session)
+    return (
+        f"{len(refused)} of {n} refused with 429 and Retry-After, then well"
+        if refused
+        else f"took all {n} (raise --flood to see it refuse), then well"
+    )
+
+
+async def too_large_is_413(kit: Kit) -> str:
+    """By hand: a client library may see the connection break while it still sends, and lose the answer."""
+    at = urlsplit(kit.base)
+    head = (
+        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type:"
+        f" application/json\r\nContent-Length: {kit.options.oversize_bytes}\r\n"
+    )
+    head += f"Authorization: Bearer {kit.token}\r\n\r\n" if kit.token else "\r\n"
+    writer = None
+    try:
+        reader, writer = await asyncio.open_connection(
+            at.hostname, at.port or (443 if at.scheme == "https" else 80), ssl=at.scheme == "https"
+        )
+        writer.write(head.encode())
+        line = asyncio.create_task(reader.readline(), name="status line")
+        if not (await asyncio.wait([line], timeout=HEADER_WAIT_S))[0]:
+            await _send_body(writer, kit.options.oversize_bytes)
+        status = (await asyncio.wait_for(line, kit.options.timeout_s)).split()[1:2]
+    except (OSError, TimeoutError) as e:
+        raise Broken(f"a body of {kit.options.oversize_bytes >> 20} MiB got no answer: {type(e).__name__}") from e
+    finally:
+        if writer is not None:
+            writer.close()
+    if status != [b"413"]:
+        raise Broken(
+            f"a body of {kit.options.oversize_bytes >> 20} MiB was answered with"
+            f" {(status or [b'nothing'])[0].decode()}, not 413"
+        )
+    return f"{kit.options.oversize_bytes >> 20} MiB refused"
+
+
+async def without_the_token_is_401(kit: Kit) -> str:
+    expect_status(await kit.send("GET", "/health", authorized=False), 200, "/health without a token")
+    if kit.token is None:
+        raise Skip("no token given, and the server needs none")
+    for method, path, body in (
+        ("GET", "/schema", None),
+        ("POST", "/reset", {}),
+        ("POST", "/step", kit.step_body("s", 0)),
+        ("GET", "/metrics", None),
+    ):
+        expect_status(await kit.send(method, path, body, authorized=False), 401, f"{method} {path} without the token")
+    return "/schema, /reset, /step, /metrics; /health is open"
+
+
+async def long_use_leaves_nothing(kit: Kit) -> str:
+    """10-step sessions, `concurrency` of them at once; memory is compared after a tenth, with pools and caches full."""
+    base, steps = (await kit.health()).sessions, kit.options.steps
+
+    async def use(n: int) -> None:
+        todo = iter(range(0, n, 10))
+
+        async def one_caller() -> None:
+            for start in todo:
+                session = await kit.open()
+                for k in range(min(10, n - start)):
+                    await kit.ok(session, k)
+                await kit.close(session)
+
+        await asyncio.gather(*[one_caller() for _ in range(kit.options.concurrency)])
+
+    start = time.perf_counter()
+    await use(steps // 10)
+    early = await kit.metric("process_resident_memory_bytes")
+    await use(steps - steps // 10)
+    rate = steps / (time.perf_counter() - start)
+    late = await kit.metric("process_resident_memory_bytes")
+    left = (await kit.health()).sessions - base
+    if left > 0:
+        raise Broken(f"{left} sessions are left after {steps} steps, all of them closed")
+    if early is None or late is None:
+        return (
+            f"{steps} steps ({rate:.0f}/s), no session left;"
+            " memory unknown (no process_resident_memory_bytes in /metrics)"
+        )
+    grown = (late - early) / (1 << 20)
+    if grown > kit.options.max_growth_mib:
+        raise Broken(
+            f"memory grew by {grown:.0f} MiB in {steps - steps // 10} steps (allowed: {kit.options.max_growth_mib:g})"
+        )
+    return f"{steps} steps ({rate:.0f}/s), no session left, memory {grown:+.0f} MiB"
+
+
+def _lines(answer: Answer) -> list[StepReply]:
+    expect_status(answer, 200, "/step_batch")
+    try:
+        return [StepReply.model_validate_json(line) for line in answer.text.splitlines() if line]
+    except ValidationError as e:
+        raise Broken(f"/step_batch sent a line that is no StepReply: {e.errors(include_url=False)[0]['msg']}") from None
+
+
+async def _idle(kit: Kit, within_s: float) -> None:
+    """Wait until nothing runs; /health is asked again and again, since it has no event to wait for."""
+    give_up = time.perf_counter() + within_s
+    while running := (await kit.health()).running:
+        if time.perf_counter() > give_up:
+            raise Broken(f"{running} executions still run {within_s:g} s after their callers were answered")
+        await asyncio.sleep(0.05)
+
+
+async def _send_body(writer: asyncio.StreamWriter, size: int) -> None:
+    try:
+        for _ in range(size >> 16):
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+    except ConnectionError:
+        return  # refused as it came: the answer is there to be read
+
+
+def _is_positive(retry_after: str | None) -> bool:
+    try:
+        return float(retry_after or 0) > 0
+    except ValueError:
+        return False

@@ -1,0 +1,307 @@
+"""The trainer's side of the environment protocol. Only replies that can be trained are returned; faults are exceptions.
+
+    async with client.session("python_tir", task, seed=1) as env:
+        text = await env.reset()
+        reply = await env.step(code, step_id=0)         outcome ok or model_error
+
+A rollout actor has one client for its whole life. What happens to a call:
+
+    no server is up             It waits: a new session for `outage_timeout_s`, a step until its deadline (urls,
+                                breaker).
+    no room                     It waits for a credit (credits), also after 429 and outcome capacity, for at most
+                                `capacity_timeout_s` in all. Its deadline does not run meanwhile. Then: EnvFull.
+    broken connection, 5xx      It is sent again with the same ids, which the server executes once only, up to
+                                `max_retries` times with growing pauses. Then: EnvLost (no connection), EnvError (5xx).
+    the session's server is     down until the deadline, or was restarted (404): EnvLost.
+    outcome timeout, deadline   EnvTimeout.
+    everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from ...config import Env
+from ...errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
+from ...protocol import CODE_DEFECT, TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
+from ...waiting.backoff import backoff_s, jittered
+from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, Full, InvalidReply, Unreachable
+from .session import HttpSession
+from .stage_times import StageTimes
+from .step_batches import StepBatches
+from .urls import EnvServer, EnvUrls
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Urls = Mapping[str, str | Sequence[str]]
+"""Environment -> base URL of its server, or several."""
+MAX_PAUSE_S = 5.0
+"""Largest pause before a call is sent again, in seconds."""
+SETTINGS = (
+    "max_concurrency",
+    "step_timeout_s",
+    "reset_timeout_s",
+    "capacity_timeout_s",
+    "outage_timeout_s",
+    "max_retries",
+)
+"""Arguments of the client that are settings of the [env] section."""
+
+
+class EnvClient:
+    """Opens sessions on the servers of one environment or several, and survives the servers' faults.
+
+    Attributes:
+        urls: The servers.
+        http: The connections.
+        stage_times: When sessions were being started and evaluated.
+        send_step: (base URL, request, seconds to wait) -> reply: one attempt. `StepBatches` may take its place.
+        outcomes: (environment, outcome or reason of the fault) -> number of calls; also "retry", "refused".
+    """
+
+    def __init__(
+        self,
+        urls: Urls,
+        *,
+        token: str | None = None,
+        owner: str = "",
+        max_concurrency: int = 256,
+        step_timeout_s: float = 20.0,
+        reset_timeout_s: float = 60.0,
+        capacity_timeout_s: float = 300.0,
+        outage_timeout_s: float = 120.0,
+        max_retries: int = 3,
+        backoff_s: float = 0.1,
+        grace_s: float = 2.0,
+        probe_pause_s: float = 1.0,
+        serves: str | None = None,
+    ) -> None:
+        """Create a client without connections.
+
+        Args:
+            urls: Environment -> base URL, or several among which sessions are spread.
+            token: Bearer token of the servers.
+            owner: Prefix of every session's id, by which others can close the sessions of a process that was killed.
+            max_concurrency: Calls in flight per server at most.
+            step_timeout_s: Deadline of a step in seconds.
+            reset_timeout_s: Deadline of a reset in seconds.
+            capacity_timeout_s: Seconds that a call waits for room.
+            outage_timeout_s: Seconds that a new session waits for a server.
+            max_retries: How often a call is sent again after a broken exchange.
+            backoff_s: First pause before that, in seconds.
+            grace_s: Seconds beyond its deadline for which a step is waited for: the server's own "timeout" says more
+                than a cut connection.
+            probe_pause_s: Seconds before the first health check of a server that failed; doubled each time.
+            serves: What the servers call the environment, if that is not the name in `urls`.
+        """
+        self.step_timeout_s = step_timeout_s
+        self.reset_timeout_s = reset_timeout_s
+        self.max_retries = max_retries
+        self.capacity_timeout_s = capacity_timeout_s
+        self.outage_timeout_s = outage_timeout_s
+        self.backoff_s = backoff_s
+        self.grace_s = grace_s
+        self.owner = owner or uuid.uuid4().hex[:8]
+        self.serves = serves
+        self.http = EnvHttp(token)
+        self.stage_times = StageTimes()
+        self.urls = EnvUrls(urls, max_calls=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
+        self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self._background: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of(
+        cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None
+    ) -> EnvClient:
+        """Return the client that the [env] section describes, with batches of steps."""
+        settings = {name: getattr(cfg, name) for name in SETTINGS}
+        client = cls(urls, token=token, owner=owner, serves=serves, **settings)
+        client.send_step = StepBatches(
+            client.check,
+            client.send_step,
+            client.http.step_batch,
+            max_batch=cfg.max_batch,
+            max_wait_ms=cfg.batch_wait_ms,
+        )
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wait for sessions that are being closed, then close the connections."""
+        await self.urls.close()
+        while self._background:
+            await asyncio.wait(self._background)
+        await self.http.close()
+
+    def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
+        """Return a session as an async context manager, which closes it on exit.
+
+        Args:
+            env: The environment.
+            task: What the environment is told of the row.
+            seed: Seed of the session.
+
+        Raises:
+            ConfigError: The environment has no URL.
+        """
+        self.urls.check(env)
+        return HttpSession(self, env, dict(task), seed)
+
+    def set_urls(self, urls: Urls) -> None:
+        """Replace the map of servers: new ones get sessions once they are healthy, open sessions end where they are."""
+        self.urls.set_urls(urls)
+
+    @property
+    def servers(self) -> list[str]:
+        """Every base URL that may hold one of this client's sessions, processes behind a front port included."""
+        return sorted({server.url for server in self.urls})
+
+    def stats(self) -> dict[str, float]:
+        """Return figures for /metrics: sessions/ENV, in_flight/ENV, waiting/ENV, down/ENV and calls/ENV/OUTCOME."""
+        counts: Counter[str] = Counter()
+        for server in self.urls:
+            counts[f"sessions/{server.env}"] += server.sessions
+            counts[f"in_flight/{server.env}"] += server.credits.in_flight
+            counts[f"waiting/{server.env}"] += server.credits.waiting
+            counts[f"down/{server.env}"] += server.breaker.state != "closed"
+        for (env, outcome), calls in self.outcomes.items():
+            counts[f"calls/{env}/{outcome}"] = calls
+        return {name: float(count) for name, count in counts.items()}
+
+    async def check(self, url: str) -> EnvSchema:
+        """Return the schema of the server at `url`.
+
+        Raises:
+            EnvError: No server answers.
+        """
+        url = url.rstrip("/")
+        try:
+            return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
+        except (Broken, Full, EnvTimeout) as e:
+            raise EnvError(
+                f"No environment server answers at {url} ({e})."
+                " Start one (`python -m env_servers.python_tir`), or correct env.url."
+            ) from None
+
+    async def call(
+        self,
+        env: str,
+        choose: Callable[[float], Awaitable[EnvServer]],
+        send: Callable[[EnvServer, float], Awaitable[T]],
+        *,
+        timeout_s: float,
+        ready: Callable[[EnvServer], bool] = lambda server: server.breaker.admits,
+    ) -> T:
+        """Send a call until there is an answer.
+
+        Args:
+            env: The environment.
+            choose: Waits for a server that is `ready`, for at most the given seconds; raises TimeoutError after them.
+            send: One attempt at a server, with its deadline in seconds.
+            timeout_s: Deadline of the call in seconds. It runs only while a server works on the call.
+            ready: True if the server still takes the call once there is a credit for it.
+
+        Raises:
+            EnvError: The exchange broke too often, or the environment failed.
+            EnvTimeout: The deadline passed.
+            EnvFull: There was no room for `capacity_timeout_s`.
+        """
+        clock = asyncio.get_running_loop().time
+        remaining_s = timeout_s
+        failures = 0
+        capacity_deadline = clock() + self.capacity_timeout_s
+        while True:
+            try:
+                server = await choose(capacity_deadline - clock())
+                await server.credits.acquire(capacity_deadline - clock())
+            except TimeoutError:
+                raise EnvFull(
+                    f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
+                    " Add env workers, or raise env.capacity_timeout_s."
+                ) from None
+            if not ready(server):
+                server.credits.release()
+                continue
+            sent_at = clock()
+            try:
+                return await self._attempt(server, send, remaining_s)
+            except Full:  # `choose` and the credits know for how long to wait
+                self.outcomes[server.env, "refused"] += 1
+            except Broken as e:
+                failures += 1
+                if failures > self.max_retries:
+                    lost: type[EnvError] = EnvLost if isinstance(e, Unreachable) else EnvError
+                    raise lost(
+                        f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?"
+                    ) from None
+                # Jitter, so that actors which failed together do not come back together.
+                await asyncio.sleep(jittered(backoff_s(failures - 1, first_s=self.backoff_s, cap_s=MAX_PAUSE_S)))
+                remaining_s -= clock() - sent_at
+                if remaining_s <= 0:
+                    late: type[InfraError] = EnvLost if isinstance(e, Unreachable) else EnvTimeout
+                    raise late(
+                        f"{server.url} did not answer within {timeout_s:g} s; the last fault: {e.fact}."
+                        " Is the server alive?"
+                    ) from None
+                self.outcomes[server.env, "retry"] += 1
+
+    async def _attempt(
+        self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], remaining_s: float
+    ) -> T:
+        """Make one attempt, for which the caller has acquired a credit. Tell breaker and credits how it went."""
+        ticket = server.breaker.enter()
+        answered = False
+        try:
+            reply = await send(server, remaining_s)
+            answered = True
+            step = reply if isinstance(reply, StepReply) else None
+            if step is None or step.outcome != "timeout":
+                server.credits.answered()
+            if step is None:
+                return reply
+            if step.outcome == "env_error" and CODE_DEFECT not in step.signals:
+                self.urls.failed(server, ticket, f"outcome env_error: {step.signals.get('error', 'no reason given')}")
+            elif step.outcome in TRAINABLE_OUTCOMES or CODE_DEFECT in step.signals:
+                self.urls.succeeded(server, ticket)
+            return reply
+        except (Broken, InvalidReply, EnvTimeout) as e:
+            self.urls.failed(server, ticket, str(e))
+            raise
+        finally:
+            self.urls.left(server, ticket, answered)
+            server.credits.release()
+
+    async def _post_step(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
+        return await self.http.send("POST", f"{server}/step", request, StepReply, timeout_s=timeout_s)
+
+    async def _probe(self, server: EnvServer) -> None:
+        """Check a server's health.
+
+        Raises:
+            EnvError: It is not healthy, serves another environment, or drains.
+        """
+        try:
+            health = await self.http.send("GET", f"{server.url}/health", None, Health, timeout_s=CONNECT_TIMEOUT_S)
+        except (Broken, Full, EnvTimeout) as e:
+            raise EnvError(f"/health: {e}") from None
+        if health.env != (self.serves or server.env):
+            raise EnvError(f"it is env {health.env!r}")
+        if health.status == "draining" and server.listed:
+            raise EnvError("it is draining")
+
+    def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` to its end even if the caller is cancelled. `close` waits for it."""
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,253 @@
+"""One HTTP exchange with an environment server. It returns a valid reply, or raises whether it may be sent again.
+
+    429, outcome capacity              Full           the server has no room, which is not a failure
+    broken connection                  Unreachable    a Broken: the same request may be sent again
+    5xx                                Broken         the same request may be sent again
+    nothing within the deadline        EnvTimeout
+    404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
+    anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
+
+Replies are read up to MAX_REPLY_BYTES and never decompressed, so that no server can fill the actor's memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+
+from ...errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout
+from ...protocol import CODE_DEFECT, MAX_REPLY_BYTES, StepReply, StepRequest
+from .refusals import seconds
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+REFUSAL_BYTES = 1 << 15
+"""Bytes that are read of the body of a refusal: room for a traceback."""
+EXCERPT_BYTES = 200
+"""Bytes of a body that a message shows."""
+Wire = TypeVar("Wire", bound=BaseModel)
+
+
+class Full(Exception):
+    """The server has no room now.
+
+    Attributes:
+        after_s: Seconds after which to try again.
+    """
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(f"the server is full for {after_s:g} s")
+        self.after_s = after_s
+
+
+class Broken(Exception):
+    """The exchange broke. It may be sent again with the same ids.
+
+    Attributes:
+        fact: What happened.
+        after_s: Seconds after which to try again, if the server said so.
+    """
+
+    def __init__(self, fact: str, after_s: float | None = None) -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.after_s = after_s
+
+
+class Unreachable(Broken):
+    """The connection broke, not one call on it: all other sessions on that server are hit as well."""
+
+
+class InvalidReply(EnvError):
+    """The server answered with something that is not the protocol's. It counts against the server, not only the
+    call."""
+
+
+class EnvHttp:
+    """A pool of connections, closed by its owner. It does not limit concurrency; `Credits` does."""
+
+    def __init__(self, token: str | None) -> None:
+        """Create a pool without connections. `token` is the bearer token of the servers."""
+        self._token = token
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.close()
+
+    async def send(self, method: str, url: str, body: BaseModel | None, kind: type[Wire], *, timeout_s: float) -> Wire:
+        """Send one request and return the reply.
+
+        Args:
+            method: HTTP method.
+            url: The URL.
+            body: The request's body, if it has one.
+            kind: Model of the reply.
+            timeout_s: Deadline in seconds.
+
+        Raises:
+            Full: The server has no room.
+            Broken: The exchange broke.
+            EnvTimeout: There was no reply in time.
+            EnvError: The server refused the request, or its reply is not valid.
+        """
+        data = None if body is None else body.model_dump_json().encode()
+        async with self._exchange(method, url, data, timeout_s) as response:
+            content = await _read(response, url)
+        return _parse(content, kind, url)
+
+    async def step_batch(
+        self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
+    ) -> AsyncGenerator[StepReply, None]:
+        """Send steps to /step_batch and yield replies as they finish, refused items (outcome capacity) included.
+
+        Errors are those of `send`, and may be raised after some replies. Close the iterator early with `aclosing`.
+        """
+        url = f"{server}/step_batch"
+        data = json.dumps([request.model_dump() for request in requests]).encode()
+        async with self._exchange("POST", url, data, timeout_s) as response:
+            line = bytearray()
+            async for chunk in response.content.iter_any():
+                *ends, beginning = chunk.split(b"\n")
+                for end in ends:
+                    line += end
+                    if line:
+                        yield _validated(bytes(line), StepReply, url)
+                    line.clear()
+                line += beginning
+                if len(line) > MAX_REPLY_BYTES:
+                    raise _too_large(url)
+            if line:
+                yield _validated(bytes(line), StepReply, url)
+
+    async def delete(self, url: str) -> None:
+        """Delete a session if possible. What cannot be deleted now expires on the server."""
+        try:
+            async with self._exchange("DELETE", url, None, CONNECT_TIMEOUT_S):
+                pass
+        except (Full, Broken, EnvTimeout, EnvError) as e:
+            log.debug("DELETE %s: %s", url, e)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, url: str, data: bytes | None, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and yield the response once its status is 200."""
+        if self._http is None:
+            auth = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+            self._http = aiohttp.ClientSession(
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **auth},
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+                auto_decompress=False,
+            )
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._http.request(method, url, data=data, timeout=timeout, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise await _refusal(response, url)
+                yield response
+        except aiohttp.InvalidURL:
+            raise EnvError(f"{url!r} is not a URL. Write http://host:port.") from None
+        except aiohttp.ConnectionTimeoutError as e:
+            raise Unreachable(f"no connection within {CONNECT_TIMEOUT_S:g} s") from e
+        except aiohttp.ClientError as e:
+            raise Unreachable(f"{type(e).__name__}: {e}") from e
+        except TimeoutError:
+            raise EnvTimeout(
+                f"{url} did not answer within {timeout_s:.3g} s. Add env workers, or raise env.step_timeout_s."
+            ) from None
+
+
+async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
+    """Return the exception for a status other than 200."""
+    retry_after = response.headers.get("Retry-After")
+    if response.status == 429:
+        return Full(seconds(retry_after))
+    body = await response.content.read(REFUSAL_BYTES)
+    reason = excerpt(body)
+    if response.status == 500 and (defect := _defect_of(body, url)):
+        return defect
+    if response.status == 504:
+        return EnvTimeout(f"{url}: {reason}. Make reset faster, or raise env.reset_timeout_s.")
+    if response.status >= 500:
+        return Broken(f"HTTP {response.status}: {reason}", None if retry_after is None else seconds(retry_after))
+    if response.status == 401:
+        return EnvError(
+            f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset)"
+            " to the server's token."
+        )
+    if response.status == 404 and url.endswith("/step"):
+        return session_lost(f"{url} answered HTTP 404: {reason}")
+    return EnvError(f"{url} answered HTTP {response.status}: {reason}")
+
+
+def session_lost(answer: str) -> EnvLost:
+    """Return the error for a step whose session the server does not know."""
+    return EnvLost(f"The environment server does not know the session any more: {answer}. Was it restarted?")
+
+
+def _defect_of(body: bytes, url: str) -> EnvironmentCodeError | None:
+    """Return the defect of the environment's code that a reply of /reset reports; None if it reports none."""
+    try:
+        reply = json.loads(body)
+        return code_defect(url, reply.get("signals", {}))
+    except (ValueError, AttributeError):
+        return None
+
+
+def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | None:
+    """Return the error for signals that report a defect of the environment's code; None if they report none."""
+    if CODE_DEFECT not in signals:
+        return None
+    error = EnvironmentCodeError(
+        f"Environment {env}: {signals[CODE_DEFECT]}: {signals.get('error', 'no reason given')}."
+        " It is a bug in that line, or a task that it does not expect."
+    )
+    error.user_traceback = str(signals.get("traceback", ""))
+    return error
+
+
+async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
+    if (response.content_length or 0) > MAX_REPLY_BYTES:
+        raise _too_large(url)
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > MAX_REPLY_BYTES:
+            raise _too_large(url)
+    return bytes(content)
+
+
+def _too_large(url: str) -> InvalidReply:
+    return InvalidReply(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Limit the environment's observation.")
+
+
+def _parse(content: bytes, kind: type[Wire], url: str) -> Wire:
+    reply = _validated(content, kind, url)
+    if isinstance(reply, StepReply) and reply.outcome == "capacity":
+        raise Full(seconds(str(reply.signals.get("retry_after_s", ""))))
+    return reply
+
+
+def _validated(content: bytes, kind: type[Wire], url: str) -> Wire:
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False)[0]
+        fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+        raise InvalidReply(
+            f"{url} sent no valid {kind.__name__}: {fact}; got {excerpt(content)}. Does this server speak the protocol?"
+        ) from None
+
+
+def excerpt(content: bytes) -> str:
+    """Return the beginning of a body, for a message."""
+    return repr(content[:EXCERPT_BYTES].decode("utf-8", "replace"))

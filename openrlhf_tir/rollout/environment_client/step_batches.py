@@ -1,0 +1,182 @@
+"""Send steps of many trajectories as one streamed POST /step_batch, to servers whose /schema prefers batches.
+
+    step -> does the server prefer batches? -- no --> POST /step
+                 | yes
+                 v
+            gathering[server] -- max_batch steps, or the first waited max_wait_ms --> POST /step_batch
+                -> NDJSON, one line per finished item
+
+It takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so no
+caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
+whose client sends it again with the same step_id. An item whose session the server does not know raises EnvLost, as a
+single step's 404 does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from ...errors import EnvError, EnvTimeout, InfraError
+from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
+from ...telemetry.histogram import histogram
+from .http import Broken, Full, session_lost
+from .refusals import seconds
+
+Key = tuple[str, int]
+"""(session id, step id)."""
+SIZE_BOUNDS = tuple(float(1 << exponent) for exponent in range(11))
+"""Bounds of the histogram of batch sizes."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests that are sent together.
+
+    Attributes:
+        timer: Sends the batch when its first request has waited long enough.
+        requests: The requests.
+        waiting: The callers of each request; two if the step was sent again before the first reply.
+        timeout_s: Deadline of the exchange in seconds: the longest of its requests.
+        sending: The task that sends it.
+    """
+
+    timer: asyncio.TimerHandle
+    requests: dict[Key, StepRequest] = field(default_factory=dict)
+    waiting: dict[Key, list[asyncio.Future[StepReply]]] = field(default_factory=dict)
+    timeout_s: float = 0.0
+    sending: asyncio.Task[None] | None = None
+
+    def add(self, request: StepRequest, timeout_s: float) -> asyncio.Future[StepReply]:
+        key = (request.session_id, request.step_id)
+        future = asyncio.get_running_loop().create_future()
+        self.requests.setdefault(key, request)
+        self.waiting.setdefault(key, []).append(future)
+        self.timeout_s = max(self.timeout_s, timeout_s)
+        return future
+
+    def answer(self, reply: StepReply) -> None:
+        for future in self.waiting.pop((reply.session_id, reply.step_id), ()):
+            if future.done():
+                continue
+            if reply.outcome == "capacity":
+                future.set_exception(Full(seconds(str(reply.signals.get("retry_after_s", "")))))
+            elif NO_SESSION in reply.signals:
+                future.set_exception(session_lost(str(reply.signals.get("error", "no reason given"))))
+            else:
+                future.set_result(reply)
+
+    def fail(self, fault: Exception) -> None:
+        """Raise `fault` in every caller that has no answer yet."""
+        for futures in self.waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(fault)
+        self.waiting.clear()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if every caller was cancelled."""
+        return all(future.cancelled() for futures in self.waiting.values() for future in futures)
+
+
+class StepBatches:
+    """Gathers the steps of one EnvClient, on one event loop."""
+
+    def __init__(
+        self,
+        schema_of: Callable[[str], Awaitable[EnvSchema]],
+        post: Callable[[str, StepRequest, float], Awaitable[StepReply]],
+        post_batch: Callable[..., AsyncGenerator[StepReply, None]],
+        *,
+        max_batch: int = 64,
+        max_wait_ms: float = 5.0,
+    ) -> None:
+        """Create an empty gatherer.
+
+        Args:
+            schema_of: Base URL -> schema of the server: EnvClient.check.
+            post: Sends one step.
+            post_batch: Sends a batch: EnvHttp.step_batch.
+            max_batch: Steps of a batch at most.
+            max_wait_ms: Milliseconds that the first step of a batch waits for others.
+        """
+        self._schema_of = schema_of
+        self._post = post
+        self._post_batch = post_batch
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_ms / 1000
+        self.sizes = histogram("step_batch_size", "calls per request", SIZE_BOUNDS)
+        self._prefers: dict[str, asyncio.Task[bool]] = {}
+        self._gathering: dict[str, _Batch] = {}
+        self._sent: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
+        """Send one step, with others if the server prefers that. Errors are those of EnvHttp.send.
+
+        Args:
+            server: Base URL.
+            request: The step.
+            timeout_s: Seconds to wait for the reply.
+        """
+        if not await self._prefers_batches(server):
+            return await self._post(server, request, timeout_s)
+        batch = self._batch(server)
+        answer = batch.add(request, timeout_s)
+        if len(batch.requests) >= self.max_batch:
+            self._flush(server)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise EnvTimeout(
+                f"{server}/step_batch did not answer step {request.step_id} within {timeout_s:.3g} s. Add env workers."
+            ) from None
+        finally:
+            if batch.sending and batch.waiting and batch.is_abandoned:
+                batch.sending.cancel()
+
+    async def _prefers_batches(self, server: str) -> bool:
+        """Return True if the server prefers batches. Each server is asked once."""
+        if server not in self._prefers:
+            self._prefers[server] = asyncio.create_task(self._read_preference(server), name=f"schema of {server}")
+        return await asyncio.shield(self._prefers[server])
+
+    async def _read_preference(self, server: str) -> bool:
+        try:
+            return (await self._schema_of(server)).prefers_batches
+        except EnvError:
+            return False  # a server without /schema: single steps always work
+
+    def _batch(self, server: str) -> _Batch:
+        if server not in self._gathering:
+            timer = asyncio.get_running_loop().call_later(self.max_wait_s, self._flush, server)
+            self._gathering[server] = _Batch(timer)
+        return self._gathering[server]
+
+    def _flush(self, server: str) -> None:
+        batch = self._gathering.pop(server)
+        batch.timer.cancel()
+        if batch.is_abandoned:
+            return
+        self.sizes.observe(len(batch.requests))
+        batch.sending = asyncio.create_task(
+            self._send(server, batch), name=f"step_batch of {len(batch.requests)} to {server}"
+        )
+        self._sent.add(batch.sending)
+        batch.sending.add_done_callback(self._sent.discard)
+
+    async def _send(self, server: str, batch: _Batch) -> None:
+        requests: Sequence[StepRequest] = list(batch.requests.values())
+        try:
+            async with aclosing(self._post_batch(server, requests, timeout_s=batch.timeout_s)) as replies:
+                async for reply in replies:
+                    batch.answer(reply)
+            batch.fail(Broken(f"{server}/step_batch ended without an answer to some of its {len(requests)} steps"))
+        except (Full, Broken, InfraError) as fault:
+            batch.fail(fault)
+        except BaseException:
+            batch.fail(Broken("the batch was cancelled"))
+            raise

@@ -1,0 +1,471 @@
+"""Run one prompt as a group: n trajectories that share the prompt, the environment and one deadline, then evaluate it.
+
+    dispatch n episodes --> as each ends: is a fault one of all? will the group be filtered?
+        is its time over?  --> cancel the others --> rewards, verdict, metadata
+
+An infrastructure fault of one trajectory fails that one; rewards and statistics are over the valid ones. A fault of
+what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, because only
+their short answers would be left. A group with fewer than `min_valid` valid trajectories fails as a whole. Nothing is
+retried here: the pipeline issues a failed group again. Which trajectories are used, and which faults are shared, is
+decided in sample_selection.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..config import Config
+from ..config.environments import one
+from ..errors import SUSPENDED, InfraError
+from ..ports import Codec, Engine, EnvSession
+from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from ..waiting.suspension import SLICES, awake_time, lateness, suspended_s
+from .agent_broker import AgentBroker
+from .batcher import Batcher
+from .drift import refuse_drift
+from .episode import Limits, run_episode
+from .group_meta import describe, failure_of
+from .protocols import make
+from .protocols.agent_file.agent_file import AgentFile
+from .protocols.chat_format import ChatFormat
+from .sample_selection import ENGINE_FAULTS, invalidated, will_be_filtered
+from .sequence_migration import SequenceMigration
+
+NO_MODEL_TOKENS = "no_model_tokens"
+"""Reason of the verdict on a group in which the model wrote no token: there is nothing to train."""
+LONG_PROMPT_CHARS = 100_000
+"""A prompt with more characters is tokenised in a thread: on the event loop it would block everything for a second."""
+WHY_CHARS = 1000
+"""Characters of a fault's message that travel with its trajectory."""
+
+
+class Envs(Protocol):
+    """The environments of a run."""
+
+    def session(self, env: str, task: dict[str, Any], *, seed: int) -> EnvSession:
+        """Return a session as an async context manager, which closes it on exit.
+
+        Args:
+            env: Name of the environment.
+            task: What the environment is told of the row.
+            seed: Seed of the session.
+        """
+
+
+class Rewards(Protocol):
+    """The rewards of a run."""
+
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        """Return the reward of a finished trajectory."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalMode:
+    """How a group is run for an evaluation: no filters, rewards as in training.
+
+    Attributes:
+        n: Number of samples.
+        temperature: Softmax temperature; 0 is greedy.
+        top_p: Nucleus sampling.
+        max_calls: Largest number of calls; None for env.max_calls, as in training.
+        version: The policy version that is evaluated: an engine with younger weights samples none of it. None: any.
+    """
+
+    n: int
+    temperature: float
+    top_p: float = 1.0
+    max_calls: int | None = None
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class _RunningGroup:
+    """What the trajectories of a group share, and which of them have ended.
+
+    Attributes:
+        key: Identity of the attempt.
+        task: The task.
+        n: Number of samples that the group needs.
+        prompt_ids: [P] tokens of the prompt.
+        limits: Limits of its episodes.
+        engine: What samples its segments.
+        on_trajectory: Called with every trajectory that ended in time.
+        evaluation: Set if the group is run for an evaluation.
+        ended: Trajectory by index; None while it runs.
+        finished: Trajectories in the order in which they ended.
+        servers: Index -> environment server that holds, or held, its session.
+        start: Awake time (suspension.py) at which the group began, moved on by the duration of suspensions.
+        suspended_s: Value of `suspended_s()` when the group began.
+        was_suspended: True once this process was suspended while the group ran.
+    """
+
+    key: GroupKey
+    task: Task
+    n: int
+    prompt_ids: np.ndarray
+    limits: Limits
+    engine: Engine
+    on_trajectory: Callable[[Trajectory], None]
+    evaluation: EvalMode | None
+    ended: list[Trajectory | None]
+    finished: list[Trajectory] = field(default_factory=list)
+    servers: dict[int, str] = field(default_factory=dict)
+    start: float = field(default_factory=awake_time)
+    suspended_s: float = field(default_factory=suspended_s)
+    was_suspended: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the group began, without those in which this process was suspended."""
+        return awake_time() - self.start
+
+
+def seed_for(*parts: object) -> int:
+    """Return a 63-bit seed from anything printable. It is the same on every machine and in every run."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class GroupRunner:
+    """Runs any number of groups at once. Owned by a rollout actor."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        engine: Engine,
+        codec: Codec,
+        envs: Envs,
+        rewards: Rewards,
+        evaluator: Callable[[Group], Verdict | Awaitable[Verdict]],
+        name: str = "",
+        agents: AgentBroker | AgentFile | None = None,
+        chat_formats: Mapping[str, ChatFormat | None] | None = None,
+        migration: SequenceMigration | None = None,
+    ) -> None:
+        """Create a runner.
+
+        Args:
+            cfg: The run's configuration.
+            engine: What samples; a `Batcher` gives each environment a queue of its own.
+            codec: The tokenizer.
+            envs: Opens environment sessions.
+            rewards: Scores trajectories.
+            evaluator: Sets group rewards and masks, and returns the verdict on a group.
+            name: Name of the rollout actor.
+            agents: External programs, or an agent file in OpenRLHF's form, that write the responses in place of the
+                turn loop and the environment.
+            chat_formats: By environment; None for one without a messages protocol.
+            migration: Moves running responses between engines, in a run with a fast lane.
+        """
+        self.cfg = cfg
+        self.engine = engine
+        self.codec = codec
+        self.envs = envs
+        self.rewards = rewards
+        self.evaluator = evaluator
+        self.name = name
+        self.agents = agents
+        self.chat_formats = chat_formats or {}
+        self.migration = migration
+        self.environments = cfg.environments
+        self._thread_codec: Codec | None = None
+        """A copy of the codec for long prompts; created with the first one."""
+        self._thread_codec_lock = asyncio.Lock()
+
+    async def run(
+        self,
+        key: GroupKey,
+        task: Task,
+        evaluation: EvalMode | None = None,
+        on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None,
+    ) -> tuple[GroupMeta, Group]:
+        """Run one group and return its metadata and payload.
+
+        Faults of environments, engine, verifier and user code are in the metadata; they are not raised.
+
+        Args:
+            key: Identity of the attempt.
+            task: The task.
+            evaluation: Set if the group is run for an evaluation.
+            on_trajectory: Called with every trajectory that ended in time.
+        """
+        chat_format = self._chat_format(task)
+        if chat_format:
+            task = chat_format.task(task)
+        group = await self._begin(key, task, evaluation, on_trajectory)
+        will_be_dropped = await self._collect(group)
+        seconds = group.seconds
+        if suspended_s() > group.suspended_s:
+            group.was_suspended = True
+        self._fail_unfinished(group, will_be_dropped)
+        result = Group(key, task, [trajectory for trajectory in group.ended if trajectory is not None])
+        failed = self._failure_of(group, result)
+        verdict = KEEP
+        fault = None
+        if evaluation is None and failed is None:
+            verdict, fault = await self._evaluate(result)
+            if fault:
+                failed = fault.reason
+            elif verdict.keep and not any(trajectory.model_tokens for trajectory in result.valid):
+                # Nothing was sampled: the prompt fills the context, or an agent never asked the model. There is no
+                # gradient, and no policy version that the staleness bound could use.
+                verdict = Verdict(False, NO_MODEL_TOKENS)
+        meta = describe(
+            result,
+            prompt_tokens=len(group.prompt_ids),
+            verdict=verdict,
+            failed=failed,
+            actor=self.name,
+            seconds=seconds,
+        )
+        if fault:
+            meta = replace(meta, why={**meta.why, fault.reason: str(fault)[:WHY_CHARS]})
+        return meta, result
+
+    async def _begin(
+        self,
+        key: GroupKey,
+        task: Task,
+        evaluation: EvalMode | None,
+        on_trajectory: Callable[[Trajectory], None],
+    ) -> _RunningGroup:
+        n = self.cfg.rollout.n_samples_per_prompt if evaluation is None else evaluation.n
+        prompt_ids = np.asarray(await self._encode_prompt(task.prompt), np.int32)
+        engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
+        if self.migration and evaluation is None:
+            engine = self.migration.around(engine)
+        return _RunningGroup(
+            key=key,
+            task=task,
+            n=n,
+            prompt_ids=prompt_ids,
+            limits=self._limits(task.env, len(prompt_ids), evaluation),
+            engine=engine,
+            on_trajectory=on_trajectory,
+            evaluation=evaluation,
+            ended=[None] * n,
+        )
+
+    async def _encode_prompt(self, prompt: str) -> list[int]:
+        """Return a prompt's tokens.
+
+        A prompt of megabytes takes half a minute, in which nothing else would be answered, so a long prompt is
+        tokenised in a thread. The thread uses a copy of the codec, because a call changes settings of the tokenizer.
+        """
+        if len(prompt) <= LONG_PROMPT_CHARS:
+            return self.codec.encode_prompt(prompt)
+        async with self._thread_codec_lock:
+            if self._thread_codec is None:
+                self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
+            return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
+
+    def _fail_unfinished(self, group: _RunningGroup, will_be_dropped: bool) -> None:
+        """Fail what a shared fault cost, and the trajectories that were cancelled."""
+        order = [trajectory.index for trajectory in group.finished]
+        for index, reason in invalidated(group.ended, order, group.servers).items():
+            trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
+            group.ended[index] = _without_reward(trajectory, reason)
+        reason = "early_stop" if will_be_dropped else "deadline"
+        for index, ended in enumerate(group.ended):
+            group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=reason)
+
+    def _failure_of(self, group: _RunningGroup, result: Group) -> str | None:
+        """Return why the group as a whole cannot be used; None if it can be."""
+        if group.evaluation is not None:
+            return failure_of(result, 1, user_code_fails_group=False)
+        if group.was_suspended and any(_may_be_late(trajectory) for trajectory in result.trajectories):
+            # Deadlines of others (calls, sessions, the time limit of code) went on while this process was suspended.
+            # What they left of the group would be its short responses.
+            return SUSPENDED
+        return failure_of(result, self.cfg.rollout.min_valid)
+
+    async def _evaluate(self, group: Group) -> tuple[Verdict, InfraError | None]:
+        """Return the verdict, or the fault of a group reward or filter, which says nothing about the group."""
+        try:
+            verdict = self.evaluator(group)
+            return (await verdict if inspect.isawaitable(verdict) else verdict), None
+        except InfraError as e:
+            return KEEP, e
+
+    async def _collect(self, group: _RunningGroup) -> bool:
+        """Run the episodes until the group can be closed, and cancel the others.
+
+        Returns:
+            True if the group was closed because the accuracy filter will drop it.
+        """
+        ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
+        tasks = {
+            asyncio.create_task(self._trajectory(group, index), name=f"episode {group.key}#{index}"): index
+            for index in range(len(group.ended))
+        }
+        for task in tasks:
+            task.add_done_callback(ends.put_nowait)
+        try:
+            for _ in tasks:
+                ended = await self._next_end(group, ends)
+                if ended is None:
+                    return False
+                trajectory = ended.result()
+                group.ended[tasks[ended]] = trajectory
+                group.finished.append(trajectory)
+                if trajectory.failed in ENGINE_FAULTS:
+                    return False
+                if self._will_be_filtered(group):
+                    return True
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return False
+
+    async def _next_end(
+        self, group: _RunningGroup, ends: asyncio.Queue[asyncio.Task[Trajectory]]
+    ) -> asyncio.Task[Trajectory] | None:
+        """Wait for the next trajectory that ends; return None if the group's time is over before.
+
+        The wait has several parts. A part that takes much longer than it should shows that this process was suspended
+        meanwhile, and that extends the group's deadline.
+        """
+        while (remaining_s := self._remaining_s(group)) > 0:
+            part_s = min(remaining_s, self.cfg.rollout.group_deadline_s / SLICES)
+            began = awake_time()
+            try:
+                async with asyncio.timeout(part_s):
+                    return await ends.get()
+            except TimeoutError:
+                continue
+            finally:
+                late_s = lateness(began, part_s)
+                if late_s > 0:
+                    group.start += late_s
+                    group.was_suspended = True
+        return None
+
+    def _remaining_s(self, group: _RunningGroup) -> float:
+        """Return for how many seconds the group may still run."""
+        return self.cfg.rollout.group_deadline_s - group.seconds
+
+    def _will_be_filtered(self, group: _RunningGroup) -> bool:
+        if not self.cfg.rollout.early_stop or group.evaluation is not None:
+            return False
+        accuracy_range = one(self.environments, group.task.env).filter.accuracy_range
+        return will_be_filtered(group.ended, group.n, self.cfg.rollout.min_valid, accuracy_range)
+
+    async def _trajectory(self, group: _RunningGroup, index: int) -> Trajectory:
+        """Sample and score one trajectory. A fault fails it."""
+        trajectory = Trajectory(index, group.prompt_ids)
+        migration = self.migration if group.evaluation is None else None
+        try:
+            with migration.writing(f"{group.key}#{index}") if migration else nullcontext():
+                trajectory = await self._sample(group, index)
+            if trajectory.failed is None and trajectory.reward is None:
+                trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)
+                trajectory.parts |= {"correct": float(correct), **parts}
+        except InfraError as e:
+            trajectory.failed = e.reason
+            trajectory.why = str(e)[:WHY_CHARS]
+            trajectory.traceback = getattr(e, "user_traceback", "")
+        group.on_trajectory(trajectory)
+        return trajectory
+
+    async def _sample(self, group: _RunningGroup, index: int) -> Trajectory:
+        if self.agents is None:
+            return await self._run_episode(group, index)
+        if isinstance(self.agents, AgentFile):
+            return await self.agents.run(
+                group.task,
+                index,
+                group.prompt_ids.tolist(),
+                engine=group.engine,
+                temperature=group.limits.temperature,
+                request_id=f"{group.key}#{index}",
+                seed_of=self._request_seeds(self._seed(group, index)),
+                held_by=lambda process: group.servers.update({index: process}),
+            )
+        return await self.agents.run(group.task, index, group.limits.temperature)
+
+    def _seed(self, group: _RunningGroup, index: int) -> int:
+        """Return a trajectory's seed. It does not depend on the attempt, so a group issued again samples the same."""
+        return seed_for(self.cfg.train.seed, group.key.epoch, group.key.prompt, index)
+
+    def _request_seeds(self, seed: int) -> Callable[[int], int | None]:
+        """Return the function turn -> seed of its request; None for every turn if requests have no seeds."""
+        if self.cfg.rollout.per_request_seeds or self.cfg.train.full_determinism_enable:
+            return lambda turn: seed_for(seed, turn)
+        return lambda turn: None
+
+    async def _run_episode(self, group: _RunningGroup, index: int) -> Trajectory:
+        """Sample one trajectory by the turn loop, with an environment session of its own."""
+        seed = self._seed(group, index)
+        settings = one(self.environments, group.task.env).env
+        if group.evaluation is not None and group.evaluation.max_calls is not None:
+            settings = settings.model_copy(update={"max_calls": group.evaluation.max_calls})
+        protocol = make(settings)
+        columns = {"extra": dict(group.task.extra)} if group.task.extra else {}
+        task = {**columns, **getattr(protocol, "env_task", {}), "label": group.task.label, **group.task.meta}
+        chat_format = self._chat_format(group.task)
+        async with self.envs.session(group.task.env, task, seed=seed) as env:
+            try:
+                trajectory = await run_episode(
+                    group.prompt_ids,
+                    index=index,
+                    engine=group.engine,
+                    env=env,
+                    codec=self.codec,
+                    protocol=protocol,
+                    limits=group.limits,
+                    request_id=f"{group.key}#{index}",
+                    seed_of=self._request_seeds(seed),
+                    renderer=chat_format.renderer(protocol, group.task) if chat_format else None,
+                )
+            finally:
+                # Also if the episode is cancelled: a later fault of this server is shared by this trajectory.
+                if env.server is not None:
+                    group.servers[index] = env.server
+        # A stable pseudo-random share of the trajectories is checked.
+        is_checked = seed_for("drift", group.key, index) < self.cfg.rollout.drift_check * 2**63
+        if trajectory.failed is None and is_checked:
+            refuse_drift(trajectory, self.codec, rendered=chat_format is not None)
+        return trajectory
+
+    def _chat_format(self, task: Task) -> ChatFormat | None:
+        return one(self.chat_formats, task.env) if self.chat_formats else None
+
+    def _limits(self, env: str, prompt_tokens: int, evaluation: EvalMode | None) -> Limits:
+        settings = self.cfg.rollout
+        limits = Limits(
+            max_new_tokens=min(settings.max_new_tokens, self.cfg.data.max_len - prompt_tokens),
+            output_max_tokens=one(self.environments, env).env.output_max_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            max_length=self.cfg.data.max_len,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+        )
+        if evaluation is None:
+            return limits
+        return replace(limits, temperature=evaluation.temperature, top_p=evaluation.top_p, top_k=0, min_p=0.0)
+
+
+def _may_be_late(trajectory: Trajectory) -> bool:
+    """Return True if a deadline that passed during a suspension may have ended this trajectory, or code that it ran."""
+    if trajectory.failed is not None:
+        return True
+    return any(call.signals.get("error_type") == "time_limit" for call in trajectory.calls)
+
+
+def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:
+    """Return the trajectory as failed for `reason`, unless it failed by itself.
+
+    It is a copy: `on_trajectory` was given the original, which ended well.
+    """
+    return trajectory if trajectory.failed else replace(trajectory, failed=reason, reward=None)

@@ -1,0 +1,211 @@
+"""Run a task with an agent file: its `execute` in a worker process returns what becomes a Trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....config import Config
+from ....errors import AgentError, InfraError
+from ....ports import Codec, Engine
+from ....types import Sampling, Task, Trajectory
+from ....waiting.deadlines import Deadline
+from . import outcome
+from .process import Process, Run
+from .record import Record
+from .wire import Message
+
+
+class Aborted(InfraError):
+    """The engine aborted a request."""
+
+    reason = "aborted"
+
+
+@dataclass(frozen=True)
+class _RunRequests:
+    """How the requests of one run reach the engine.
+
+    Attributes:
+        engine: The engine, with the queue of the run's environment.
+        request_id: Prefix of the engine's request ids.
+        seed_of: Turn, from 0 -> seed of its request.
+    """
+
+    engine: Engine
+    request_id: str
+    seed_of: Callable[[int], int | None]
+
+
+class _Worker:
+    """A worker process, what the engine sampled for it, and how its runs sample."""
+
+    def __init__(self, cfg: Config, model: str, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.max_len = cfg.data.max_len
+        self.record = Record(keep_s=cfg.rollout.group_deadline_s)
+        self.requests_of: dict[int, _RunRequests] = {}
+        self._name = name
+        self._request_numbers = itertools.count()
+        start = {
+            "file": cfg.train.agent_func_path,
+            "model": model,
+            "max_length": cfg.data.max_len,
+            "reset_timeout_s": cfg.env.reset_timeout_s,
+            "step_timeout_s": cfg.env.step_timeout_s,
+            "idle_s": cfg.rollout.agent_idle_s,
+        }
+        idle_s = max(cfg.rollout.agent_idle_s, cfg.env.reset_timeout_s + cfg.env.step_timeout_s)
+        self.process = Process(
+            start,
+            self._answer,
+            cfg.run_dir / "logs" / f"{name}.log",
+            Deadline.of(cfg, "timeouts.start_s"),
+            Deadline(idle_s, "rollout.agent_idle_s"),
+            secrets=(cfg.rollout.token_env, cfg.env.token_env, "WANDB_API_KEY"),
+        )
+
+    async def _answer(self, run: Run | None, message: Message) -> Message:
+        """Return what the engine samples for a request of the file.
+
+        Args:
+            run: The run that made the request; None if that is not known.
+            message: The request.
+
+        Raises:
+            InfraError: The engine does not answer.
+            ValueError: The prompt leaves no room for an answer.
+        """
+        requested = message["sampling"]
+        prompt = message["prompt"]
+        room = self.max_len - len(prompt)
+        if room <= 0 or not prompt:
+            raise ValueError(
+                f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}:"
+                " it needs at least one, and room for an answer."
+            )
+        requests = self.requests_of.get(run.number) if run is not None else None
+        if run is not None and requests is not None:
+            engine = requests.engine
+            seed = requests.seed_of(run.turns)
+            request_id = f"{requests.request_id}/{run.turns}"
+            run.turns += 1
+        else:
+            engine = self.engine
+            seed = None
+            request_id = f"{self._name}/{self.process.starts}/{next(self._request_numbers)}"
+        sampling = Sampling(
+            max_tokens=min(requested["max_tokens"] or room, room),
+            stop=tuple(requested["stop"]),
+            temperature=requested["temperature"],
+            top_p=requested["top_p"],
+            seed=seed,
+            since=None if run is None else run.since,
+        )
+        completion = await engine.generate(prompt, sampling, request_id=request_id)
+        if completion.finish_reason == "abort":
+            raise Aborted("The engine aborted the request.")
+        if run is not None and run.since is None:
+            run.since = completion.began
+        self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
+        return {
+            "token_ids": completion.token_ids.tolist(),
+            "logprobs": completion.logprobs.tolist(),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+
+
+class AgentFile:
+    """An agent file, executed by `rollout.agent_workers` processes. Owned by a rollout actor."""
+
+    def __init__(self, cfg: Config, model: str, engine: Engine, codec: Codec, name: str) -> None:
+        """Prepare the workers; `start` starts their processes.
+
+        Args:
+            cfg: The run's configuration.
+            model: Path of the model, for the tokenizer in the workers.
+            engine: The engine for requests whose run is not known.
+            codec: The tokenizer.
+            name: Name of the rollout actor.
+        """
+        self.cfg = cfg
+        self.codec = codec
+        self.workers = [
+            _Worker(cfg, model, engine, f"{name}-agent-{number}") for number in range(cfg.rollout.agent_workers)
+        ]
+
+    async def start(self) -> None:
+        """Start the processes and load the file in them.
+
+        Raises:
+            ConfigError: The file cannot be loaded.
+        """
+        await asyncio.gather(*(worker.process.up() for worker in self.workers))
+
+    async def run(
+        self,
+        task: Task,
+        index: int,
+        prompt_ids: Sequence[int],
+        *,
+        engine: Engine,
+        temperature: float,
+        request_id: str,
+        seed_of: Callable[[int], int | None] = lambda turn: None,
+        held_by: Callable[[str], None] = lambda process: None,
+    ) -> Trajectory:
+        """Return one sample. Its reward is None if the file leaves it to the run's own reward.
+
+        Args:
+            task: The task.
+            index: Index of the sample in its group.
+            prompt_ids: [P] tokens of the prompt.
+            engine: What samples the file's requests.
+            temperature: Softmax temperature.
+            request_id: Prefix of the engine's request ids.
+            seed_of: Turn, from 0 -> seed of its request.
+            held_by: Called with the name of the process that runs the sample. Its end hits all samples in it.
+
+        Raises:
+            AgentError: The file raised, or returned something that cannot be trained.
+            EnvTimeout: A reset or step of the agent instance missed its deadline.
+            AgentLost: The file gave no sign of life for too long.
+            EnvLost: The process died.
+            InfraError: The engine failed.
+        """
+        worker = min(self.workers, key=lambda worker: len(worker.process.runs))
+        sampling: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "max_tokens": self.cfg.rollout.max_new_tokens,
+        }
+        await worker.process.ready()
+        held_by(worker.process.identity)
+        number = worker.process.next_number()
+        worker.requests_of[number] = _RunRequests(engine, request_id, seed_of)
+        try:
+            message = await worker.process.call(
+                number, {"prompt": task.prompt, "label": task.label, "sampling": sampling}
+            )
+        finally:
+            del worker.requests_of[number]
+        try:
+            return outcome.trajectory(
+                message,
+                index,
+                prompt_ids,
+                worker.record,
+                self.codec,
+                max_len=self.cfg.data.max_len,
+                temperature=temperature,
+            )
+        except AgentError as e:
+            raise AgentError(f"train.agent_func_path = {self.cfg.train.agent_func_path!r}: {e}") from None
+
+    async def stop(self) -> None:
+        """End the processes."""
+        await asyncio.gather(*(worker.process.stop() for worker in self.workers))

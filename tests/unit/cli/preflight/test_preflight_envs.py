@@ -1,0 +1,258 @@
+"""Preflight of environments: rows, sections and servers, each refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.cli.preflight import check
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError, DataError, Unavailable
+from openrlhf_tir.rollout.environment_client.probe import probe_env
+
+from .runs import CPU, refused
+
+
+def test_rows_of_another_environment_are_refused(ready, tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
+    said = refused(ready, error=DataError)
+    assert (
+        "d.jsonl line 1: env = 'echo' is not an environment of this run. Known: python_tir. Add [envs.echo], or correct"
+        " the column." in said
+    )
+
+
+def test_a_running_server_is_asked_who_it_is(ready, env_server):
+    facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+    assert f"environment python_tir at {env_server.url}: isolation bwrap, capacity 3" in facts
+
+
+def test_a_server_of_another_environment_is_refused(ready, env_server):
+    env_server.bodies["/schema"]["env"] = "search"
+    assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ({"isolation": "none"}, "capacity 3; it runs model-written code WITHOUT isolation"),
+        ({"isolation": "not_needed"}, "capacity 3"),
+        ({}, "isolation unknown, capacity 3"),
+    ],
+)
+def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
+    env_server.bodies["/health"] = {"env": "python_tir", **health}
+    assert f"environment python_tir at {env_server.url}: {said}" in check(
+        load(None, {**ready, "env.url": env_server.url}), machine=CPU
+    )
+
+
+def test_every_server_of_a_list_is_asked(ready, env_server):
+    assert "127.0.0.1:9/health does not answer" in refused(
+        ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9"
+    )
+
+
+def test_a_person_is_told_at_once_of_a_server_that_does_not_answer_and_what_to_do(ready):
+    said = refused(ready, error=Unavailable, env__url="http://127.0.0.1:9")
+    assert (
+        "http://127.0.0.1:9/health does not answer" in said
+        and "Start the server, or unset env.url to have one started" in said
+    )
+
+
+def test_nobody_waits_for_a_server_of_a_run_that_has_a_mistake_and_both_are_told(ready):
+    """With a wait of an hour."""
+    said = refused(ready, env__url="http://127.0.0.1:9", reward__name="maths", train__start_wait_s=3600)
+    assert "Unknown reward 'maths'" in said and "http://127.0.0.1:9/health does not answer" in said
+
+
+def test_a_server_that_says_503_may_be_back_in_a_minute(env_server):
+    env_server.bodies["/health"] = 503
+    with pytest.raises(Unavailable, match="503"):
+        probe_env(env_server.url)
+
+
+def test_something_else_that_answers_is_refused(env_server):
+    env_server.bodies["/schema"] = {"hello": 1}
+    with pytest.raises(ConfigError, match="not as an environment server: env"):
+        probe_env(env_server.url)
+    env_server.bodies["/health"] = b"<html>"
+    with pytest.raises(ConfigError, match="not with JSON"):
+        probe_env(env_server.url)
+
+
+def test_a_missing_token_is_named(env_server):
+    env_server.token = "secret"
+    with pytest.raises(ConfigError, match=r"401.*env\.token_env"):
+        probe_env(env_server.url)
+    assert probe_env(env_server.url, token="secret")[1].capacity == 3
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999999", "http://h:x", "http://\udcff"])
+def test_what_is_no_url_is_told(url):
+    with pytest.raises(ConfigError, match="Environment URL"):
+        probe_env(url)
+
+
+def several(ready, tmp_path, rows, **sections):
+    """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
+    lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
+    (tmp_path / "d.jsonl").write_text("".join(line + "\n" for line in lines))
+    return {
+        **ready,
+        **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()},
+    }
+
+
+def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
+    sections = {
+        "sums": {"server": "python_tir", "url": env_server.url},
+        "more": {"server": "python_tir", "url": env_server.url, "protocol": "torl"},
+        "echo": {"share": None},
+    }
+    facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
+    assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
+    assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
+    assert "environment echo: a server will be started" in facts
+    assert (
+        f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends"
+        in facts
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "sections", "expected"),
+    [
+        (
+            ["sums", None],
+            {},
+            "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in",
+        ),
+        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is not an environment of this run. Known: sums, echo."),
+        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "ecco"}},
+            (
+                "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir,"
+                " search, swe, tau, verl_tool. Set envs.echo.server to one of them"
+            ),
+        ),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search"}},
+            "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
+        ),
+        (
+            ["sums", "echo"],
+            {"echo": {"server_options": {"colour": "red"}}},
+            "the echo server says: unrecognized arguments: --colour red",
+        ),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
+            "envs.echo.server_options.corpus = '/no/where.jsonl' is no file",
+        ),
+        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
+        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
+        (
+            ["sums", "echo"],
+            {"echo": {"file": "/no/guess.py:Guess"}},
+            "envs.echo.file = '/no/guess.py:Guess': there is no file",
+        ),
+        (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
+    ],
+)
+def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(
+    ready, tmp_path, rows, sections, expected
+):
+    over = several(
+        ready,
+        tmp_path,
+        rows,
+        **{
+            "sums": {"server": "python_tir", **sections.get("sums", {})},
+            "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})},
+        },
+    )
+    with pytest.raises((ConfigError, DataError)) as e:
+        check(load(None, over), machine=CPU)
+    (line,) = str(e.value).splitlines()
+    assert expected in line
+
+
+def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
+    over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
+    with pytest.raises(
+        ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"
+    ):
+        check(load(None, over), machine=CPU)
+
+
+OWN = """
+from env_servers.env import Env, Step
+
+class Guess(Env):
+    def __init__(self, high: int, why: str = "", **more): ...
+    async def step(self, action, deadline_s): ...
+
+class NoBase:
+    async def reset(self, task, seed): ...
+    async def step(self, action, deadline_s): ...
+
+class NoStep(Env): ...
+
+class Plain(Env):
+    async def step(self, action, deadline_s): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            {"env.file": "mine.py:NoBase"},
+            "mine.py:8: NoBase has no `async def close`. An environment is a class with async reset",
+        ),
+        ({"env.file": "mine.py:NoStep"}, "NoStep has no `async def step`"),
+        ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "env.server_options = {'bogus': 3}: "),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}},
+            "Plain is not made with them: got an unexpected keyword argument 'bogus'",
+        ),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}},
+            "--max-queue: invalid whole number value: 'x'",
+        ),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"port": 1}},
+            "env.server_options has 'port', which the run sets itself",
+        ),
+        ({"env.file": "mine.py:Guess"}, "env.server_options = {}: "),
+        ({"env.file": "mine.py:Guess"}, "missing a required argument: 'high'"),
+        ({"env.file": "mine.py:Guess", "env.server_options": {"high": "x"}}, "high = 'x' is str, not int"),
+        ({"env.file": "mine.py"}, "mine.py defines several: Guess, NoStep, Plain. Name one of them: '"),
+        ({"env.file": "none.py"}, "none.py defines no environment. An environment is a class with"),
+        (
+            {"env.file": "guess"},
+            "Unknown environment 'guess'. Set env.file to 'package.module:environment' or 'path/file.py:environment'.",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_an_environment_or_be_made_is_one_line(ready, tmp_path, monkeypatch, overrides, said):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "none.py").write_text("from env_servers.env import Env\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, **overrides}), machine=CPU)
+    (line,) = str(e.value).splitlines()
+    assert said in line
+
+
+def test_a_class_takes_its_keywords_and_its_server_its_flags(ready, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    options = {"high": 3, "why": "3", "max_queue": 4, "other": [1], "N": 2}
+    assert check(load(None, {**ready, "env.file": "mine.py:Guess", "env.server_options": options}), machine=CPU)

@@ -1,0 +1,78 @@
+"""Preflight of what the learner is asked to do: sequences of full length fit into a forward pass, LoRA finds its
+layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from openrlhf_tir.cli.preflight import check
+from openrlhf_tir.config.settings import load
+
+from .runs import CPU, refused
+
+
+def test_sequences_that_no_forward_pass_has_room_for_are_refused_with_the_number_to_raise(ready):
+    said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, train__max_tokens_per_gpu=1999)
+    assert "train.max_tokens_per_gpu = 1999. Raise train.max_tokens_per_gpu to 2000, or lower data.max_len" in said
+    said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, rollout__max_tokens_per_gpu=1000)
+    assert "rollout.max_tokens_per_gpu = 1000. Raise rollout.max_tokens_per_gpu to 2000" in said
+
+
+def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
+    shared = {
+        "ds__ring_attn_size": 2,
+        "ds__packing_samples": True,
+        "actor__num_gpus_per_node": 2,
+        "data__max_len": 2001,
+        "rollout__max_new_tokens": 1000,
+    }
+    said = refused(ready, **shared, train__max_tokens_per_gpu=1000)
+    assert "ds.ring_attn_size = 1000 * 2 = 2000. Raise train.max_tokens_per_gpu to 1001" in said
+    fits = {k.replace("__", "."): v for k, v in shared.items()} | {"train.max_tokens_per_gpu": 1001}
+    assert check(load(None, {**ready, **fits}), machine=CPU)
+
+
+LAYERS = ("model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.0.self_attn.q_proj", "lm_head")
+
+
+def weights_of(model, layers) -> None:
+    save_file({f"{name}.weight": np.zeros((2, 2), np.float32) for name in layers}, model / "model.safetensors")
+
+
+def test_targets_of_lora_that_no_layer_has_are_refused_before_the_model_is_loaded(ready, tmp_path):
+    weights_of(tmp_path / "model", LAYERS)
+    lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["q_proj", "k_prj"]}
+    said = refused(ready, **{k.replace(".", "__"): v for k, v in lora.items()})
+    assert "ds.lora.target_modules names 'k_prj', and the model has no such layer. Known: q_proj. Use some" in said
+    assert check(load(None, {**ready, **lora, "ds.lora.target_modules": ["q_proj"]}), machine=CPU)
+
+
+def test_targets_in_a_mixture_of_experts_are_left_to_the_model_itself(ready, tmp_path):
+    """transformers joins the experts of a file into layers of other names."""
+    weights_of(tmp_path / "model", [*LAYERS, "model.layers.0.mlp.experts.0.up_proj"])
+    lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["gate_up_proj"]}
+    assert check(load(None, {**ready, **lora}), machine=CPU)
+
+
+def test_sequences_longer_than_the_model_has_positions_for_are_refused_before_vllm_does(ready):
+    """vLLM says so when the engine starts, minutes later."""
+    config = Path(ready["actor.model_name_or_path"]) / "config.json"
+    facts = json.loads(config.read_text()) | {"max_position_embeddings": 4096}
+    config.write_text(json.dumps(facts))
+    said = refused(ready, data__max_len=5000, rollout__max_new_tokens=1000)
+    assert "data.max_len = 5000 tokens of prompt and response, and the model has 4096 positions" in said
+    said = refused(ready, data__max_len=4096, rollout__max_new_tokens=1000, vllm__max_model_len=4097)
+    assert "vllm.max_model_len = 4097 tokens" in said and "Lower it to 4096" in said
+    fits = {"data.max_len": 4096, "rollout.max_new_tokens": 1000}
+    check(load(None, {**ready, **fits}), machine=CPU)
+    config.write_text(json.dumps(facts | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}))
+    check(load(None, {**ready, **fits, "data.max_len": 5000}), machine=CPU)
+
+
+def test_an_attention_that_transformers_does_not_know_is_refused(ready):
+    said = refused(ready, ds__attn_implementation="flash_atention_2")
+    assert "Unknown ds.attn_implementation 'flash_atention_2'. Known: eager, flash_attention_2" in said

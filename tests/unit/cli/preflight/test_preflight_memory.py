@@ -1,0 +1,65 @@
+"""A run that this machine cannot hold is refused before anything starts; what is tight is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.learner.memory import SMOLLM2
+from openrlhf_tir.cli.checks.host import check_memory
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.memory.host_plan import host_plan
+from tests.unit.memory.test_host_plan import small
+from tests.unit.memory.test_memory_plan import model
+
+from .runs import CPU, GPUS
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cfg(tmp_path, monkeypatch) -> Config:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return small(tmp_path)
+
+
+def test_a_machine_with_too_little_memory_is_refused_with_need_and_settings(cfg):
+    need = host_plan(cfg, gpus=False).total
+    with pytest.raises(ConfigError) as told:
+        check_memory(cfg, replace(CPU, memory=(0, need)))  # a twentieth must stay free
+    assert "actor.num_gpus_per_node" in str(told.value) and "vllm.num_engines" in str(told.value)
+    assert len(check_memory(cfg, replace(CPU, memory=(0, need * 20 // 19 + 1)))) == 1
+
+
+def test_memory_that_others_hold_now_is_said_and_refuses_nothing(cfg):
+    free = check_memory(cfg, replace(CPU, memory=(0, 24 * GIB)))
+    held = check_memory(cfg, replace(CPU, memory=(22 * GIB, 24 * GIB)))
+    assert len(held) == len(free) + 1
+
+
+def test_more_processes_than_cores_are_said(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    several = small(tmp_path, vllm={"num_engines": 3})
+    assert any("4 learner ranks and engines share 2 cores" in fact for fact in check_memory(several, CPU))
+    assert not any("cores" in fact for fact in check_memory(several, replace(CPU, cpus=4)))
+
+
+def test_a_card_that_is_too_small_is_refused(cfg):
+    assert check_memory(cfg, GPUS)
+    with pytest.raises(ConfigError, match="a learner rank needs"):
+        check_memory(cfg, replace(GPUS, gpu_bytes=2 * GIB))
+
+
+def test_eight_ranks_of_a_real_model_on_two_cores_are_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "smollm2").mkdir()
+    actor = {"model_name_or_path": model(tmp_path / "smollm2", SMOLLM2), "num_gpus_per_node": 8}
+    with pytest.raises(ConfigError, match="8 learner ranks"):
+        check_memory(small(tmp_path, actor=actor, train={"max_tokens_per_gpu": 4096}), CPU)
+
+
+def test_on_a_cluster_the_drivers_machine_decides_nothing(cfg, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert check_memory(cfg, replace(CPU, memory=(0, GIB))) == []

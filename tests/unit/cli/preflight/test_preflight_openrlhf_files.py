@@ -1,0 +1,72 @@
+"""The checks before a run look at OpenRLHF's files in a process of their own, and at nothing an agent file idles."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from openrlhf_tir.cli.checks.envs import check_envs
+from openrlhf_tir.cli.checks.load_elsewhere import load_elsewhere
+from openrlhf_tir.cli.preflight import check_names, openrlhf_files
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
+
+AGENT = "openrlhf_tir.rollout.protocols.agent_file.place:AGENT"
+REWARD = "openrlhf_tir.rewards.remote.file:REWARD_FUNC"
+GOOD = "import colorsys\nprint('loud')\nclass AgentExecutor:\n    async def execute(self, **kwargs):\n        ...\n"
+
+
+def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
+    (tmp_path / "agent.py").write_text(GOOD)
+    sys.modules.pop("colorsys", None)
+    load_elsewhere(AGENT, f"{tmp_path / 'agent.py'}:AgentExecutor")
+    assert "colorsys" not in sys.modules and "loud" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "attribute", "said"),
+    [
+        (AGENT, "x = 1\n", "AgentExecutor", "agent.py has no 'AgentExecutor'. It defines: nothing."),
+        (AGENT, "\nimport no_such_thing\n", "AgentExecutor", "agent.py:2: ModuleNotFoundError"),
+        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", "agent.py:2: Exited"),
+        (
+            AGENT,
+            "import os\nos.kill(os.getpid(), 9)\n",
+            "AgentExecutor",
+            "the process that loads it ended with code -9",
+        ),
+        (
+            REWARD,
+            "def reward_func(queries):\n    ...\n",
+            "reward_func",
+            "agent.py:1: reward_func(queries) cannot be called as it would be",
+        ),
+        (REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", "has no 'reward_func'. It defines: reward."),
+    ],
+)
+def test_a_mistake_names_file_and_line(tmp_path, place, text, attribute, said):
+    (tmp_path / "agent.py").write_text(text)
+    with pytest.raises(ConfigError) as e:
+        load_elsewhere(place, f"{tmp_path / 'agent.py'}:{attribute}")
+    assert said in str(e.value)
+
+
+def test_a_file_that_does_not_end_its_import_is_given_up(tmp_path, monkeypatch):
+    (tmp_path / "agent.py").write_text("import time\ntime.sleep(3600)\n")
+    monkeypatch.setattr("openrlhf_tir.cli.checks.load_elsewhere.LOAD_S", 1.0)
+    with pytest.raises(ConfigError, match="was not loaded within 1 s"):
+        load_elsewhere(AGENT, f"{tmp_path / 'agent.py'}:AgentExecutor")
+
+
+def test_files_are_checked_servers_are_not_and_no_environment_is_wanted(tmp_path):
+    cfg = load(None, {"train.agent_func_path": "there.py", "reward.remote_url": "http://h:1"})
+    (name,) = openrlhf_files(cfg).values()
+    assert name.endswith("/there.py:AgentExecutor")
+    problems = Problems()
+    check_names(cfg, problems)
+    with pytest.raises(ConfigError, match=r"there\.py does not exist\. A path is relative to the recipe"):
+        problems.raise_any()
+    (fact,) = check_envs(cfg, machine=None, problems=problems)
+    assert "in place of an environment" in fact

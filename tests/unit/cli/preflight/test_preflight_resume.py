@@ -1,0 +1,130 @@
+"""Preflight of a run that goes on: its checkpoint, what changed since, and room for the next ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, replace
+
+from openrlhf_tir.cli.preflight import check
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import CheckpointDamaged
+from openrlhf_tir.pipeline.checkpoints.lineage import checkpoints_of
+from openrlhf_tir.pipeline.ledger.ledger import Ledger
+from openrlhf_tir.pipeline.ledger.lines import LEDGER
+from openrlhf_tir.types import Task
+
+from .runs import CPU, refused
+
+
+class NoLearner:
+    """A learner whose share of a checkpoint is one file."""
+
+    async def save(self, directory):
+        (directory / "rank0.pt").write_bytes(b"weights")
+
+    async def written(self):
+        return {}
+
+
+def checkpointed(overrides, tmp_path) -> dict:
+    """Overrides of a run that resumes from its own checkpoint."""
+    run = {**overrides, "run_dir": str(tmp_path / "run")}
+    cfg = load(None, run)
+    checkpoints = checkpoints_of(cfg, [Task("1+1?", "2")] * 2)
+    ledger = Ledger(cfg.run_dir / LEDGER)
+    state = {
+        "max_staleness": cfg.pipeline.requested_staleness,
+        "batch_size": 2,
+        "updates_per_batch": 1,
+        "world_size": 1,
+        "ledger": asdict(ledger.mark()),
+    }
+
+    async def save():
+        await checkpoints.take(2, NoLearner())
+        await checkpoints.commit(2, state, [], NoLearner())
+
+    asyncio.run(save())
+    return {**run, "train.resume": "true"}
+
+
+def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
+    run = checkpointed(ready, tmp_path)
+    assert "resuming from step_000002" in check(load(None, run), machine=CPU)
+    assert "pipeline.max_staleness = 4, this run has 1" in refused({**run, "pipeline.max_staleness": "1"})
+    assert "Go on with --resume" in refused({**run, "train.resume": "false"})
+
+
+def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_listed(ready, tmp_path):
+    run = checkpointed(ready, tmp_path)
+    said = refused(run, train__seed="7", rollout__batch_size="1", ds__param_dtype="fp32", actor__learning_rate="0.1")
+    for part in (
+        "train.seed = 42, this run has 7 (the order",
+        "rollout.batch_size = 2, this run has 1",
+        "ds.param_dtype = bf16, this run has fp32",
+    ):
+        assert part in said
+    other = {
+        "actor.learning_rate": "0.5",
+        "rollout.n_samples_per_prompt": "8",
+        "vllm.num_engines": "2",
+        "ckpt.max_num": "5",
+    }
+    facts = check(load(None, {**run, **other}), machine=CPU)
+    changed = [fact for fact in facts if fact.startswith("changed since the checkpoint: ")]
+    assert [fact.split(": ")[1] for fact in changed] == [
+        "actor.learning_rate 1e-06 -> 0.5",
+        "rollout.n_samples_per_prompt 2 -> 8",
+    ]
+
+
+def test_a_resume_on_another_number_of_learner_ranks_says_so_and_zero_2_is_refused(ready, tmp_path):
+    run = {**checkpointed(ready, tmp_path), "actor.num_gpus_per_node": "2"}
+    facts = check(load(None, run), machine=CPU)
+    assert [
+        fact
+        for fact in facts
+        if fact.startswith("the checkpoint is of 1 learner rank, this run has 2: each reads its share")
+    ]
+    said = refused({**run, "ds.zero_stage": 2})
+    assert (
+        "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 1, this run has 2 (another number of ranks can"
+        " read" in said
+    )
+
+
+def test_a_resume_with_another_model_or_tokenizer_is_refused_before_anything_loads(ready, tmp_path):
+    run = checkpointed(ready, tmp_path)
+    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 256, "num_attention_heads": 4}))
+    (tmp_path / "model/tokenizer.json").write_text('{"other": 1}')
+    said = refused(run)
+    assert "the model's hidden_size = 128, this run has 256" in said and "another tokenizer" in said
+
+
+def test_a_damaged_checkpoint_is_named_before_anything_loads(ready, tmp_path):
+    run = checkpointed(ready, tmp_path)
+    (tmp_path / "run/ckpt/step_000002/learner/rank0.pt").write_bytes(b"wEights")
+    assert "learner/rank0.pt was changed since it was written" in refused(run, error=CheckpointDamaged)
+
+
+def test_resume_without_a_checkpoint_is_refused_unless_it_may_start_anew(ready, tmp_path):
+    run = {**ready, "run_dir": str(tmp_path / "empty"), "train.resume": "true"}
+    assert "There is no checkpoint in" in refused(run) and "leave --resume out to start anew" in refused(run)
+    facts = check(load(None, {**run, "train.resume": "false", "train.resume_or_start": "true"}), machine=CPU)
+    assert any("the run starts anew" in fact for fact in facts)
+
+
+def test_a_new_run_does_not_delete_checkpoints_whose_pointer_is_lost(ready, tmp_path):
+    run = {**checkpointed(ready, tmp_path), "train.resume": "false"}
+    (tmp_path / "run/ckpt/latest").unlink()
+    assert "holds a run with checkpoints (step_000002)" in refused(run)
+
+
+def test_a_disk_that_cannot_hold_the_checkpoints_is_told_at_start(ready, tmp_path):
+    vocabulary_alone = {"hidden_size": 10**6, "vocab_size": 10**6, "num_hidden_layers": 0, "intermediate_size": 1}
+    config = {**vocabulary_alone, "num_attention_heads": 4, "head_dim": 32, "tie_word_embeddings": True}
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    (tmp_path / "model/model.safetensors").rename(tmp_path / "model/pytorch_model.bin")  # whose size nobody reads
+    large = replace(CPU, memory=(0, 1 << 50))
+    assert any("checkpoints take about 11175.87 GiB each" in fact for fact in check(load(None, ready), machine=large))

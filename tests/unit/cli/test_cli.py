@@ -1,0 +1,129 @@
+"""The command line: ways to write a flag, what a mistake prints, and that help needs nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import COMMANDS, build_parser
+from openrlhf_tir.config.catalog import known_keys
+
+
+def shown(capsys, *argv: str) -> dict:
+    assert main(["show-config", "--changes", *argv]) == 0
+    return tomllib.loads(capsys.readouterr().out)
+
+
+def mistake(capsys, *argv: str) -> str:
+    assert main(list(argv)) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err
+
+
+def test_short_flags_set_their_fields(capsys, tmp_path):
+    ranks = ("--actor.num_gpus_per_node", "2")  # unset, it is what this machine has
+    table = shown(capsys, "--seed", "7", "--run-dir", str(tmp_path), "--resume", *ranks)
+    assert table == {"run_dir": str(tmp_path), "train": {"seed": 7, "resume": True}, "actor": {"num_gpus_per_node": 2}}
+
+
+def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
+    argv = "--algo.advantage.estimator rloo --actor.eps_clip_low_high 0.1 0.3 --ds.overlap_comm --no-data.shuffle"
+    argv += " --vllm.enable_prefix_caching false --actor.dual_clip=3 --actor.num_gpus_per_node 2"
+    assert shown(capsys, "--run-dir", "/r", *argv.split()) == {
+        "run_dir": "/r",
+        "algo": {"advantage": {"estimator": "rloo"}},
+        "actor": {"num_gpus_per_node": 2, "eps_clip_low_high": [0.1, 0.3], "dual_clip": 3.0},
+        "ds": {"overlap_comm": True},
+        "data": {"shuffle": False},
+        "vllm": {"enable_prefix_caching": False},
+    }
+
+
+@pytest.mark.parametrize("word", ["none", "unset"])
+def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(capsys, word):
+    assert main(["show-config", "--actor.eps_clip_low_high", word, "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
+    table = tomllib.loads(capsys.readouterr().out)
+    assert table["actor"]["eps_clip_low_high"] == "unset"
+    assert "max_staleness" not in table["pipeline"]
+    assert (table["ds"]["zero_stage"], table["eval"]["steps"]) == (2, -1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("show-config --actor.lerning_rate 1", "Did you mean 'actor.learning_rate'"),
+        ("show-config --rollout.batch_size many", "rollout.batch_size = 'many'"),
+        ("train --recipe nowhere.toml", "neither a file nor the name"),
+        (
+            "show-config --critic.learning_rate 1",
+            "--critic.learning_rate has no effect here (algo.advantage.estimator = 'reinforce_baseline')",
+        ),
+        ("show-config --pipeline.max_staleness -1", "pipeline.max_staleness = '-1'"),
+        ("show-config stray", "Unexpected argument 'stray'"),
+        ("train --rollout.batch_size", "expected one argument"),
+        ("trian", "invalid choice: 'trian'"),
+        ("distill runs", "The following arguments are required: --out"),
+        ("", "COMMAND"),
+        ("report nowhere", "no run directory"),
+    ],
+)
+def test_a_mistake_prints_one_line_and_exits_with_2(capsys, argv, expected):
+    err = mistake(capsys, *argv.split())
+    assert expected in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
+    assert main(["check-env", "http://127.0.0.1:9", "--timeout", "1"]) == 4
+    assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health does not answer")
+
+
+def test_help_names_every_field_with_its_default(capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["train", "--help-all"])
+    assert e.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{key}" in text for key in known_keys() if key != "run_dir")
+    assert "PPO clip range" in text
+    assert "[0.2 0.28]" in text
+    assert "--critic.adam.lr" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command):
+    assert build_parser(command).format_help()
+
+
+def test_help_imports_nothing_heavy():
+    heavy = [
+        "torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp",
+        "fastapi", "uvicorn", "rich",
+    ]  # fmt: skip
+    code = "import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
+    code += f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
+    heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers")
+    code = f"import sys, openrlhf_tir.cli.preflight\nprint([m for m in {heavy} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_tir.cli", "recipes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1

@@ -1,0 +1,159 @@
+"""Slurm's batch script and KubeRay's manifest: what they start is what the program takes, and a job whose time is up
+goes on in the next one.
+
+Slurm, its signals and Ray are stand-ins; bash, the script and the command line are the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from openrlhf_tir.cli.command_line import build_parser
+from openrlhf_tir.cli.configuration import config_of
+from openrlhf_tir.config.flags import check_unknown
+from tests.contract.docs.docs_blocks import REPO
+
+CLUSTERS = REPO / "train_scripts" / "clusters"
+LAUNCH = """echo "$@" > launched
+trap 'touch stopped; exit $(cat ends_with)' TERM
+touch up
+until [[ -e end ]]; do sleep 0.05; done
+exit $(cat ends_with)
+"""
+"""Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or at a file `end`."""
+
+
+def taken(words: list[str]):
+    """The configuration of a command line, as the program parses it."""
+    args, extra = build_parser(words[0]).parse_known_args(words)
+    check_unknown(extra)
+    return config_of(args)
+
+
+@pytest.fixture
+def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
+    """The batch script, running in a directory of its own, with an scontrol that notes what it is asked. A parameter:
+    what it does once it has forked the launcher."""
+    forked = '"$@" &\n'
+    script = (CLUSTERS / "slurm.sbatch").read_text()
+    assert script.count(forked) == 1
+    (tmp_path / "job").write_text(script.replace(forked, forked + getattr(request, "param", "")))
+    (tmp_path / "train_scripts").mkdir()
+    (tmp_path / "train_scripts/launch_multinode.sh").write_text(LAUNCH)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/scontrol").write_text('#!/usr/bin/env bash\necho "$@" > requeued\n')
+    (tmp_path / "bin/scontrol").chmod(0o755)
+    (tmp_path / "ends_with").write_text("5")
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "77",
+    }
+    process = subprocess.Popen(["bash", tmp_path / "job", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
+    while not (tmp_path / "up").exists() and process.poll() is None:
+        time.sleep(0.02)
+    yield process
+    with contextlib.suppress(ProcessLookupError):  # all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("submitted", ["", "sleep 1\n"], indirect=True, ids=["waiting", "just forked"])
+def test_a_job_whose_time_is_up_is_queued_again_after_its_checkpoint(submitted, tmp_path):
+    submitted.send_signal(signal.SIGTERM)
+    assert submitted.wait(60) == 5
+    assert (tmp_path / "stopped").exists(), "the run itself got the signal"
+    assert (tmp_path / "requeued").read_text() == "requeue 77\n"
+
+
+@pytest.mark.parametrize("code", ["0", "2", "3", "6"])
+def test_what_ended_by_itself_is_not_queued_again(submitted, tmp_path, code):
+    (tmp_path / "ends_with").write_text(code)
+    submitted.send_signal(signal.SIGTERM)
+    assert submitted.wait(60) == int(code)
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_a_stop_that_slurm_did_not_ask_for_is_the_end(submitted, tmp_path):
+    """`scancel` ends the steps and not this script; whoever stopped the run by hand wanted it stopped."""
+    (tmp_path / "end").touch()
+    assert submitted.wait(60) == 5
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_the_batch_script_starts_what_the_program_takes(submitted, tmp_path):
+    words = shlex.split((tmp_path / "launched").read_text())
+    assert words[0] == "--"
+    cfg = taken(["train", *words[1:]])
+    assert cfg.train.resume, "when it is queued again it goes on"
+    assert cfg.train.resume_or_start and cfg.train.stop_grace_s < 120, "the grace ends before Slurm kills"
+
+
+def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for():
+    job, service, servers = yaml.safe_load_all((CLUSTERS / "rayjob.yaml").read_text())
+    program, *words = shlex.split(job["spec"]["entrypoint"])
+    assert program == "openrlhf-tir"
+    cfg = taken(words)
+    assert cfg.train.resume and cfg.train.resume_or_start
+    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    pod = workers["template"]["spec"]
+    per_pod = int(pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+    wanted = cfg.actor.num_nodes * cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
+    assert per_pod * workers["replicas"] == wanted
+    assert pod["terminationGracePeriodSeconds"] > cfg.train.stop_grace_s
+    assert cfg.env.url.split(",") == [
+        f"http://{servers['metadata']['name']}-{i}.{service['metadata']['name']}:8000"
+        for i in range(servers["spec"]["replicas"])
+    ]
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    for container in (head, pod["containers"][0]):
+        assert {cfg.env.token_env, cfg.rollout.token_env} <= {e["name"] for e in container["env"]}
+        assert {m["mountPath"] for m in container["volumeMounts"]} >= {"/dev/shm", f"/{cfg.run_dir.parts[1]}"}
+    assert cfg.env.token_env in {e["name"] for e in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
+    pinned = next(line for line in (REPO / "requirements.txt").read_text().splitlines() if line.startswith("ray"))
+    assert job["spec"]["rayClusterSpec"]["rayVersion"] in pinned
+
+
+def test_the_pods_ask_for_what_rdma_the_cache_of_models_and_the_sandbox_need():
+    job, _, servers = yaml.safe_load_all((CLUSTERS / "rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    (worker,) = workers["template"]["spec"]["containers"]
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert "IPC_LOCK" in worker["securityContext"]["capabilities"]["add"], "RDMA pins memory"
+    for amounts in worker["resources"].values():
+        assert [name for name in amounts if name.startswith("rdma/")]
+    for container in (head, worker):
+        shared = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "shared"]
+        (home,) = (e["value"] for e in container["env"] if e["name"] == "HF_HOME")
+        assert home.startswith(f"{shared[0]}/"), "models are downloaded once"
+    pod = servers["spec"]["template"]["spec"]
+    security = pod["containers"][0]["securityContext"]
+    # Kubernetes takes procMount only from pods with user namespaces; a masked /proc costs the warm workers
+    assert security["procMount"] == "Unmasked" and pod["hostUsers"] is False
+    assert {security[kind]["type"] for kind in ("seccompProfile", "appArmorProfile")} == {"Unconfined"}
+
+
+def test_the_training_image_has_the_packages_that_set_up_installs_and_flash_attn_only_on_demand():
+    image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
+    for name in ("requirements.txt", "requirements-nodeps.txt", "requirements-puzzles.txt"):
+        assert f"-r {name}" in image
+    assert 'if [ -n "$WITH_FLASH_ATTN" ]' in image.partition("-r requirements-flash-attn.txt")[0].splitlines()[-1]
+    assert {"g++", "python3.11-dev"} <= {*image.split()}, "Triton compiles at run time"
+
+
+def test_the_training_image_has_what_kuberay_asks_a_pods_health_with():
+    """KubeRay before 1.6 asks by wget, in the container, and ends pods that do not answer."""
+    image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
+    installed = next(line for line in image.splitlines() if "apt-get install" in line and "python3.11" in line)
+    assert "wget" in installed.split()

@@ -1,0 +1,372 @@
+"""openrlhf-tir data, from the outside: what is written, printed and answered."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.data import SUBCOMMANDS
+from openrlhf_tir.data.identity import row_id
+from tests.contract.docs.docs_blocks import blocks
+from tests.data.make_samples import rows
+from tests.unit.data.test_data_prompts import jsonl
+
+SAMPLES = Path(__file__).parents[2] / "data"
+SCHEMAS = {"xlam.jsonl": "xlam", "hammer.jsonl": "hammer", "toolace.json": "toolace", "retool_sft.jsonl": "retool_sft"}
+"""Samples whose rows have to be named; all others are told by their columns."""
+
+
+def data(*argv) -> int:
+    return main(["data", *map(str, argv)])
+
+
+@pytest.mark.parametrize("sample", sorted(rows()))
+def test_every_official_row_is_good(sample, capsys):
+    named = ["--row-schema", SCHEMAS[sample]] if sample in SCHEMAS else []
+    assert data("check", SAMPLES / sample, *named) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.startswith(f"{SAMPLES / sample}: 2 rows as ") and head.endswith(": 2 good, 0 bad")
+
+
+@pytest.mark.parametrize("sample", sorted(set(rows()) - {"zerotir.jsonl"}))
+def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_path):
+    """Every field of a row in turn becomes a number: what is said names line and type, and is never a traceback."""
+    named = ["--row-schema", SCHEMAS[sample]] if sample in SCHEMAS else []
+    first = rows()[sample][0]
+    told = 0
+    for name in first if isinstance(first, dict) else ():
+        path = jsonl(tmp_path / "d.jsonl", [rows()[sample][1], {**first, name: 3}])
+        code = data("check", path, *named)
+        err = capsys.readouterr().err
+        assert code in (0, 2) and "Traceback" not in err
+        if code == 2:
+            told += 1
+            assert f"{path} line 2" in err and ("(int)" in err or "has no field" in err), (name, err)
+    assert told or sample == "orz.json"
+
+
+def test_an_empty_message_of_the_assistant_is_no_row_of_a_cold_start(capsys, tmp_path):
+    asked, empty, right = (
+        {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", " "), ("assistant", "a"))
+    )
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"messages": [asked, right]}, {"messages": [asked, empty]}, {"messages": [asked, empty, asked, right]}],
+    )
+    assert data("check", path, "--row-schema", "retool_sft") == 2
+    err = capsys.readouterr().err
+    assert (
+        "line 2: messages[1] is an assistant's message without text" in err
+        and "line 3: messages[1] is" in err
+        and "line 1" not in err
+    )
+
+
+def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys, tmp_path):
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"prompt": "1+1?", "label": "2"}, {"prompt": "", "label": "2"}, {"prompt": "x", "label": None}],
+    )
+    assert data("check", path) == 2
+    out, err = capsys.readouterr()
+    assert "3 rows as columns prompt and label: 1 good, 2 bad" in out
+    assert (
+        "line 2 has no input in column 'prompt'" in err
+        and "line 3 has no label in column 'label'" in err
+        and "--data.on_bad_row skip in a run" in err
+    )
+    assert data("check", path, "--on-bad-row", "skip") == 0
+    out, _ = capsys.readouterr()
+    assert out.count("  bad: ") == 2
+
+
+def test_check_tells_what_is_odd_about_a_data_set(capsys, tmp_path):
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"prompt": "1+1?", "label": a} for a in ("2", "2", "3")]
+        + [{"prompt": "longer?", "label": "4", "env": "search"}],
+    )
+    assert data("check", path) == 0
+    out = capsys.readouterr().out
+    assert (
+        "input of 4 to 7 (median 4) characters, label of 1" in out and "environments: (none named) 3, search 1" in out
+    )
+    assert (
+        "1 rows repeat an earlier one" in out
+        and "1 rows have the input of an earlier one and another label" in out
+        and "line 3 and" in out
+    )
+
+
+def test_a_schema_that_is_not_known_and_a_file_that_is_not_there_are_mistakes(capsys, tmp_path):
+    assert data("check", SAMPLES / "orz.json", "--row-schema", "zro") == 2
+    assert "Unknown data.row_schema 'zro'. Known: bfcl_multi_turn" in capsys.readouterr().err
+    assert data("check", tmp_path / "nowhere.jsonl") == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_convert_joins_sets_of_several_schemas_into_one(capsys, tmp_path):
+    out = tmp_path / "all.jsonl"
+    assert data("convert", SAMPLES / "orz.json", SAMPLES / "dapo.parquet", "--out", out) == 0
+    assert f"4 rows of jsonl in {out}" in capsys.readouterr().out
+    assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == ["42", "40", "42", "40"]
+
+
+def test_convert_makes_tool_n1s_parquet_of_toolace(capsys, tmp_path):
+    out = tmp_path / "n1.parquet"
+    assert data("convert", SAMPLES / "toolace.json", "--row-schema", "toolace", "--to", "tooln1", "--out", out) == 0
+    said = capsys.readouterr().out
+    assert (
+        "2 rows of tooln1" in said
+        and "1 left out, as the method does: no turn of the assistant calls a function" in said
+    )
+    assert pq.read_table(out).column_names[:4] == ["data_source", "prompt", "ability", "reward_model"]
+    assert data("check", out) == 0
+    assert "2 rows as tooln1: 2 good" in capsys.readouterr().out
+
+
+def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
+    both = rows()["bfcl_multi_turn.jsonl"]
+    questions = jsonl(
+        tmp_path / "BFCL_v3_multi_turn_base.json",
+        [{k: v for k, v in row.items() if k != "ground_truth"} for row in both],
+    )
+    answers = jsonl(
+        tmp_path / "possible_answer.json",
+        [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in reversed(both)],
+    )
+    assert data("convert", questions, "--out", tmp_path / "o.jsonl") == 2
+    assert "has no field 'ground_truth'. Join the file possible_answer" in capsys.readouterr().err
+    assert data("convert", questions, "--join", answers, "--out", tmp_path / "o.jsonl") == 0
+    assert data("check", tmp_path / "o.jsonl") == 0
+
+
+def test_a_joined_field_fills_what_is_null_and_an_id_has_one_answer(capsys, tmp_path):
+    first, second = rows()["bfcl_multi_turn.jsonl"]
+    questions = jsonl(tmp_path / "q.jsonl", [row | {"ground_truth": None} for row in (first, second)])
+    answers = [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in (first, second)]
+    argv = ("convert", questions, "--out", tmp_path / "o.jsonl", "--join")
+    assert data(*argv, jsonl(tmp_path / "a.jsonl", [*answers, answers[0]])) == 0
+    again = jsonl(tmp_path / "a.jsonl", [*answers, answers[0] | {"ground_truth": second["ground_truth"][:1]}])
+    capsys.readouterr()
+    assert data(*argv, again) == 2
+    assert f"{again} line 3 has the id {first['id']!r} of an earlier row and other fields" in capsys.readouterr().err
+
+
+def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_path):
+    source = SAMPLES / "orz.json"
+    for argv, said in (
+        (("--out", tmp_path / "o.csv"), "ends in '.csv'. Known: .jsonl, .json, .parquet"),
+        (("--out", source), "is one of the files that are read"),
+        (("--to", "orzz", "--out", tmp_path / "o.jsonl"), "Unknown --to 'orzz'"),
+        (
+            ("--mask-names", "0.5", "--out", tmp_path / "o.jsonl"),
+            "--mask-names and --irrelevant change rows of hammer, toolace, xlam",
+        ),
+        (("--irrelevant", "2", "--out", tmp_path / "o.jsonl"), "give a share, 0 to 1"),
+        (("--out", tmp_path / "no/o.jsonl"), "there is no directory"),
+    ):
+        assert data("convert", source, *argv) == 2
+        assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, capsys):
+    source = jsonl(tmp_path / "d.jsonl", [{"prompt": "a", "label": "1"}, {"prompt": "", "label": "1"}])
+    assert data("convert", source, "--out", tmp_path / "o.jsonl") == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["d.jsonl"]
+    assert data("convert", source, "--out", tmp_path / "o.jsonl", "--on-bad-row", "skip") == 0
+    assert "1 bad rows left out\n  bad: " in capsys.readouterr().out
+
+
+PROBLEMS = [
+    f"A train leaves station {i} at noon and travels north at {i} miles an hour for {i} hours. How far?"
+    for i in range(6)
+]
+
+
+def test_decontaminate_writes_the_rows_that_stay_as_they_were_and_tells_what_went(capsys, tmp_path):
+    odd = [
+        {"prompt": text, "label": "1", "my_column": i}
+        for i, text in enumerate([*PROBLEMS[:2], "Something else entirely, with many words of its own."])
+    ]
+    train = jsonl(tmp_path / "train.jsonl", odd)
+    held_out = jsonl(tmp_path / "aime.jsonl", [{"question": PROBLEMS[1].upper(), "golden_answers": ["1"]}])
+    assert (
+        data(
+            "decontaminate",
+            train,
+            "--against",
+            held_out,
+            "--out",
+            tmp_path / "clean.jsonl",
+            "--report",
+            tmp_path / "gone.jsonl",
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert f"{train} line 2 is like {held_out} line 1 (100%)" in out
+    assert [json.loads(line) for line in (tmp_path / "clean.jsonl").read_text().splitlines()] == [odd[0], odd[2]]
+    (gone,) = (json.loads(line) for line in (tmp_path / "gone.jsonl").read_text().splitlines())
+    assert gone["row"] == f"{train} line 2" and gone["text"] == PROBLEMS[1]
+
+
+def gone(tmp_path, *against, rows=None) -> int:
+    """How many of the rows go: PROBLEMS[:2], each with a word before it."""
+    train = jsonl(
+        tmp_path / "train.jsonl", rows or [{"prompt": f"Solve: {text}", "label": "1"} for text in PROBLEMS[:2]]
+    )
+    out = tmp_path / "clean.jsonl"
+    assert data("decontaminate", train, "--against", *against, "--out", out) == 0
+    return 2 - len(out.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 60, "problem": PROBLEMS[1], "answer": "204", "solution": "..."},
+        {"Question": PROBLEMS[1], "Answer": "204"},
+        {"problem": PROBLEMS[1]},
+        {"prompt": PROBLEMS[1], "solution": "..."},
+        {"question": PROBLEMS[1], "golden_answers": ["204"]},
+    ],
+)
+def test_evaluation_sets_are_compared_with_as_they_are_published(row, tmp_path):
+    """AIME's columns are problem and answer; no answer is needed to compare."""
+    assert gone(tmp_path, jsonl(tmp_path / "aime24.jsonl", [row])) == 1
+
+
+def test_a_suites_file_is_compared_with_by_its_name(tmp_path, capsys):
+    questions = [{"id": "simple_0", "question": [[{"role": "user", "content": PROBLEMS[1]}]], "function": []}]
+    path = jsonl(tmp_path / "BFCL_v3_irrelevance.json", questions)
+    assert gone(tmp_path, f"bfcl_irrelevance={path}") == 1
+    assert f"is like {path} problem 1" in capsys.readouterr().out
+    assert data("decontaminate", path, "--against", "aime24=nowhere.jsonl", "--out", tmp_path / "o.jsonl") == 2
+    assert "--against aime24=nowhere.jsonl: there is no such file" in capsys.readouterr().err
+
+
+def test_of_an_evaluation_directory_the_test_split_is_compared_with(tmp_path, capsys):
+    """It was --split, that of the training rows."""
+    held_out = tmp_path / "math"
+    held_out.mkdir()
+    jsonl(held_out / "train.jsonl", [{"prompt": PROBLEMS[0], "label": "1"}])
+    jsonl(held_out / "test.jsonl", [{"prompt": PROBLEMS[i], "label": "1"} for i in (0, 1)])
+    assert gone(tmp_path, held_out) == 2 and gone(tmp_path, held_out, "--against-split", "train") == 1
+    argv = ("decontaminate", tmp_path / "train.jsonl", "--against", held_out, "--against-split", "dev")
+    assert data(*argv, "--out", tmp_path / "o.jsonl") == 2
+    assert "Set --against-split" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [[], [{"prompt": PROBLEMS[1], "label": ""}], [{"text": PROBLEMS[1]}]])
+def test_an_evaluation_set_of_which_nothing_is_read_is_no_clean_bill(rows, tmp_path, capsys):
+    """With --on-bad-row skip all training rows stayed, as they held none of 0 problems."""
+    held_out = jsonl(tmp_path / "aime.jsonl", rows)
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": PROBLEMS[1], "label": "1"}])
+    argv = ("decontaminate", train, "--against", held_out, "--on-bad-row", "skip", "--out", tmp_path / "o.jsonl")
+    assert data(*argv) == 2
+    assert str(held_out) in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_bad_rows_of_an_evaluation_set_are_told(tmp_path, capsys):
+    held_out = jsonl(
+        tmp_path / "aime.jsonl", [{"prompt": PROBLEMS[1], "label": "1"}, {"prompt": PROBLEMS[0], "label": ""}]
+    )
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:2]])
+    argv = ("decontaminate", train, "--against", held_out, "--out", tmp_path / "o.jsonl")
+    assert data(*argv) == 2 and f"{held_out} line 2 has no label" in capsys.readouterr().err
+    assert data(*argv, "--on-bad-row", "skip") == 0
+    said = capsys.readouterr().out
+    assert "1 bad rows of the evaluation sets: nothing was compared with them\n  bad: " in said
+    assert f"{held_out} line 2 has no label" in said
+
+
+def run_of(tmp_path, epochs=2):
+    """Samples of three rows: never right, right from epoch 1 on, always right."""
+    lines = []
+    for epoch in range(epochs):
+        for i, right in enumerate((0, epoch > 0, 1)):
+            lines += [
+                {
+                    "row": row_id(PROBLEMS[i], "1"),
+                    "key": [epoch, i, 0],
+                    "parts": {"correct": float(right)},
+                    "failed": None,
+                }
+            ] * 2
+    (tmp_path / "run/trajectories").mkdir(parents=True)
+    jsonl(tmp_path / "run/trajectories/rollout-0.jsonl", lines)
+    return tmp_path / "run"
+
+
+def test_select_keeps_rows_by_the_pass_rate_of_a_run(capsys, tmp_path):
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:4]])
+    out = tmp_path / "o.jsonl"
+    assert data("select", train, "--samples", run_of(tmp_path), "--pass-rate", 0.2, 0.8, "--out", out) == 0
+    assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
+    said = capsys.readouterr().out
+    assert (
+        f"1 of 4 rows in {out}" in said
+        and "3 rows were sampled, 1 not; pass rate:" in said
+        and "0.5 to 0.6        1 ####" in said
+    )
+
+
+def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
+    """Means 1/3, 2/3: room 5/9. Row 1 goes (0, 1): 1 - (1/9 + 1/9) / (5/9) = .6; always right 0; never right 1 - (1/9 +
+    4/9) / (5/9) = 0."""
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:3]])
+    out = tmp_path / "o.jsonl"
+    assert data("select", train, "--samples", run_of(tmp_path), "--learning-impact", 0.59, "--out", out) == 0
+    assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
+    assert "learning impact:" in capsys.readouterr().out
+
+
+def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(capsys, tmp_path):
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": "another", "label": "1"}])
+    run, out = run_of(tmp_path), tmp_path / "o.jsonl"
+    for argv, said in (
+        (("--samples", run), "Give --pass-rate LOW HIGH"),
+        (("--samples", run, "--pass-rate", 0, 1), f"None of the 1 rows of {train} was sampled in {run}"),
+        (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2"),
+        (("--samples", tmp_path / "no", "--pass-rate", 0, 1), f"--samples {tmp_path / 'no'}"),
+    ):
+        assert data("select", train, *argv, "--out", out) == 2
+        assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("what", SUBCOMMANDS)
+def test_help_shows_examples(what, capsys):
+    with pytest.raises(SystemExit) as e:
+        data(what, "--help")
+    assert e.value.code == 0
+    assert f"openrlhf-tir data {what} " in capsys.readouterr().out.partition("examples:")[2]
+
+
+def test_progress_is_on_standard_error(capsys, tmp_path):
+    data("check", SAMPLES / "orz.json")
+    out, err = capsys.readouterr()
+    assert "done in" not in out and "done in" in err and err.startswith("check ")
+
+
+def test_every_command_of_the_page_runs_as_it_stands(capsys, tmp_path, monkeypatch):
+    """In their order, beside the samples that they name: later ones read what earlier ones wrote."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/data").symlink_to(SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    lines = [line for b in blocks() if (b.page, b.language) == ("data.md", "bash") for line in b.text.splitlines()]
+    assert len(lines) >= 9
+    for line in lines:
+        program, *argv = shlex.split(line)
+        assert program == "openrlhf-tir"
+        assert main(argv) == 0, capsys.readouterr().err
+    assert [
+        len((tmp_path / name).read_text().splitlines())
+        for name in ("clean.jsonl", "gone.jsonl", "harder.jsonl", "limr.jsonl")
+    ] == [0, 2, 2, 2]

@@ -1,0 +1,116 @@
+"""`openrlhf-tir quickstart --model smollm2`: what cannot work is told before a model or Ray is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.exit_codes import MISTAKE
+from openrlhf_tir.miniatures import function_calls, packaged_models
+from openrlhf_tir.miniatures import prepare as prepare_module
+from openrlhf_tir.miniatures.packaged_models import MODELS
+from openrlhf_tir.miniatures.tasks import TASKS
+from tests.model_files import weights
+from tests.unit.cli.test_model import package  # noqa: F401 - a fixture
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True,
+}  # fmt: skip
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Write a directory that passes for a model as far as a check without torch can see, and return its path."""
+    directory = tmp_path / "a_model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "tokenizer_config.json").write_text("{}")
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    (directory / "model.safetensors").write_bytes(weights())
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch):
+    """Fail a test whose command gets as far as converting a model or taking the run's lock."""
+
+    def refuse(*args, **kwargs):
+        pytest.fail("the command went on")
+
+    monkeypatch.setattr(prepare_module, "_convert", refuse)
+    monkeypatch.setattr("openrlhf_tir.cluster.run_lock.run_lock", refuse)
+
+
+def one_sentence(capsys, tmp_path, *flags: str) -> str:
+    """Run the command, which must refuse, and return its only line of error."""
+    assert main(["quickstart", "--model", *flags, "--run-dir", str(tmp_path / "run")]) == MISTAKE
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_an_unknown_model_is_refused_with_those_that_are_known(capsys, tmp_path):
+    line = one_sentence(capsys, tmp_path, "gpt2")
+    assert all(word in line for word in ("gpt2", "smollm2", "toy"))
+
+
+def test_without_the_package_the_remedy_is_how_to_install_it(package, capsys, tmp_path):  # noqa: F811
+    shutil.rmtree(package)
+    line = one_sentence(capsys, tmp_path, "smollm2")
+    assert all(requirement in line for requirement in MODELS["smollm2"].requirements)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_quantisation_is_refused(package, capsys, tmp_path):  # noqa: F811
+    (package / packaged_models.MODELS["smollm2"].gguf).write_bytes(b"GGUF of something else")
+    assert MODELS["smollm2"].gguf in one_sentence(capsys, tmp_path, "smollm2")
+
+
+def test_a_template_that_cannot_show_a_reply_is_refused(model, capsys, tmp_path):
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m['role'] == 'user' and loop.index > 2 %}{{ raise_exception('no') }}{% endif %}"
+        f"{TEMPLATE[len('{% for m in messages %}') :]}"
+    )
+    line = one_sentence(capsys, tmp_path, "smollm2", "--actor.model_name_or_path", str(model))
+    assert "env.options.role" in line
+
+
+def test_a_tool_role_that_the_template_does_not_know_is_refused(model, capsys, tmp_path):
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        f"{TEMPLATE[len('{% for m in messages %}') :]}"
+    )
+    line = one_sentence(
+        capsys, tmp_path, "smollm2", "--actor.model_name_or_path", str(model), "--env.options",
+        "calls=fence", "argument=code", 'stops=["x"]', "role=tool",
+    )  # fmt: skip
+    assert "env.options.role" in line
+
+
+def test_a_model_larger_than_the_memory_plan_is_refused(model, capsys, tmp_path):
+    (model / "config.json").write_text(json.dumps(CONFIG | {"hidden_size": 8192, "num_hidden_layers": 200}))
+    line = one_sentence(capsys, tmp_path, "smollm2", "--actor.model_name_or_path", str(model))
+    assert "train.max_tokens_per_gpu" in line
+
+
+def test_an_unknown_task_is_refused_with_those_that_are_known(capsys, tmp_path):
+    line = one_sentence(capsys, tmp_path, "smollm2", "--task", "chess")
+    assert all(word in line for word in ("chess", *TASKS))
+
+
+def test_the_toy_has_no_task_to_choose(capsys, tmp_path):
+    assert "--task" in one_sentence(capsys, tmp_path, "toy", "--task", "search")
+
+
+def test_without_the_package_of_bfcls_rows_the_remedy_is_how_to_install_it(monkeypatch, model, capsys, tmp_path):
+    monkeypatch.setattr(function_calls, "find_spec", lambda name: None)
+    line = one_sentence(capsys, tmp_path, "smollm2", "--task", "functions", "--actor.model_name_or_path", str(model))
+    assert function_calls.REQUIREMENT in line
+    assert not (tmp_path / "run").exists()

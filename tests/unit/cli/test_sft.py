@@ -1,0 +1,174 @@
+"""openrlhf-tir sft, up to where Ray would start: what is read, printed and refused, with nothing heavy loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.cli.checks.host import Machine
+from openrlhf_tir.cli.checks.sft import check_sft
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import RECIPES
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
+from tests.data.make_samples import rows as samples
+from tests.model_files import weights
+from tests.unit.cli.test_distill import run  # noqa: F401  a run that kept trajectories
+from tests.unit.config.test_fine_tuning import config
+from tests.unit.data.test_data_prompts import jsonl
+
+PLACE = {"role": "user", "content": "2+2?"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tokenizer and a config; of the weights only the header is read before Ray."""
+    directory = tmp_path_factory.mktemp("model")
+    save_tokenizer(directory)
+    (directory / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 1024}))
+    (directory / "model.safetensors").write_bytes(weights())
+    return directory
+
+
+@pytest.fixture
+def sft(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def of(rows, *argv: str) -> int:
+        path = rows if isinstance(rows, str) else jsonl(tmp_path / "rows.jsonl", rows)
+        head = [
+            "sft", "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model),
+            "--run-dir", str(tmp_path / "run"),
+        ]  # fmt: skip
+        return main([*head, *argv])
+
+    return of
+
+
+def test_retools_rows_are_read_and_what_the_interpreter_wrote_is_not_learned(sft, capsys):
+    assert sft(samples()["retool_sft.jsonl"] * 8, "--check-only") == 0
+    out = capsys.readouterr().out
+    assert (
+        "16 rows, 16 sequences of" in out
+        and "% learned; the longest has" in out
+        and "2 updates of 16 rows, 2 passes over the rows" in out
+    )
+
+
+def test_what_distill_writes_is_what_sft_reads(sft, run, tmp_path, capsys):  # noqa: F811
+    assert main(["distill", str(run), "--out", str(tmp_path / "d.jsonl")]) == 0
+    assert sft(str(tmp_path / "d.jsonl"), "--check-only") == 0
+    assert "2 rows, 2 sequences of" in capsys.readouterr().out
+
+
+def test_held_out_rows_are_read_too(sft, tmp_path, capsys):
+    held_out = jsonl(tmp_path / "held.jsonl", [{"text": "two"}])
+    assert sft([{"text": "one"}] * 2, "--sft.eval_dataset", held_out, "--check-only") == 0
+    assert f"held out: {held_out}: 1 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "argv", "message"),
+    [
+        ([{"messages": [PLACE]}], "", "rows.jsonl line 1: none of its 1 messages is the assistant's"),
+        ([{"q": "?"}], "", "sft.input_key"),
+        ([], "", "nothing is left to learn from (it has no rows)"),
+        ("nowhere.jsonl", "", "sft.dataset"),
+        ([{"text": "a" * 300}], "", "(too long 1). Raise sft.max_len = 256"),
+        ([{"text": "a" * 1100}], "--sft.max_len 2000", "--sft.max_len 1024"),
+        ([{"text": "a"}], "--actor.model_name_or_path ./no", "'./no'"),
+        ([{"text": "a"}], "--ds.attn_implementation flash_attention_2", "ds.attn_implementation = 'flash_attention_2'"),
+        ([{"text": "a"}], "--ds.packing_samples", "ds.packing_samples needs flash attention"),
+        ([{"text": "ab"}], "--resume", "There is no checkpoint in"),
+        ([{"text": "a"}], "--sft.batch_size 1", "sft.batch_size = 1 is less than the 2 learner ranks"),
+    ],
+)
+def test_bad_input_is_refused_before_a_model_is_loaded_with_fact_value_and_remedy(
+    sft, capsys, monkeypatch, rows, argv, message
+):
+    monkeypatch.setattr("openrlhf_tir.machine.gpus.gpu_count", lambda: 0)
+    assert sft(rows, *argv.split()) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+def test_a_run_directory_with_checkpoints_is_refused(sft, tmp_path, capsys):
+    (tmp_path / "run" / "ckpt" / "step_000001").mkdir(parents=True)
+    assert sft([{"text": "a"}]) == 2
+    assert "holds a run with checkpoints (step_000001). Go on with --resume" in capsys.readouterr().err
+
+
+def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_path, capsys, model):
+    import asyncio
+
+    from openrlhf_tir.cluster.jobs.sft_inputs import checkpoints_of, load_sft_inputs
+    from tests.unit.pipeline.test_fine_tuning import Counting
+
+    path = jsonl(tmp_path / "first.jsonl", [{"text": "one"}, {"text": "two"}])
+    cfg = config(
+        "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model),
+        "--run-dir", str(tmp_path / "run"),
+    )  # fmt: skip
+    checkpoints = checkpoints_of(cfg, load_sft_inputs(cfg).made_of)
+
+    async def save():
+        await checkpoints.take(1, Counting())
+        await checkpoints.commit(1, {"step": 1, "world_size": 2, "rows_taken": 4}, [], Counting())
+
+    asyncio.run(save())
+    assert sft(path, "--resume", "--check-only") == 0
+    assert "resuming from step_000001" in capsys.readouterr().out
+    # its one update took 2 passes of 2 rows, and would take 3 now
+    assert sft(path, "--resume", "--check-only", "--sft.max_epochs", "3") == 2
+    assert "have taken 4 rows; with sft.max_epochs = 3 they would have taken 6" in capsys.readouterr().err
+    assert sft(path, "--resume", "--check-only", "--actor.num_gpus_per_node", "1") == 0, (
+        "on another number of ranks too"
+    )
+    changed = ["--sft.batch_size", "8", "--actor.num_gpus_per_node", "1", "--ds.zero_stage", "2"]
+    assert sft(path, "--resume", "--check-only", *changed) == 2
+    err = capsys.readouterr().err
+    assert (
+        "sft.batch_size = 16, this run has 8" in err
+        and "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 2, this run has 1" in err
+    )
+    assert sft([{"text": "one"}], "--resume", "--check-only", "--seed", "7") == 2
+    err = capsys.readouterr().err
+    assert (
+        "The checkpoint step_000001 was made with rows (sft.dataset" in err and "train.seed = 42, this run has 7" in err
+    )
+
+
+def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():
+    assert (RECIPES / "retool_sft_32b.toml").is_file()
+    cfg = config("--recipe", "retool_sft_32b", "--actor.num_nodes", "1")
+    with pytest.raises(ConfigError, match=r"This is a GPU recipe on a CPU machine.*start from --recipe sft_cpu"):
+        check_sft(cfg, Problems(), Machine(gpus=0, cpus=2, has_module=lambda name: True))
+
+
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_teaches_by_rows_and_commands(flag, capsys):
+    with pytest.raises(SystemExit):
+        main(["sft", flag])
+    out = capsys.readouterr().out
+    assert all(column in out for column in ("messages", "prompt", "segments", "response", "text"))
+    assert (
+        "openrlhf-tir sft --recipe sft_cpu" in out and "--sft.mask_blocks" in out and "--rollout.batch_size" not in out
+    )
+
+
+@pytest.mark.parametrize("broken", ["{}", "no JSON"])
+def test_a_tokenizer_that_cannot_be_read_is_a_mistake_of_the_configuration(sft, model, tmp_path, capsys, broken):
+    """transformers raises KeyError for the one, ValueError for the other."""
+    copied = shutil.copytree(model, tmp_path / "broken")
+    (copied / "tokenizer.json").write_text(broken)
+    assert sft([{"text": "one"}], "--actor.model_name_or_path", str(copied), "--check-only") == 2
+    err = capsys.readouterr().err
+    assert any(line.startswith("ConfigError: ") and str(copied) in line for line in err.splitlines())
+
+
+def test_a_run_of_rl_refuses_settings_of_fine_tuning(capsys):
+    assert main(["train", "--recipe", "quickstart_cpu", "--sft.max_len", "64", "--check-only"]) == 2
+    assert "--sft.max_len has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`" in capsys.readouterr().err

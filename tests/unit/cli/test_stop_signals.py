@@ -1,0 +1,184 @@
+"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals together, an end at once for a second."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_tir.cli.exit_codes import STOPPED
+from openrlhf_tir.cli.restarts import Ended, run_with_restarts
+from openrlhf_tir.config.schema import Train
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import asyncio, signal, subprocess, sys, threading, time
+from pathlib import Path
+from openrlhf_tir.cli import command_line as cli
+from openrlhf_tir.cluster import signals
+from openrlhf_tir.config import Config
+
+def elsewhere():
+    time.sleep(0.5)  # the main thread is asleep in the event loop by now
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(1000)
+
+async def main(stubborn, limit):
+    cfg = Config.model_validate({"run_dir": Path("run"), "train": {"stop_grace_s": 0.5, "save_before_s": limit}})
+    async with signals.stoppable(cfg) as s:
+        child = subprocess.Popen(["sleep", "1000"])
+        print(child.pid, flush=True)
+        if stubborn == "blocked":
+            time.sleep(1000)
+        if stubborn in ("starting", "alarmed"):
+            try:
+                with s.blocking():
+                    if stubborn == "alarmed":
+                        signal.alarm(5)
+                        print("alarm set", flush=True)
+                    time.sleep(1000)
+            finally:
+                child.kill()
+                if stubborn == "alarmed":
+                    time.sleep(6)
+        if stubborn == "elsewhere":
+            threading.Thread(target=elsewhere, daemon=True).start()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            if stubborn == "stubborn":
+                print("winding down", flush=True)
+                await asyncio.sleep(1000)
+            raise
+        finally:
+            child.kill()
+
+def run(args):
+    signals.SAME_S = float(sys.argv[2])
+    asyncio.run(main(sys.argv[1] * (sys.argv[1] != "polite"), float(sys.argv[3]) if len(sys.argv) > 3 else None))
+
+cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
+parsed = type("A", (), {"command": "x", "parser": None}), []
+cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
+sys.exit(cli.main(["x"]))
+"""
+
+
+def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, int]:
+    """The program, and the id of the process that it started, once it is up."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    return process, int(process.stdout.readline())
+
+
+def gone(child: int) -> bool:
+    try:
+        return psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tmp_path, number):
+    process, child = started(tmp_path, "polite", "1.0")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child)
+    assert f"Stopped by {number.name}" in said and "--resume continues from it" in said and "Traceback" not in said
+
+
+def test_signals_that_come_together_are_one_request(tmp_path):
+    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so no machine is too slow.)"""
+    process, child = started(tmp_path, "polite", "600")
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child) and "without a checkpoint" not in said
+
+
+def test_a_second_signal_ends_everything_at_once(tmp_path):
+    process, child = started(tmp_path, "stubborn", "0")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "winding down\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and gone(child) and "SIGTERM came a second time: everything is ended now" in said
+
+
+def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(tmp_path):
+    """As ray.init and imports block it. Sent until it ends: two that are pending together are delivered as one."""
+    process, child = started(tmp_path, "blocked", "0")
+    for _ in range(200):
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            break
+    else:
+        process.kill()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and gone(child) and "everything is ended now" in said
+
+
+def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
+    process, child = started(tmp_path, "starting", "600")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert (
+        process.returncode == STOPPED
+        and gone(child)
+        and "Stopped by a signal while Ray started" in said
+        and "Traceback" not in said
+    )
+
+
+def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
+    """The kernel gives it to any thread that does not block it: Ray, torch and gRPC have dozens. One that comes just
+    before the loop sleeps is the same."""
+    process, child = started(tmp_path, "elsewhere", "600")
+    try:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == STOPPED and gone(child) and "Stopped by SIGTERM" in said
+    finally:
+        process.kill()
+
+
+def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(tmp_path):
+    """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls
+    ours; closing may take longer."""
+    process, child = started(tmp_path, "alarmed", "0.2")
+    assert process.stdout.readline() == "alarm set\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == STOPPED
+    assert gone(child)
+
+
+def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
+    process, child = started(tmp_path, "polite", "1.0", "0.6")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 0.6 s" in said
+
+
+def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
+    """The child sends the signal, to its launcher only, and exits with a stopped run's code when it gets it back."""
+    program = (
+        "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5));"
+        " os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    )
+    launcher = (
+        "import sys; from openrlhf_tir.cli.restarts import launch;"
+        f" sys.exit(launch([sys.executable, '-c', {program!r}]).code)"
+    )
+    done = subprocess.run([sys.executable, "-c", launcher], cwd=tmp_path, timeout=120, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (STOPPED, "")
+    seen = []
+    end = run_with_restarts(
+        ["train"], Train(max_restarts=5), tmp_path / "latest", lambda command: seen.append(command) or Ended(STOPPED)
+    )
+    assert end == STOPPED and len(seen) == 1

@@ -1,0 +1,215 @@
+"""EnvClient against a scripted server: what is tried again, what is raised, and what the server gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
+from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
+from tests.free_port import free_port
+
+from .scripted_env import Script, client, hang_up, ok, one_step, outcome, stall, status
+
+
+async def test_an_episode_resets_steps_and_closes_its_session():
+    async with Script() as script, client(script, token="t") as c:
+        async with c.session("e", {"label": "1"}, seed=7) as s:
+            assert await s.reset() == "hi"
+            assert (await s.step("print(1)", step_id=3)).observation == "fine"
+        [reset], [step] = script.resets, script.seen
+        assert (reset["task"], reset["seed"]) == ({"label": "1"}, 7)
+        assert (step["step_id"], step["action"], step["session_id"]) == (3, "print(1)", reset["session_id"])
+        assert 4 < step["deadline_s"] <= 5
+        assert await script.deleted.get() == reset["session_id"]
+        assert script.headers[0]["Authorization"] == "Bearer t"
+
+
+async def test_a_broken_connection_is_tried_again_with_the_same_ids():
+    async with Script(hang_up, status(503), hang_up) as script, client(script, max_retries=3) as c:
+        assert (await one_step(c)).outcome == "ok"
+    assert len(script.seen) == 4
+    assert len({(s["session_id"], s["step_id"], s["action"]) for s in script.seen}) == 1
+    assert script.seen[3]["deadline_s"] < script.seen[0]["deadline_s"]
+
+
+async def test_after_max_retries_it_is_an_env_error_that_names_url_and_fact():
+    async with Script(hang_up, status(500, "boom"), status(500, "boom")) as script, client(script, max_retries=2) as c:
+        with pytest.raises(EnvError, match=rf"{script.url} failed 3 times.*HTTP 500: 'boom'"):
+            await one_step(c)
+    assert len(script.seen) == 3
+
+
+async def test_capacity_is_waited_for_and_is_no_failure():
+    refusals = [status(429, Retry_After="0.02"), outcome("capacity", retry_after_s=0.02)] * 3
+    async with Script(*refusals) as script, client(script, max_retries=0) as c:
+        assert (await one_step(c)).outcome == "ok"
+    assert len(script.seen) == 7
+
+
+@pytest.mark.parametrize(
+    "retry_after", ["nan", "-5", "-inf", "1e999", "inf", "0", "0.0001", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT"]
+)
+async def test_a_full_server_is_asked_a_few_times_whatever_it_says_about_when(retry_after):
+    """The pause grows: 0.02, 0.02, 0.04, 0.08, ... s; without growth it would be asked 25 times in half a second."""
+
+    async def no_session(request, body):
+        return web.Response(status=429, headers={"Retry-After": retry_after})
+
+    async with (
+        Script(*[status(429, Retry_After=retry_after)] * 100) as script,
+        client(script, capacity_timeout_s=0.5) as c,
+    ):
+        with pytest.raises(EnvFull):
+            await one_step(c)
+    assert 1 <= len(script.seen) <= 9
+    async with Script() as script, client(script, capacity_timeout_s=0.5) as c:
+        script.on_reset = no_session
+        with pytest.raises(EnvFull):
+            await one_step(c)
+    assert 1 <= len(script.resets) <= 9
+
+
+async def test_waiting_for_room_takes_nothing_from_the_steps_deadline():
+    async with Script(*[status(429, Retry_After="0.1")] * 3) as script, client(script, step_timeout_s=0.25) as c:
+        assert (await one_step(c)).outcome == "ok"
+    assert [s["deadline_s"] for s in script.seen] == [0.25] * 4
+
+
+async def test_no_room_for_capacity_timeout_s_is_its_own_fault():
+    async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, capacity_timeout_s=0.3) as c:
+        with pytest.raises(EnvFull, match=r"Env 'e' had no room for 0\.3 s") as e:
+            await one_step(c)
+    assert len(script.seen) == 1
+    assert e.value.reason == "capacity"
+
+
+async def test_a_server_that_does_not_answer_is_a_timeout():
+    async with Script(stall) as script, client(script, step_timeout_s=0.2, grace_s=0.1) as c:
+        with pytest.raises(EnvTimeout, match="did not answer within"):
+            await one_step(c)
+
+
+@pytest.mark.parametrize(("name", "error"), [("env_error", EnvError), ("timeout", EnvTimeout)])
+async def test_outcomes_that_must_not_be_trained_are_raised(name, error):
+    async with Script(outcome(name, error="disk full")) as script, client(script) as c:
+        with pytest.raises(error):
+            await one_step(c)
+    assert len(script.seen) == 1
+
+
+async def test_the_models_own_errors_come_back_as_replies():
+    async with Script(outcome("model_error", error_type="time_limit")) as script, client(script) as c:
+        reply = await one_step(c)
+    assert reply.outcome in TRAINABLE_OUTCOMES
+    assert reply.signals == {"error_type": "time_limit"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("<html>", "body: Invalid JSON"),
+        ("[]", "body: Input should be an object"),
+        ('{"session_id": "s"}', "step_id: Field required"),
+        ('{"session_id": "s", "step_id": 0, "outcome": "fine"}', "outcome: Input should be 'ok'"),
+        ('{"session_id": "s", "step_id": 0, "extra": 1}', "extra: Extra inputs"),
+        ('{"session_id": "another", "step_id": 0}', "answered for another step"),
+    ],
+)
+async def test_a_malformed_reply_is_an_env_error_with_url_and_fact(text, fact):
+    async with Script(status(200, text)) as script, client(script) as c:
+        with pytest.raises(EnvError) as e:
+            await one_step(c)
+    assert script.url in str(e.value)
+    assert fact in str(e.value)
+
+
+async def test_a_huge_reply_is_not_read_to_its_end():
+    async def huge(request, body):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(MAX_REPLY_BYTES // (1 << 20) + 8):
+            await response.write(bytes(1 << 20))
+        return response
+
+    async with Script(huge) as script, client(script) as c:
+        with pytest.raises(EnvError, match="more than"):
+            await one_step(c)
+
+
+@pytest.mark.parametrize(("code", "fact"), [(404, "HTTP 404"), (401, "refused the bearer token"), (422, "HTTP 422")])
+async def test_a_refusal_is_final(code, fact):
+    async with Script(status(code)) as script, client(script) as c:
+        with pytest.raises(EnvError, match=fact):
+            await one_step(c)
+    assert len(script.seen) == 1
+
+
+async def test_sessions_spread_over_servers_and_stay_on_theirs():
+    async with Script() as a, Script() as b, client(a, b) as c:
+        async with c.session("e", {}) as s, c.session("e", {}) as t:
+            await s.reset()
+            await t.reset()
+            for k in range(3):
+                await s.step("x", step_id=k)
+    assert len(a.resets) == len(b.resets) == 1
+    assert sorted((len(a.seen), len(b.seen))) == [0, 3]
+
+
+async def test_a_dead_server_is_passed_over_at_reset():
+    async with Script() as alive:
+        async with EnvClient({"e": [f"http://127.0.0.1:{free_port()}", alive.url]}, backoff_s=0.01) as c:
+            for _ in range(6):
+                assert (await one_step(c)).outcome == "ok"
+
+
+async def test_steps_go_to_the_server_that_reset_names():
+    async with Script() as front, Script() as holder, client(front) as c:
+        front.names_server = holder.url
+        assert (await one_step(c)).outcome == "ok"
+    assert (len(front.seen), len(holder.seen)) == (0, 1)
+
+
+async def test_no_more_calls_are_in_flight_than_allowed():
+    inside, most = 0, 0
+
+    async def counted(request, body):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.02)
+        inside -= 1
+        return ok(body)
+
+    async with Script(*[counted] * 12) as script, client(script, max_concurrency=3) as c:
+        await asyncio.gather(*[one_step(c) for _ in range(12)])
+    assert most == 3
+
+
+async def test_a_cancelled_step_still_closes_its_session():
+    async with Script(stall) as script, client(script) as c:
+        episode = asyncio.create_task(one_step(c))
+        while not script.seen:
+            await asyncio.sleep(0.005)
+        episode.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await episode
+        assert await asyncio.wait_for(script.deleted.get(), 2) == script.seen[0]["session_id"]
+
+
+async def test_an_unknown_environment_is_named_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"Unknown env 'pyton'. Known: e"):
+        EnvClient({"e": "http://x"}).session("pyton", {})
+
+
+async def test_check_returns_the_schema_or_says_what_to_do():
+    async with Script() as script, client(script) as c:
+        assert (await c.check(script.url + "/")).env == "scripted"
+        with pytest.raises(EnvError, match=r"No environment server answers.*Start one"):
+            await c.check(f"http://127.0.0.1:{free_port()}")
+        with pytest.raises(EnvError, match="is not a URL"):
+            await c.check("not a url")

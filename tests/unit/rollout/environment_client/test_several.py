@@ -1,0 +1,48 @@
+"""The clients of several environments: each by its own limits, and by the name that its servers give themselves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.rollout.environment_client.several import EnvClients
+
+from .scripted_env import Script
+
+
+def clients(**urls: list[str]) -> EnvClients:
+    cfg = Config(envs={"sums": {"server": "python_tir", "step_timeout_s": 3.0}, "guess": {"max_retries": 9}})
+    return EnvClients.of(cfg.environments, urls, owner="me")
+
+
+async def test_a_session_goes_to_the_server_of_its_environment():
+    async with Script() as one, Script() as other:
+        several = clients(sums=[one.url], guess=[other.url])
+        async with several.session("guess", {"label": "x"}, seed=1) as session:
+            await session.reset()
+        assert (
+            not one.resets
+            and other.resets[0]["session_id"].startswith("me.")
+            and several.servers == sorted([one.url, other.url])
+        )
+        assert several.clients["sums"].step_timeout_s == 3.0 and several.clients["guess"].max_retries == 9
+        assert {"sessions/sums", "sessions/guess"} <= several.stats().keys()
+        with pytest.raises(ConfigError, match="Unknown env 'search'"):
+            several.session("search", {})
+        await several.close()
+
+
+async def test_a_new_server_is_asked_whether_it_is_what_the_section_says_and_not_the_sections_name():
+    """Swapped in, it gets a session once its /health has named python_tir; one that names the section has another."""
+    async with Script() as right:
+        right.health = {"env": "python_tir", "status": "ok"}
+        several = clients(guess=["http://g"])
+        several.set_urls({"sums": [right.url], "guess": ["http://g"]})
+        async with asyncio.timeout(30), several.session("sums", {}) as session:
+            await session.reset()
+        assert right.probes >= 1 and right.resets
+        several.check("sums")
+        await several.close()

@@ -1,0 +1,205 @@
+"""Coalesced steps: one streamed request for many, on a virtual clock and against a real environment server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from env_servers.env import Env, Step
+from env_servers.serving import ServingConfig, create_env_app
+from openrlhf_tir.config import Env as EnvConfig
+from openrlhf_tir.errors import EnvError, EnvLost, EnvTimeout
+from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+from openrlhf_tir.rollout.environment_client.http import Broken, Full
+from openrlhf_tir.rollout.environment_client.step_batches import StepBatches
+from openrlhf_tir.rollout.serving.app import serve
+from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.telemetry.histogram import count
+
+
+class Server:
+    """Answers an item after its action's seconds; "drop" never, "full" has no room, "break" ends the stream."""
+
+    def __init__(self, prefers=True, known=True):
+        self.prefers, self.known, self.batches, self.singles, self.asked = prefers, known, [], [], 0
+
+    async def ask(self, url):
+        self.asked += 1
+        if not self.known:
+            raise EnvError("down")
+        return EnvSchema(env="e", action="x", capacity=1, prefers_batches=self.prefers)
+
+    async def post(self, url, request, timeout_s):
+        self.singles.append(request.action)
+        return reply(request)
+
+    async def post_batch(self, url, requests, *, timeout_s):
+        self.batches.append([r.action for r in requests])
+        items = sorted(
+            (r for r in requests if r.action != "drop"),
+            key=lambda r: 0 if r.action in ("full", "break") else float(r.action),
+        )
+        start = asyncio.get_running_loop().time()
+        for r in items:
+            if r.action == "break":
+                raise Broken("connection reset")
+            if r.action == "full":
+                yield reply(r, outcome="capacity", signals={"retry_after_s": 3})
+                continue
+            await asyncio.sleep(start + float(r.action) - asyncio.get_running_loop().time())
+            yield reply(r)
+
+
+def reply(request, **fields):
+    return StepReply(session_id=request.session_id, step_id=request.step_id, observation=request.action, **fields)
+
+
+def steps(server, *actions, max_batch=64, timeout_s=100.0):
+    """-> what became of each action: (observation or exception type, when)."""
+
+    async def main():
+        batches = StepBatches(server.ask, server.post, server.post_batch, max_batch=max_batch, max_wait_ms=5)
+
+        async def one(i, action):
+            try:
+                found = await batches(
+                    "http://s", StepRequest(session_id=str(i), step_id=0, action=action, deadline_s=9), timeout_s
+                )
+            except (Full, Broken, EnvTimeout) as e:
+                found = type(e).__name__ + (f" {e.after_s:g}" if isinstance(e, Full) else "")
+            return getattr(found, "observation", found), round(asyncio.get_running_loop().time(), 3)
+
+        return await asyncio.gather(*[one(i, a) for i, a in enumerate(actions)])
+
+    return run(main())
+
+
+def test_steps_that_come_together_go_together_and_no_reply_waits_for_the_slowest():
+    server = Server()
+    assert steps(server, "30", "1", "2") == [("30", 30.005), ("1", 1.005), ("2", 2.005)]
+    assert server.batches == [["30", "1", "2"]] and server.asked == 1
+
+
+def test_a_full_batch_goes_at_once():
+    server = Server()
+    assert steps(server, "1", "1", "1", max_batch=2) == [("1", 1.0), ("1", 1.0), ("1", 1.005)]
+    assert server.batches == [["1", "1"], ["1"]]
+
+
+def test_refused_and_missing_items_are_their_own_callers_affair():
+    assert steps(Server(), "full", "1", "drop") == [("Full 3", 0.005), ("1", 1.005), ("Broken", 1.005)]
+
+
+def test_a_broken_stream_fails_those_without_an_answer():
+    assert [what for what, _ in steps(Server(), "break", "1")] == ["Broken", "Broken"]
+
+
+def test_an_item_that_misses_its_deadline_does_not_keep_its_caller():
+    assert steps(Server(), "50", "1", timeout_s=10) == [("EnvTimeout", 10.0), ("1", 1.005)]
+
+
+@pytest.mark.parametrize("server", [Server(prefers=False), Server(known=False)])
+def test_a_server_that_does_not_ask_for_batches_gets_single_steps(server):
+    assert [what for what, _ in steps(server, "1", "2")] == ["1", "2"]
+    assert server.singles == ["1", "2"] and server.batches == [] and server.asked == 1
+
+
+def test_a_step_that_is_asked_for_twice_is_sent_once_and_answers_both_callers():
+    async def main():
+        server = Server()
+        batches = StepBatches(server.ask, server.post, server.post_batch)
+        request = StepRequest(session_id="s", step_id=0, action="1", deadline_s=9)
+        assert [r.observation for r in await asyncio.gather(batches("u", request, 9), batches("u", request, 9))] == [
+            "1",
+            "1",
+        ]
+        assert server.batches == [["1"]]
+
+    run(main())
+
+
+def test_a_batch_that_nobody_waits_for_any_more_is_not_sent():
+    async def main():
+        server = Server()
+        batches = StepBatches(server.ask, server.post, server.post_batch)
+        task = asyncio.create_task(batches("u", StepRequest(session_id="s", step_id=0, action="1", deadline_s=9), 9))
+        await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(1)
+        assert server.batches == []
+
+    run(main())
+
+
+def test_a_stream_that_nobody_waits_for_any_more_is_closed():
+    """The first is answered after 1 s, the other two leave at 2 s: their items, of 50 s, are given up then."""
+
+    async def main():
+        server, ended = Server(), []
+        watched = server.post_batch
+
+        async def post_batch(*args, **kwargs):
+            try:
+                async for r in watched(*args, **kwargs):
+                    yield r
+            finally:
+                ended.append(round(asyncio.get_running_loop().time(), 3))
+
+        batches = StepBatches(server.ask, server.post, post_batch)
+        requests = [
+            StepRequest(session_id=str(i), step_id=0, action=a, deadline_s=99) for i, a in enumerate(("1", "50", "50"))
+        ]
+        tasks = [asyncio.create_task(batches("u", r, 99)) for r in requests]
+        await asyncio.sleep(2)
+        assert tasks[0].result().observation == "1" and ended == []
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.sleep(1)
+        assert ended == [2.0]
+
+    run(main())
+
+
+class Sleeper(Env):
+    async def step(self, action, deadline_s):
+        await asyncio.sleep(float(action))
+        return Step(observation=action)
+
+
+async def test_trajectories_of_one_environment_share_requests_to_a_real_server():
+    """24 steps on a server of 32 workers, the slowest of 2 s: the fast ones do not wait for it."""
+    app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=32, prefers_batches=True))
+    app.state.has_token = False
+    serving, port = await serve(app)
+    cfg = EnvConfig(name="sleeper", batch_wait_ms=20)
+    async with EnvClient.of(cfg, {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+
+        async def one(seconds):
+            async with client.session("sleeper", {}) as s:
+                await s.reset()
+                answer = await s.step(str(seconds), step_id=0)
+                back.append(answer.observation)
+                return answer.observation
+
+        back: list[str] = []
+        assert await asyncio.gather(*[one(s) for s in [2.0] + [0.01] * 23]) == ["2.0"] + ["0.01"] * 23
+        assert back[-1] == "2.0"
+        assert count(client.send_step.sizes) < 12
+    serving.cancel()
+
+
+async def test_a_session_that_a_batch_server_has_forgotten_is_lost_as_one_of_a_single_step_is():
+    app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=4, prefers_batches=True))
+    app.state.has_token = False
+    serving, port = await serve(app)
+    async with EnvClient.of(EnvConfig(name="sleeper"), {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+        async with client.session("sleeper", {}) as forgotten, client.session("sleeper", {}) as kept:
+            await forgotten.reset()
+            await kept.reset()
+            await app.state.service.sessions.close(forgotten._id)
+            with pytest.raises(EnvLost):
+                await forgotten.step("0", step_id=0)
+            assert (await kept.step("0", step_id=0)).observation == "0"
+    serving.cancel()
