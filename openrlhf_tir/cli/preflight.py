@@ -36,7 +36,7 @@ from ..machine.sizes import size
 from ..memory.model_size import checkpoint_bytes
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
-from ..rollout import protocols as turns
+from ..rollout import protocols
 from ..types import Task, Trajectory
 from ..user_code import plugins
 from ..waiting.backoff import until_available
@@ -183,7 +183,7 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
         return problems.caught(lambda line: in_section(line, e.section), code="method")
 
     with caught():
-        turns.check(e.env)
+        protocols.check(e.env)
         check_chat(cfg, e)
     for name in e.reward.weights or [e.reward.name]:
         with caught():

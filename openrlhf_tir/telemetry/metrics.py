@@ -1,22 +1,20 @@
-"""The metrics of a run: one flat dict per learner step, written to metrics.jsonl, TensorBoard and wandb; and read
-again.
+"""The metrics of a run: one flat dict per learner step, written to metrics.jsonl and to mirrors; and read again.
 
-metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of the steps that it
-takes back. No mirror and no disk ever ends training: a refusal is logged once, tried again, and counted.
+metrics.jsonl is the record that `report` reads; TensorBoard and wandb (observability/sinks.py) are mirrors. A resume
+drops the rows of the steps that it takes back. No mirror and no disk ever ends training: a refusal is logged once,
+tried again, and counted.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from ..config import Logger
 from .jsonl import PatientWriter, finite, read_rows, replace_rows, set_aside
-from .sinks import Mirror, TensorBoardSink, WandbSink
-from .tags import tag
 
 log = logging.getLogger(__name__)
 
@@ -26,28 +24,35 @@ NOT_METRICS = ("step", "time")
 """Columns of the file that are not metrics."""
 
 
+class Mirror(Protocol):
+    """A copy of the metrics elsewhere. No method raises."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the metrics of a step, by name."""
+
+    def text(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write texts of samples, in Markdown, by tag."""
+
+    def rollback(self, step: int) -> None:
+        """Take back the steps after `step`."""
+
+    def close(self) -> None:
+        """Write what is buffered, and end."""
+
+
 class MetricsLog:
     """Where the loop writes its metrics; a context manager.
 
     Args:
         run_dir: The run directory.
         logger: The [logger] section.
-        config: The configuration, which the mirrors show as hyper-parameters.
-
-    Raises:
-        ConfigError: The package of a configured mirror is not installed.
+        mirrors: What gets copies; closed with the log.
     """
 
-    def __init__(self, run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None):
+    def __init__(self, run_dir: Path, logger: Logger, mirrors: Sequence[Mirror] = ()):
         self.path = Path(run_dir) / FILE
         self._every = logger.logging_steps
-        self._sinks: list[Mirror] = []
-        if logger.tensorboard:
-            self._sinks.append(
-                Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir, config))
-            )
-        if logger.wandb.key or logger.wandb.mode:
-            self._sinks.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
+        self._mirrors = tuple(mirrors)
         self._writer = PatientWriter(self.path)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -56,14 +61,14 @@ class MetricsLog:
         self._writer.write({"step": int(step), "time": time.time(), **values})
         if step % self._every and not _has_evaluation(values):
             return
-        present = {tag(name): value for name, value in values.items() if value is not None}
-        for sink in self._sinks:
-            sink.log(step, present)
+        present = {name: value for name, value in values.items() if value is not None}
+        for mirror in self._mirrors:
+            mirror.log(step, present)
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
         """Give the mirrors texts by tag, in Markdown. metrics.jsonl gets none."""
-        for sink in self._sinks:
-            sink.text(step, texts)
+        for mirror in self._mirrors:
+            mirror.text(step, texts)
 
     def truncate_after(self, step: int, evaluated: bool = True) -> int:
         """Remove the rows of steps > `step`, which a resume takes back.
@@ -95,15 +100,15 @@ class MetricsLog:
                 step,
             )
         self._writer = PatientWriter(self.path)
-        for sink in self._sinks:
-            sink.rollback(step)
+        for mirror in self._mirrors:
+            mirror.rollback(step)
         return removed
 
     def close(self) -> None:
         """Close the file and the mirrors."""
         self._writer.close()
-        for sink in self._sinks:
-            sink.close()
+        for mirror in self._mirrors:
+            mirror.close()
 
     def __enter__(self) -> Self:
         return self

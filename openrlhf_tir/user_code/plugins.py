@@ -83,6 +83,13 @@ class Place:
         return f"{'An' if self.kind[0] in 'aeiou' else 'A'} {self.kind} is {self.shape}."
 
 
+MOVED = {
+    "openrlhf_tir.episodes.turns": "openrlhf_tir.rollout.protocols",
+    "openrlhf_tir.toy": "openrlhf_tir.miniatures.toy",
+}
+"""Modules of this package that a recipe, or the configuration of an older run, may name -> where they are today."""
+
+
 def is_own(place: Place, name: str) -> bool:
     """Return True if `name` means a function or class of the user's, not a registered one."""
     return name not in place.registry
@@ -112,7 +119,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _module(place, where, prefix, own=is_own(place, name))
+    module = _module(place, _today(where), prefix, own=is_own(place, name))
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -138,6 +145,12 @@ def load(place: Place, name: str) -> Any:
                 f"{prefix}: {location(thing) or module.__file__}: {wrong}. {place.described}", code="user_code"
             )
     return thing
+
+
+def _today(module: str) -> str:
+    """Return the name that a module has today, of one that may have an older name in MOVED."""
+    old = next((old for old in MOVED if f"{module}.".startswith(f"{old}.")), None)
+    return MOVED[old] + module[len(old) :] if old else module
 
 
 def _module(place: Place, where: str, prefix: str, *, own: bool) -> ModuleType:
@@ -236,9 +249,11 @@ def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
         return ConfigError(
             f"{prefix} cannot be loaded: {line}: {type(e).__name__}: {e.msg}. Correct that line.", code="user_code"
         )
+    remedy = "Correct that line, or install what it imports."
+    if isinstance(e, ImportError) and str(e.name).startswith("openrlhf_tir."):
+        remedy = "Correct that line: docs/migration.md says where the modules of openrlhf_tir are today."
     return ConfigError(
-        f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {described(e)}."
-        " Correct that line, or install what it imports.",
+        f"{prefix} cannot be loaded: {raised_at(e, module) or module}: {described(e)}. {remedy}",
         code="user_code",
     )
 

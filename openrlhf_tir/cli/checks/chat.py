@@ -10,7 +10,7 @@ from ...config.environments import Environment
 from ...data import jinja_template
 from ...data.template_check import check_template
 from ...errors import ConfigError
-from ...rollout import protocols as turns
+from ...rollout import protocols
 
 
 def check_chat(cfg: Config, e: Environment) -> None:
@@ -20,7 +20,7 @@ def check_chat(cfg: Config, e: Environment) -> None:
     Raises:
         ConfigError: It is not so.
     """
-    if turns.of_messages(turns.load(e.env.protocol)):
+    if protocols.of_messages(protocols.load(e.env.protocol)):
         if not cfg.data.apply_chat_template:
             raise ConfigError(
                 f"{e.section}.protocol = {e.env.protocol!r} continues a chat of the model's template, but"
@@ -39,7 +39,7 @@ def check_chat(cfg: Config, e: Environment) -> None:
 def _has_messages_protocol(e: Environment) -> bool:
     """Return True for a messages protocol. False for one that cannot be loaded: its own check reports that."""
     with suppress(ConfigError):
-        return turns.of_messages(turns.load(e.env.protocol))
+        return protocols.of_messages(protocols.load(e.env.protocol))
     return False
 
 
@@ -59,7 +59,7 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
             " it is checked when the tokenizer is loaded"
         ]
     checked = [
-        check_template(template, turns.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)
+        check_template(template, protocols.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)
         for e in environments
     ]
     return list(dict.fromkeys(fact for check in checked for fact in check.facts()))

@@ -28,7 +28,7 @@ from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
 from ...rewards.pool import RewardPools
 from ...rewards.workers import Workers
-from ...rollout import protocols as turns
+from ...rollout import protocols
 from ...rollout.environment_client.several import EnvClients
 from ...rollout.group_evaluator import GroupEvaluator
 from ...rollout.group_runner import GroupRunner
@@ -240,7 +240,7 @@ class _Rehearsal:
 
     def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg
-        protocol = None if cfg.by_agent else (lambda: turns.make(environment.env))
+        protocol = None if cfg.by_agent else (lambda: protocols.make(environment.env))
         return scripts_of(task, environment, protocol, self.engine.complete, cfg.rollout.max_new_tokens)
 
     async def _group(self, task: Task, scripts: list[Script], row_note: str) -> Group:

@@ -8,7 +8,7 @@ from typing import Any
 from ...config import Config
 from ...config.environments import Environment
 from ...protocol import PYTHON_TOOL
-from ...rollout import protocols as turns
+from ...rollout import protocols
 from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
 
@@ -20,7 +20,7 @@ def with_tools(cfg: Config) -> Config:
         Unavailable: A running server does not answer.
     """
     for name, environment in cfg.environments.items():
-        if environment.env.tools or not turns.of_messages(turns.load(environment.env.protocol)):
+        if environment.env.tools or not protocols.of_messages(protocols.load(environment.env.protocol)):
             continue
         if name in cfg.envs:
             cfg = cfg.model_copy(

@@ -16,7 +16,7 @@ from ...config.sections.output import OF_AVERAGE
 from ...data.chat_template import bos_of
 from ...data.export_template import Block, chat_template, raw_template, template_of
 from ...errors import TurnError
-from ...rollout import protocols as turns
+from ...rollout import protocols
 
 TEMPLATE = "chat_template.jinja"
 _OUTPUT = "\x00output\x00"
@@ -64,13 +64,13 @@ def block_of(cfg: Config) -> Block | None:
 
     The protocol is asked with a short output, and must show it whole.
     """
-    protocol: Any = turns.make(cfg.env)
+    protocol: Any = protocols.make(cfg.env)
     # The block of a function protocol names the function; a messages protocol has no block.
     if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):
         return None
     try:
         before, output, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
-        padded = turns.make(cfg.env).insertion(f" {_OUTPUT}\n")
+        padded = protocols.make(cfg.env).insertion(f" {_OUTPUT}\n")
     except TurnError:  # a user's protocol that reads the output
         return None
     if not output or padded not in (before + f" {_OUTPUT}\n" + after, before + _OUTPUT + after):
@@ -80,4 +80,4 @@ def block_of(cfg: Config) -> Block | None:
 
 def answer_stops(cfg: Config) -> tuple[str, ...]:
     """Return the stop strings of a model that has no calls left: a text without a call ends where it did in the run."""
-    return tuple(turns.make(cfg.env.model_copy(update={"max_calls": 0})).stops)
+    return tuple(protocols.make(cfg.env.model_copy(update={"max_calls": 0})).stops)

@@ -23,6 +23,7 @@ from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
 from ...errors import LearnerDied, Stopped, TirError
 from ...learner.schedule import lr_schedule
+from ...observability.sinks import mirrors_of
 from ...pipeline.checkpoints import disk
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.ranks import resume_messages
@@ -90,8 +91,9 @@ async def _run(
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     losses: dict[str, float] = {}
     try:
+        mirrors = mirrors_of(cfg.run_dir, cfg.logger, public.model_dump(mode="json"))
         with (
-            MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics,
+            MetricsLog(cfg.run_dir, cfg.logger, mirrors) as metrics,
             bar("fine-tuning", inputs.schedule.steps, console) as advance,
         ):
             display = _Display(cfg.run_dir, metrics, advance, losses)

@@ -19,6 +19,7 @@ from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, Pay
 from ...machine.sizes import room
 from ...memory.model_size import push_bytes
 from ...observability.report import summary as summaries
+from ...observability.sinks import mirrors_of
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
@@ -108,7 +109,8 @@ async def run_training(
         with _not_fatal(BASE):
             (cfg.run_dir / BASE).write_text(base.model_dump_json())
 
-    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics:
+    mirrors = mirrors_of(cfg.run_dir, cfg.logger, public.model_dump(mode="json"))
+    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, mirrors) as metrics:
         if not resuming:
             metrics.truncate_after(-1)
             if base:

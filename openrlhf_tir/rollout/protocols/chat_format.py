@@ -11,7 +11,7 @@ from ...data.template_check import check_template
 from ...errors import ConfigError
 from ...ports import Codec
 from ...types import Chat, Task
-from .. import protocols as turns
+from .. import protocols
 from .chat_rendering import ChatCodec, ChatRenderer
 
 
@@ -34,7 +34,7 @@ class ChatFormat:
         self.env = env
         self.codec = cast(ChatCodec, codec)
         self.template = template
-        self.checked = check_template(template, turns.replies_of(env), env.tools, rewrites=env.template_rewrites)
+        self.checked = check_template(template, protocols.replies_of(env), env.tools, rewrites=env.template_rewrites)
 
     @classmethod
     def of(cls, cfg: Config, env: Env, codec: Codec, tokenizer: Any) -> ChatFormat | None:
@@ -43,7 +43,7 @@ class ChatFormat:
         Raises:
             ConfigError: The model has no chat template, or one that cannot show the protocol's replies.
         """
-        if not turns.of_messages(turns.load(env.protocol)):
+        if not protocols.of_messages(protocols.load(env.protocol)):
             return None
         if not tokenizer.chat_template:
             raise ConfigError(
@@ -63,7 +63,7 @@ class ChatFormat:
         prompt = self.template.render(self.template.inert(chat.messages), self.template.inert(chat.tools))
         return replace(task, prompt=prompt, chat=chat)
 
-    def renderer(self, protocol: turns.MessagesProtocol, task: Task) -> ChatRenderer:
+    def renderer(self, protocol: protocols.MessagesProtocol, task: Task) -> ChatRenderer:
         """Return the renderer of one episode. The task must have gone through `task`."""
         assert task.chat is not None, "call task() first"
         return ChatRenderer(

@@ -21,7 +21,7 @@ from openrlhf_tir.cli.command_line import COMMANDS, build_parser
 from openrlhf_tir.config.flags import check_unknown, overrides_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.filters.samples import SAMPLE_FILTER
-from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout import protocols
 from openrlhf_tir.user_code import plugins
 
 from .docs_blocks import DOCS, REPO, Block, block, blocks
@@ -174,7 +174,7 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
     get_estimator(cfg.algo.advantage.estimator)
     assert cfg.actor.policy_loss is None or plugins.load(own.POLICY_LOSS, cfg.actor.policy_loss)
     for e in cfg.environments.values():
-        turns.check(e.env)
+        protocols.check(e.env)
         filters.filters_of(e.filter)
         for name in e.reward.weights or [e.reward.name]:
             rewards.load(name)

@@ -22,7 +22,7 @@ from openrlhf_tir.miniatures.toy import traces
 from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.miniatures.toy.task import Problem, draw
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout import protocols
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Sampling
@@ -162,15 +162,15 @@ def test_the_loop_over_an_openai_server_says_the_same(elsewhere, loaded, rolled)
 def test_the_blocks_of_the_page_are_those_of_the_protocols():
     """Each row's literal texts around the output, against what the protocol inserts."""
     text = (DOCS / "run_elsewhere.md").read_text()
-    for name in turns.PROTOCOLS:
-        if name in ("zerotir", "plain") or turns.of_messages(turns.load(name)):
+    for name in protocols.PROTOCOLS:
+        if name in ("zerotir", "plain") or protocols.of_messages(protocols.load(name)):
             continue
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
         shown = row.split("|")[3]
         before, after = [
             piece.strip("` ").replace("\\n", "\n") for piece in re.split(r"\+ \w+ \+", shown.partition(";")[0])
         ]
-        protocol = turns.make(Env(protocol=name))
+        protocol = protocols.make(Env(protocol=name))
         if name == "function":
             protocol.names = "NAME"
         assert protocol.insertion(" 56\n").replace("56", "|") == f"{before}|{after}".replace("`\n```\n", "\n```\n"), (

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from openrlhf_tir.cli import command_line as cli
+from openrlhf_tir.cli import command_line
 from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, TERMINATED, UNAVAILABLE, code_of
 from openrlhf_tir.cli.restarts import Ended, run_with_restarts
 from openrlhf_tir.config.schema import Train
@@ -204,4 +204,4 @@ def test_a_launcher_whose_run_was_killed_by_a_signal_says_so_as_a_shell_does(mon
 
     monkeypatch.setattr(preflight, "check", lambda cfg, problems: [])
     monkeypatch.setattr(train, "run_with_restarts", lambda *args: -signal.SIGTERM)
-    assert cli.main(["train", "--train.max_restarts", "1"]) == TERMINATED
+    assert command_line.main(["train", "--train.max_restarts", "1"]) == TERMINATED

@@ -25,7 +25,7 @@ PROGRAM = """
 import asyncio, sys, urllib.request
 from pathlib import Path
 from ray._private import services
-from openrlhf_tir.cli import command_line as cli
+from openrlhf_tir.cli import command_line
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.cluster.own_sessions import own_sessions
@@ -54,10 +54,10 @@ def run(args):
     signals.SAME_S = 600.0  # no machine is so slow that one stop becomes two
     asyncio.run(main())
 
-cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
+command_line._module = lambda command: type("M", (), {"run": staticmethod(run)})
 parsed = type("A", (), {"command": "x", "parser": None}), []
-cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
-sys.exit(cli.main(["x"]))
+command_line.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
+sys.exit(command_line.main(["x"]))
 """
 TRAIN = [sys.executable, "-c", PROGRAM]
 

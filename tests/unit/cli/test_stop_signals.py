@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import asyncio, signal, subprocess, sys, threading, time
 from pathlib import Path
-from openrlhf_tir.cli import command_line as cli
+from openrlhf_tir.cli import command_line
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.config import Config
 
@@ -63,10 +63,10 @@ def run(args):
     signals.SAME_S = float(sys.argv[2])
     asyncio.run(main(sys.argv[1] * (sys.argv[1] != "polite"), float(sys.argv[3]) if len(sys.argv) > 3 else None))
 
-cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
+command_line._module = lambda command: type("M", (), {"run": staticmethod(run)})
 parsed = type("A", (), {"command": "x", "parser": None}), []
-cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
-sys.exit(cli.main(["x"]))
+command_line.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
+sys.exit(command_line.main(["x"]))
 """
 
 

@@ -11,7 +11,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID
-from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout import protocols
 
 OWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
@@ -100,13 +100,13 @@ def test_agents_of_ones_own_keep_the_models_template(exported):
 
 
 def test_the_block_of_every_protocol_is_found_or_said_not_to_be_one():
-    blocks = {name: block_of(config(env={"protocol": name})) for name in turns.PROTOCOLS}
+    blocks = {name: block_of(config(env={"protocol": name})) for name in protocols.PROTOCOLS}
     assert blocks["zerotir"] == Block("\n```output\n", "\n```\n\n\n", strips=False)
     assert blocks["artist"] == Block("\n<output>\n", "\n</output>\n", strips=True)
     assert blocks["searchr1"] == Block("\n\n<information>", "</information>\n\n", strips=True)
     assert [name for name, block in blocks.items() if block is None] == [
         "function",
-        *(n for n in turns.PROTOCOLS if turns.of_messages(turns.load(n))),
+        *(n for n in protocols.PROTOCOLS if protocols.of_messages(protocols.load(n))),
     ]
 
 

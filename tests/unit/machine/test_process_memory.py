@@ -8,7 +8,7 @@ import uuid
 import psutil
 import pytest
 
-from openrlhf_tir.machine import process_memory as process
+from openrlhf_tir.machine import process_memory
 from openrlhf_tir.machine.process_memory import PssSampler, all_processes
 
 HOLD_64_MIB = "import sys; x = bytearray(b'x') * (64 << 20); print('ready', flush=True); sys.stdin.read()"
@@ -86,13 +86,13 @@ def test_a_process_once_ours_stays_ours_when_its_parent_dies():
 def test_another_thread_that_asks_psutil_for_other_things_takes_nothing_away(monkeypatch):
     """psutil.process_iter gives all threads the same objects, and each caller writes its answers into them: one that
     comes while we sample."""
-    real = process._pss
+    real = process_memory._pss
 
     def meanwhile(of):
         list(psutil.process_iter(["name"]))
         return real(of)
 
-    monkeypatch.setattr(process, "_pss", meanwhile)
+    monkeypatch.setattr(process_memory, "_pss", meanwhile)
     sampler = PssSampler()
     assert sampler.sample() > 0 and sampler.peak_by_process
 
@@ -115,7 +115,7 @@ def test_the_background_thread_samples_at_once_and_stops_with_the_block():
 def test_what_takes_long_is_sampled_seldom(monkeypatch):
     """The thread's own CPU time, whatever else the machine does meanwhile."""
     sampler, waits, spent = PssSampler(interval_s=2.0), [], iter([10.0, 10.001, 20.0, 20.5])
-    monkeypatch.setattr(process.time, "thread_time", lambda: next(spent))
+    monkeypatch.setattr(process_memory.time, "thread_time", lambda: next(spent))
     monkeypatch.setattr(sampler, "sample", lambda: 0.0)
 
     def wait(seconds: float) -> None:
@@ -125,4 +125,4 @@ def test_what_takes_long_is_sampled_seldom(monkeypatch):
 
     monkeypatch.setattr(sampler._stop, "wait", wait)
     sampler._run()
-    assert waits == [2.0, 0.5 / process.SHARE]
+    assert waits == [2.0, 0.5 / process_memory.SHARE]

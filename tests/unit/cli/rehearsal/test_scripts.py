@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.cli.rehearsal.engine import ScriptedEngine
 from openrlhf_tir.cli.rehearsal.scripts import scripts_of
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout import protocols
 from openrlhf_tir.types import Task
 
 from .test_scripted_engine import Letters
@@ -18,7 +18,7 @@ ROW = Task("Q", "56", "python_tir")
 
 
 def titles(e, protocol=None):
-    make = protocol or (lambda: turns.make(e.env))
+    make = protocol or (lambda: protocols.make(e.env))
     return [s.title for s in scripts_of(ROW, e, make, ScriptedEngine(Letters(), 0).complete, 200)]
 
 
@@ -49,7 +49,7 @@ class Digits:
     stops = tuple("0123456789")
 
     def advance(self, completion):
-        return turns.Call(completion.stop_reason) if completion.stop_reason in self.stops else turns.End()
+        return protocols.Call(completion.stop_reason) if completion.stop_reason in self.stops else protocols.End()
 
 
 def test_a_protocol_of_ones_own_is_found_out_by_its_stop_strings():
@@ -84,7 +84,7 @@ def test_a_tool_is_called_with_what_the_row_names_and_with_values_of_an_enumerat
     """A tool that looks an account up answers a call with an account that exists."""
     row = replace(ROW, prompt="What has ann17?", extra={"tools_kwargs": {"balance": {"accounts": {"ann17": 5}}}})
     e = environment(protocol="hermes", max_calls=3, tools=[BALANCE])
-    scripts = scripts_of(row, e, lambda: turns.make(e.env), ScriptedEngine(Letters(), 0).complete, 200)
+    scripts = scripts_of(row, e, lambda: protocols.make(e.env), ScriptedEngine(Letters(), 0).complete, 200)
     calls = [script.turns[0] for script in scripts if script.title.startswith("a call, then the right answer")]
     assert any('"account": "ann17"' in call for call in calls)
     assert calls and all('"currency": "EUR"' in call for call in calls)

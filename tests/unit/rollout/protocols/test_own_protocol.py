@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.config import Env
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rollout import protocols as turns
+from openrlhf_tir.rollout import protocols
 from openrlhf_tir.rollout.episode import Limits, run_episode
 
 from ..test_episode import CharCodec, PlayedEngine, PlayedEnv
@@ -56,7 +56,7 @@ async def played(cfg: Env, engine, *outputs):
         engine=engine,
         env=PlayedEnv(*outputs),
         codec=CharCodec(),
-        protocol=turns.make(cfg),
+        protocol=protocols.make(cfg),
         limits=Limits(100),
         request_id="r",
     )
@@ -83,7 +83,7 @@ async def test_its_options_are_keyword_arguments(tmp_path):
 )
 def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings, said):
     with pytest.raises(ConfigError, match=said):
-        turns.check(env_of(tmp_path, DIGITS.replace(old, new), **settings))
+        protocols.check(env_of(tmp_path, DIGITS.replace(old, new), **settings))
 
 
 @pytest.mark.parametrize(
@@ -106,3 +106,22 @@ async def test_what_it_does_wrong_fails_the_trajectory_with_file_and_line(tmp_pa
     )
     assert t.failed == "protocol_error" and t.reward is None
     assert re.search(said, t.why)
+
+
+@pytest.mark.parametrize(
+    ("name", "today"),
+    [
+        ("openrlhf_tir.toy.guess:Digits", "openrlhf_tir.miniatures.toy.guess"),
+        ("openrlhf_tir.episodes.turns.messages:Messages", "openrlhf_tir.rollout.protocols.messages"),
+    ],
+)
+def test_a_protocol_that_an_older_run_names_by_its_module_is_found_where_it_is_today(name, today):
+    assert protocols.load(name).__module__ == today
+
+
+def test_a_file_that_imports_from_where_our_modules_were_is_refused_before_the_run(tmp_path):
+    cfg = env_of(tmp_path, DIGITS.replace("openrlhf_tir.rollout.protocols", "openrlhf_tir.episodes.turns"))
+    with pytest.raises(ConfigError) as caught:
+        protocols.load(cfg.protocol)
+    assert caught.value.code == "user_code"
+    assert "docs/migration.md" in str(caught.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_tir.telemetry.tags import GROUPS, tag
+from openrlhf_tir.observability.tags import GROUPS, tag
 from tests.contract.docs.docs_blocks import glossary
 
 

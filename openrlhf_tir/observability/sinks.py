@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..config import LoggerWandb
+from ..config import Logger, LoggerWandb
 from ..errors import ConfigError
+from .tags import tag
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,25 @@ class Sink(Protocol):
         """Write what is buffered, and end."""
 
 
+def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None) -> list[Mirror]:
+    """Return a mirror for each tracker that is configured, for `telemetry.metrics.MetricsLog`.
+
+    Args:
+        run_dir: The run directory.
+        logger: The [logger] section.
+        config: The configuration, which the mirrors show as hyper-parameters.
+
+    Raises:
+        ConfigError: The package of a configured mirror is not installed.
+    """
+    mirrors = []
+    if logger.tensorboard:
+        mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir, config)))
+    if logger.wandb.key or logger.wandb.mode:
+        mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
+    return mirrors
+
+
 class Mirror:
     """A sink that may fail at any time: full disk, no network, its own bugs.
 
@@ -61,8 +81,9 @@ class Mirror:
         self._was_reported = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the scalars of a step, or count them as lost."""
-        self.lost += not self._try(lambda sink: sink.log(step, values))
+        """Write the metrics of a step under their tags, or count them as lost."""
+        tagged = {tag(name): value for name, value in values.items()}
+        self.lost += not self._try(lambda sink: sink.log(step, tagged))
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
         """Write texts. A text that is refused is not a row, so it is not counted."""
