@@ -120,7 +120,7 @@ def test_a_protocol_that_an_older_run_names_by_its_module_is_found_where_it_is_t
 
 
 def test_a_file_that_imports_from_where_our_modules_were_is_refused_before_the_run(tmp_path):
-    cfg = env_of(tmp_path, DIGITS.replace("openrlhf_tir.rollout.protocols", "openrlhf_tir.episodes.turns"))
+    cfg = env_of(tmp_path, DIGITS.replace("openrlhf_tir.rollout.protocols", "openrlhf_tir.where_it_was.turns"))
     with pytest.raises(ConfigError) as caught:
         protocols.load(cfg.protocol)
     assert caught.value.code == "user_code"
