@@ -40,6 +40,9 @@ CHUNK_BYTES = 64 << 20
 CUDA_CHUNK_TOKENS = 2048
 """`CHUNK_TOKENS` on a CUDA device. Smaller products leave most of the card idle, and reading and writing W's float32
 gradient in every chunk would be most of the memory traffic."""
+SUM_BYTES = 4 << 20
+"""Size of the part of W's float32 gradient that a CPU adds to at a time: a product of lower precision and its float32
+copy then stay in the cache. As whole arrays they take twice the time and more memory than W itself."""
 
 
 class Scores(NamedTuple):
@@ -169,8 +172,10 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """
     if total.dtype == a.dtype:
         total.addmm_(a, b)
-    else:
-        total += a @ b
+        return
+    rows = len(total) if total.is_cuda else max(1, SUM_BYTES // (total[0].numel() * total.element_size()))
+    for total_part, a_part in zip(total.split(rows), a.split(rows), strict=True):
+        total_part += a_part @ b
 
 
 def _chunk(weight: torch.Tensor) -> int:
