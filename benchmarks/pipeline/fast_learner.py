@@ -14,10 +14,11 @@ import json
 from dataclasses import dataclass
 
 from openrlhf_tir.simulation.run import Result, batch_rollout_s
-from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, Workload
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
 from .parts import Plan
 from .predict import simulated, step_seconds
+from .workloads import TOOLS_WORKLOAD
 
 RATIO = 0.25
 """Learner over rollout seconds."""

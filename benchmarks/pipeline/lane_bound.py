@@ -23,7 +23,9 @@ import numpy as np
 
 from openrlhf_tir.pipeline.scheduler.early_accumulation import MAX_PARTS
 from openrlhf_tir.simulation.run import batch_rollout_s
-from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, EngineSpec, Workload
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, EngineSpec, Workload
+
+from .workloads import TOOLS_WORKLOAD
 
 S, FAST_LEARNER = 4, 0.25
 DRAWS, POSITIONS, PHASES, ROUNDS = 100_000, 256, 8, 40

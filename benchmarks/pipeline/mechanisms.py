@@ -30,7 +30,9 @@ from typing import Any
 
 from openrlhf_tir.pipeline.scheduler.depth import AutoDepth
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, configure, simulate
-from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, Acceptance, Workload
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
+
+from .workloads import TOOLS_WORKLOAD
 
 RESULTS = Path(__file__).parents[1] / "results" / "mechanisms.json"
 SEEDS = (20261120, 7, 11)

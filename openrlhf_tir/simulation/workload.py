@@ -26,8 +26,6 @@ from ..types import GroupKey
 
 SEED_WORKLOAD = Path(__file__).with_name("workload_seed.toml")
 """The workload on which pipeline modes are compared. It must not be tuned."""
-TOOLS_WORKLOAD = SEED_WORKLOAD.with_name("workload_tools.toml")
-"""A workload with five slow tools and responses of up to 16k tokens."""
 PROMPT_TOKENS = 128
 """Tokens of every prompt. The file does not describe prompts, which only add to prefill and KV."""
 Z99 = 2.3263478740408408
