@@ -1,1 +1,1 @@
-"""What this machine has and allows: GPUs, room on disks, user namespaces. Only the standard library is imported."""
+"""What this machine has and allows, and what a run takes of it: GPUs, room on disks, user namespaces, memory."""
