@@ -11,6 +11,9 @@ train the same batch.
     memory  memory and time of a rank beside a plain loop over the same tokens, with `--model` (only when it is named:
             a quarter of an hour of two cores and 9 GB with smollm2)
             (memory.py)
+    step    CPU time of a rank's step over the plain loop's, with and without shared prompts, in turns, with `--model`
+            (only when it is named: some minutes, 14 GB with smollm2)
+            (step_time.py)
 
 Ratios are medians over rounds of what was measured side by side, so that a machine with other work distorts them
 little; how busy it was is in `load`. The last line is one JSON object.
@@ -32,6 +35,7 @@ from openrlhf_tir.config.openrlhf_flags import flags_honoured
 
 from . import head as head_part
 from . import memory as memory_part
+from . import step_time
 from . import steps as steps_part
 from .workload import Size
 
@@ -111,13 +115,19 @@ def flags(quick: bool) -> dict[str, Any]:
 def memory(quick: bool, model: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tir-memory-model-") as scratch:
         directory = memory_part.model_directory("tiny" if quick else model, Path(scratch))
-        size = {"micro_batches": 1, "updates": 2, "growth_updates": 6} if quick else {}
+        size: dict[str, Any] = {"micro_batches": 1, "updates": 2, "growth_updates": 6} if quick else {}
         return memory_part.measure(memory_part.Work(directory, **size))
 
 
+def step(quick: bool, model: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tir-step-model-") as scratch:
+        directory = memory_part.model_directory("tiny" if quick else model, Path(scratch))
+        return step_time.measure(directory, rounds=1 if quick else step_time.ROUNDS)
+
+
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"steps": steps, "head": head, "flags": flags}
-BY_NAME = ("memory",)
-"""Parts that run only when they are named."""
+BY_NAME: dict[str, Callable[[bool, str], dict[str, Any]]] = {"memory": memory, "step": step}
+"""Parts that run only when they are named, with a model."""
 
 
 def main() -> None:
@@ -134,12 +144,14 @@ def main() -> None:
         help=f"some of {', '.join([*PARTS, *BY_NAME])}",
     )
     parser.add_argument(
-        "--model", default="smollm2", help="of the part memory: smollm2 (its shape), tiny, or a directory [%(default)s]"
+        "--model",
+        default="smollm2",
+        help="of the parts memory and step: smollm2 (its shape), tiny, or a directory [%(default)s]",
     )
     args = parser.parse_args()
     found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
     for part in args.only:
-        found |= memory(args.quick, args.model) if part == "memory" else PARTS[part](args.quick)
+        found |= BY_NAME[part](args.quick, args.model) if part in BY_NAME else PARTS[part](args.quick)
     found["load"] = os.getloadavg()[0]
     print()
     for name, (bar, sense) in BARS.items():

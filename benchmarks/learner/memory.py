@@ -61,12 +61,14 @@ SAVE_EVERY = 10
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured: batches of `micro_batches` times ROWS sequences, `updates` of them per way."""
+    """What is measured: batches of `micro_batches` times ROWS sequences, `updates` of them per way; with `on_demand`
+    each when it is asked for by a line on the standard input."""
 
     model: str
     micro_batches: int = 6
     updates: int = 2
     growth_updates: int = 30
+    on_demand: bool = False
 
     @property
     def sequences(self) -> int:
@@ -136,9 +138,8 @@ def _run(way: str, ranks: int, work: Work) -> dict[str, Any]:
     from openrlhf_tir.weights.rendezvous import served_store
 
     store = served_store("127.0.0.1")
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, "-m", "benchmarks.learner.memory", way, json.dumps(asdict(work)), str(store.port)]
-    with _processes(command, ranks, env) as running:
+    command = command_of(way, work, store.port)
+    with processes(command, ranks, environment()) as running:
         peak = 0
         levels: list[float] = []
         seconds: list[float] = []
@@ -166,13 +167,26 @@ def _run(way: str, ranks: int, work: Work) -> dict[str, Any]:
     return {"peak": peak, "levels": levels, "seconds": median(seconds[1:] or seconds)}
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a way's processes."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def command_of(way: str, work: Work, port: int) -> list[str]:
+    """Return the command of a way's ranks, but for their number."""
+    return [sys.executable, "-m", "benchmarks.learner.memory", way, json.dumps(asdict(work)), str(port)]
+
+
 @contextmanager
-def _processes(command: list[str], ranks: int, env: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
+def processes(
+    command: list[str], ranks: int, env: dict[str, str], stdin: int | None = None
+) -> Iterator[list[subprocess.Popen[str]]]:
     """One process per rank, which end with the block."""
     running = [
         subprocess.Popen(
             [*command, str(rank), str(ranks)],
             env=env,
+            stdin=stdin,
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
             text=True,
         )
@@ -209,10 +223,25 @@ def _readable(stream: IO[str]) -> bool:
     return bool(select.select([stream], [], [], 0)[0])
 
 
-def _tell(update: int, began: float) -> None:
-    """Print one update's line for the measuring process."""
-    took = time.process_time() - began
-    print(json.dumps({"update": update, "seconds": took, "pss": pss_bytes(os.getpid())}), flush=True)
+def _updates(work: Work, number: int) -> Iterator[int]:
+    """Yield the numbers of `number` updates, each when it is to be done."""
+    for update in range(1, number + 1):
+        if work.on_demand:
+            sys.stdin.readline()
+        yield update
+
+
+class _Stopwatch:
+    """Runs from its construction."""
+
+    def __init__(self) -> None:
+        self.cpu, self.clock = time.process_time(), time.monotonic()
+
+    def tell(self, update: int) -> None:
+        """Print one update's line for the measuring process."""
+        seconds, wall = time.process_time() - self.cpu, time.monotonic() - self.clock
+        told = {"update": update, "seconds": seconds, "wall": wall, "pss": pss_bytes(os.getpid())}
+        print(json.dumps(told), flush=True)
 
 
 def plain(work: Work) -> None:
@@ -228,8 +257,8 @@ def plain(work: Work) -> None:
     masters = [p.detach().float().requires_grad_() for p in parameters]
     optimizer = torch.optim.AdamW(masters, lr=1e-6)
     vocabulary = model.config.vocab_size
-    for update in range(1, work.updates + 1):
-        began = time.process_time()
+    for update in _updates(work, work.updates):
+        watch = _Stopwatch()
         for _ in range(work.micro_batches):
             ids = torch.randint(2, vocabulary, (ROWS, LENGTH))
             logits = model(ids).logits[:, :-1].float()
@@ -245,7 +274,7 @@ def plain(work: Work) -> None:
         with torch.no_grad():
             for master, p in zip(masters, parameters, strict=True):
                 p.copy_(master)
-        _tell(update, began)
+        watch.tell(update)
 
 
 def config(work: Work, ranks: int, *, share_prompts: bool) -> Any:
@@ -274,7 +303,7 @@ def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool, shared: 
     learner = Zero3Rank(config(work, ranks, share_prompts=shared), rank, ranks, "127.0.0.1", port)
     updates = work.growth_updates if growth else work.updates
     with tempfile.TemporaryDirectory(prefix="tir-memory-") as scratch:
-        for update in range(1, updates + 1):
+        for update in _updates(work, updates):
             if growth:
                 groups_of, sequences = ROWS, ROWS
             elif shared:
@@ -283,14 +312,14 @@ def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool, shared: 
                 groups_of, sequences = ROWS, work.sequences
             shape = (sequences // groups_of, groups_of)
             given, groups = batch(shape, learner.model.hf_config.vocab_size, update, ranks, growth=growth)
-            began = time.process_time()
+            watch = _Stopwatch()
             learner.step(given, groups)
             if growth:
                 learner.publish(Path(scratch) / "weights.safetensors")
                 if update % SAVE_EVERY == 0:
                     learner.save(Path(scratch) / "checkpoint")
                     learner.written()
-            _tell(update, began)
+            watch.tell(update)
         learner.close()
 
 

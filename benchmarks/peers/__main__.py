@@ -1,4 +1,5 @@
-"""python -m benchmarks.peers: the toy task trained by ours and by others, one after the other, on equal work.
+"""python -m benchmarks.peers [--model smollm2]: the toy task, or the real model's, trained by ours and by others, one
+after the other, on equal work.
 
     ours             openrlhf-tir train, the CPU quickstart's recipe
     ours_one_rank    the same with one learner rank instead of two, which leaves the engine a core of its own
@@ -8,13 +9,18 @@
     plain            a plain PyTorch loop in one process, a reference
     openrlhf_sync, openrlhf_async   OpenRLHF's own trainer loop, as far as it runs on a CPU
 
-Alike are: the base model, problems, prompts, reward function, 16 x 8 responses a batch, tokens of a response, learning
-rate and its schedule, updates, and the evaluator. Only ours drops groups whose samples all agree and rolls others for
-them, as its recipe does: it samples more for as many trained.
+Alike are: the base model, problems, prompts, reward function, responses a batch (16 x 8, or 8 x 8 with smollm2), tokens
+of a response, learning rate and its schedule, updates, and the evaluator. Only ours drops groups whose samples all
+agree and rolls others for them, as its recipe does: it samples more for as many trained.
+
+With smollm2, SmolLM2-135M-Instruct and numbers with Python, systems in one process have a thread for every core and
+compute in bf16; updates of all but ours hold groups that move nothing, so samples are counted twice: all that an update
+was computed on (`trained_samples_per_s`), and those of groups with variance (`varied_samples_per_s`). The last line has
+ours over TRL (`trained_samples_per_s_over_trl`, `seconds_to_80_over_trl`, `peak_memory_over_trl`).
 
 Seconds are of training: from the loaded model to the update, weights kept every --save-every updates included, start
-and evaluation of nobody. One run says little of the seconds to 85 %: near it an update brings a point, and the seed of
-the training two. `--runs 5` trains each system that often, in turns, with seeds of its own, and tells medians. What
+and evaluation of nobody. One run says little of the seconds to the bar: near it an update brings a point, and the seed
+of the training two. `--runs 5` trains each system that often, in turns, with seeds of its own, and tells medians. What
 cannot be installed or does not run has a sentence and nulls. The last line is JSON."""
 
 from __future__ import annotations
@@ -22,18 +28,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.miniatures import numbers
+
 from ..quickstart_runs import base_of, seed_of
-from .figures import Figures, as_json, figures, markdown, medians
-from .systems import SYSTEMS, Ran, environment, start
-from .work import Work, began, clear, evaluated, kept, steps_of
+from ..real_model.attempt import cpu_name
+from .figures import Figures, as_json, figures, markdown, medians, over_trl
+from .systems import NOT_SET_UP, SYSTEMS, Ran, environment, start
+from .tasks import RECIPES
+from .work import BARS, SMOLLM2, TOY, Work, began, clear, evaluated, kept, steps_of
+
+PRESETS = {
+    TOY: {"threads": 1, "micro_batch": 64, "timeout": 900.0, "eval_samples": 4},
+    SMOLLM2: {"threads": os.cpu_count() or 1, "micro_batch": 8, "timeout": 3600.0, "eval_samples": 2},
+}
+"""Model -> what flags are where they are not given."""
+AT = "@"
+"""Between a system and the learning rate that it is run with."""
 
 
 def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> Figures:
@@ -44,7 +65,12 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
         Ran.read(out)
         if args.evaluate
         else start(
-            SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done)
+            SYSTEMS[name.partition(AT)[0]],
+            name,
+            work,
+            args.venvs,
+            args.timeout,
+            lambda done: progress.update(bar, completed=done),
         )
     )
     steps = steps_of(out)
@@ -59,11 +85,12 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
         if failed:
             sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
         found = evaluated(out)
-    return figures(steps, found, ran, began(out))
+    return figures(steps, found, ran, began(out), work.bar)
 
 
 def planned(name: str, out: Path, base: Path, seed: int, args: argparse.Namespace) -> Work:
-    return Work(
+    name, _, lr = name.partition(AT)
+    work = Work(
         base=str((base / "base").resolve()),
         data=str((base / "data").resolve()),
         out=str(out),
@@ -75,6 +102,57 @@ def planned(name: str, out: Path, base: Path, seed: int, args: argparse.Namespac
         threads=args.threads if SYSTEMS[name].threads else 1,
         micro_batch=args.micro_batch,
     )
+    if args.model == SMOLLM2:
+        work = of_recipe(work)
+    return replace(work, lr=float(lr)) if lr else work
+
+
+def of_recipe(work: Work) -> Work:
+    """`work` with the values of SmolLM2's recipe."""
+    cfg = load(RECIPES[SMOLLM2])
+    return replace(
+        work,
+        model=SMOLLM2,
+        calls=cfg.env.max_calls,
+        prompts=cfg.rollout.batch_size,
+        samples=cfg.rollout.n_samples_per_prompt,
+        max_new_tokens=cfg.rollout.max_new_tokens,
+        temperature=cfg.rollout.temperature,
+        env_workers=cfg.env.workers,
+        lr=cfg.actor.learning_rate,
+        betas=cfg.actor.adam_betas,
+        clip=cfg.actor.clip,
+        max_norm=cfg.actor.max_norm,
+    )
+
+
+def smollm2_of(base: Path | None, seed: int, out: Path) -> Path:
+    """A directory with the model, `base`, and the rows of a seed, `data`.
+
+    Args:
+        base: Directory that `openrlhf-tir model smollm2` has made. None: it is made here.
+        seed: Seed of the training rows.
+        out: Where the directory is made.
+    """
+    made = out / f"smollm2-{seed}"
+    numbers.write_rows(made / "data", seed)
+    model = made / "base"
+    if base is not None:
+        model.unlink(missing_ok=True) if model.is_symlink() else shutil.rmtree(model, ignore_errors=True)
+        model.symlink_to(base.resolve())
+    elif not (model / "config.json").exists():
+        words = [sys.executable, "-m", "openrlhf_tir.cli", "model", "smollm2", "--out", str(model)]
+        if code := subprocess.run(words, check=False).returncode:
+            sys.exit(f"{' '.join(words)} ended with {code}; its error is above.")
+    if not (model / "config.json").exists():
+        sys.exit(f"--base {base} holds no model. Give a directory that `openrlhf-tir model smollm2 --out DIR` made.")
+    return made
+
+
+def names_of(only: list[str], rates: list[float]) -> list[str]:
+    """The runs to make: a system of TRL's is run with each of `rates`, if there are any."""
+    with_rates = [[f"{name}{AT}{rate:g}" for rate in rates] if name.startswith("trl") else [] for name in only]
+    return [run for name, runs in zip(only, with_rates, strict=True) for run in runs or [name]]
 
 
 def main() -> None:
@@ -82,13 +160,13 @@ def main() -> None:
         prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    add("--model", choices=list(BARS), default=TOY, help="which task (default: %(default)s)")
     add(
         "--only",
         nargs="+",
         choices=list(SYSTEMS),
-        default=list(SYSTEMS),
         metavar="SYSTEM",
-        help="of: %(choices)s (default: all)",
+        help="of: %(choices)s (default: all that are set up for the model)",
     )
     add("--steps", type=int, default=24, help="updates of each (default: %(default)s)")
     add(
@@ -102,15 +180,23 @@ def main() -> None:
         "--base",
         type=Path,
         metavar="RUN",
-        help="run directory of a quickstart or of `openrlhf-tir toy-model` (default: one is made)",
+        help="run directory of a quickstart or of `openrlhf-tir toy-model`; of smollm2 the directory that `openrlhf-tir"
+        " model smollm2` made (default: one is made)",
     )
-    add("--seed", type=int, default=42, help="of a base that is made (default: %(default)s)")
-    add("--threads", type=int, default=1, help="of torch, in peers' one process (default: %(default)s)")
+    add("--seed", type=int, default=42, help="of a base that is made, and of smollm2's rows (default: %(default)s)")
+    add("--threads", type=int, help="of torch, in peers' one process (default: 1; with smollm2 one per core)")
     add(
         "--micro-batch",
         type=int,
-        default=64,
-        help="responses in a pass of the update (default: %(default)s, the recipe's)",
+        help="responses in a pass of the peers' update (default: 64, the toy's recipe's; 8 with smollm2)",
+    )
+    add(
+        "--trl-lr",
+        type=float,
+        nargs="+",
+        default=[],
+        metavar="LR",
+        help="run TRL once with each learning rate; what is told over TRL is of the best (default: the recipe's)",
     )
     add("--out", type=Path, default=Path("runs/peers"), help="(default: %(default)s)")
     add(
@@ -119,7 +205,7 @@ def main() -> None:
         default=Path("runs/peers/venvs"),
         help="where peers' venvs are made, and kept (default: %(default)s)",
     )
-    add("--timeout", type=float, default=900.0, metavar="S", help="of one system's training (default: %(default)s)")
+    add("--timeout", type=float, metavar="S", help="of one system's training (default: 900; with smollm2 3600)")
     add(
         "--runs",
         type=int,
@@ -131,9 +217,8 @@ def main() -> None:
     add(
         "--eval-samples",
         type=int,
-        default=4,
         metavar="N",
-        help="responses to each of the 256 held-out problems (default: %(default)s)",
+        help="responses to each held-out problem (default: 4 to each of 256; with smollm2 2 to each of 144)",
     )
     add(
         "--evaluate",
@@ -144,14 +229,25 @@ def main() -> None:
     args = parser.parse_args()
     if min(args.steps, args.save_every, args.runs) < 1:
         parser.error(f"--steps {args.steps}, --save-every {args.save_every} and --runs {args.runs} must be at least 1.")
-    base = args.base or base_of(args.seed, {}, args.out)
-    seed = seed_of(base)
+    for name, value in PRESETS[args.model].items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    set_up = [name for name, system in SYSTEMS.items() if args.model in system.models]
+    if foreign := sorted({*(args.only or ())} - {*set_up}):
+        parser.error(f"--only {' '.join(foreign)}: not set up for --model {args.model}. Known: {', '.join(set_up)}.")
+    names = names_of(args.only or set_up, args.trl_lr)
+    if args.model == SMOLLM2:
+        base, seed = smollm2_of(args.base, args.seed, args.out), args.seed
+    else:
+        base = args.base or base_of(args.seed, {}, args.out)
+        seed = seed_of(base)
     # systems have sessions of their own, and are ended on the way out
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))
-    runs: dict[str, list[Figures]] = {name: [] for name in args.only}
+    runs: dict[str, list[Figures]] = {name: [] for name in names}
+    bar = BARS[args.model]
     columns = (TextColumn("{task.description:>15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not os.isatty(1)) as progress:
-        for number, name in product(range(args.runs), args.only):
+        for number, name in product(range(args.runs), names):
             out = (args.out / (f"{name}-{number + 1}" if number else name)).resolve()
             work = (
                 Work.read(out / "work.json") if args.evaluate else planned(name, clear(out), base, seed + number, args)
@@ -159,11 +255,14 @@ def main() -> None:
             runs[name].append(run(name, work, args, progress))
             print(markdown({out.name: runs[name][-1]}).splitlines()[2], flush=True)
     found = {name: medians(of_it) for name, of_it in runs.items()}
-    table = markdown(found)
+    table = markdown(found, bar)
     print(table)
     if args.markdown:
         args.markdown.write_text(table + "\n")
-    print(json.dumps(as_json(found)))
+    last = as_json(found, bar) | {"cpu": cpu_name()}
+    if args.model == SMOLLM2:
+        last |= over_trl(found, bar) | {"not_set_up": NOT_SET_UP}
+    print(json.dumps(last))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def train(work: Work, path: str, kind: str) -> None:
     import ray
 
     out = Path(work.out)
-    with sandbox(work.env_python, out) as tools:
+    with sandbox(work.env_python, out, work.env_workers) as tools:
         told = {"PEERS_SANDBOX": str(tools.port), "PEERS_WORK": path, "PEERS_OUT": str(out)}
         os.environ.update(told)
         hook = f"{on_import.__module__}.{on_import.__name__}"

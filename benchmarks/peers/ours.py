@@ -1,4 +1,4 @@
-"""ours: the CPU quickstart's recipe by `openrlhf-tir train`, and its metrics.jsonl and trajectories as the steps that
+"""ours: a CPU quickstart's recipe by `openrlhf-tir train`, and its metrics.jsonl and trajectories as the steps that
 peers write themselves.
 
 python -m benchmarks.peers.ours WORK.json [FLAG VALUE ...]    more flags of openrlhf-tir train
@@ -19,8 +19,11 @@ from typing import Any
 from openrlhf_tir.telemetry import trajectories
 from openrlhf_tir.telemetry.jsonl import read_rows
 
+from .tasks import RECIPES
 from .work import STEPS, Step, Work, begin, saved
 
+OF_THE_BATCH = "selection/env/"
+"""Metrics selection/env/NAME/trained are the groups of an update."""
 PHASES = {"replay_wait_s": "wait for groups", "gate_wait_s": "gate", "step_s": "update", "push_s": "push"}
 
 
@@ -28,7 +31,7 @@ def flags(work: Work, run: Path) -> list[str]:
     """What is given beside the recipe: what all are given, weights every `save_every` updates, no evaluation inside."""
     data = Path(work.data)
     return [
-        *("--recipe", "quickstart_cpu", "--run-dir", str(run)),
+        *("--recipe", RECIPES.get(work.model, "quickstart_cpu"), "--run-dir", str(run)),
         *("--actor.model_name_or_path", work.base, "--data.prompt_dataset", str(data / "train.jsonl")),
         *("--train.max_steps", str(work.steps), "--train.seed", str(work.seed)),
         *("--rollout.batch_size", str(work.prompts), "--rollout.n_samples_per_prompt", str(work.samples)),
@@ -45,10 +48,11 @@ def flags(work: Work, run: Path) -> list[str]:
     ]
 
 
-def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """Rows of metrics.jsonl and of trajectories/ -> steps. The clock starts where the first step's `wall_s` does. What
-    was sampled while update k was the newest counts to step k + 1; groups still rolling at the end were never handed in
-    and are not counted."""
+def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]], group: int) -> list[Step]:
+    """Rows of metrics.jsonl and of trajectories/ -> steps; `group`: samples of a group. Groups without variance are
+    filtered, so that all samples of an update are of groups with it. The clock starts where the first step's `wall_s`
+    does. What was sampled while update k was the newest counts to step k + 1; groups still rolling at the end were
+    never handed in and are not counted."""
     rows = updates(metrics)
     sampled: Counter[int] = Counter()
     for t in kept:
@@ -62,9 +66,16 @@ def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]
             int(row["trained_tokens"]),
             round(row["reward_mean"], 4),
             {phase: row[name] for name, phase in PHASES.items() if row.get(name)},
+            *(trained_samples(row, group),) * 2,
         )
         for row in rows
     ]
+
+
+def trained_samples(row: Mapping[str, Any], group: int) -> int:
+    return group * sum(
+        int(groups) for name, groups in row.items() if name.startswith(OF_THE_BATCH) and name.endswith("/trained")
+    )
 
 
 def updates(metrics: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -91,7 +102,7 @@ def train(work: Work, more: Sequence[str]) -> int:
 def collect(work: Work, run: Path) -> None:
     out = Path(work.out)
     metrics = list(read_rows(run / "metrics.jsonl"))
-    found = steps(metrics, trajectories.read(run))
+    found = steps(metrics, trajectories.read(run), work.samples)
     begin(out, began(updates(metrics)))
     (out / STEPS).write_text("".join(json.dumps(asdict(step)) + "\n" for step in found))
     exports = {int(p.name.split("_")[1]): p for p in (run / "ckpt").glob("step_*_hf")}

@@ -35,6 +35,7 @@ class Sample:
     text: str = ""
     calls: int = 0
     ended: bool = False
+    reward: float = 0.0
 
     def append(self, ids: Sequence[int], mine: bool) -> None:
         self.ids += ids

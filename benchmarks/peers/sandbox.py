@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 START_S, STEP_S = 120.0, 20.0
 """For the server to answer at all, and an action: env.step_timeout_s of the recipe."""
 CLIENTS = 16
-"""Requests at once: the server runs two, the others wait in it."""
+"""Requests at once: the server runs as many as it has workers, the others wait in it."""
 
 
 class Client:
@@ -31,12 +31,16 @@ class Client:
 
     def run(self, codes: Sequence[str]) -> list[str]:
         """What each prints, in order; each in a session of its own, as an episode's."""
-        return list(self._pool.map(self._run, codes))
+        return [reply["observation"] for reply in self._pool.map(self._run, codes)]
+
+    def reply(self, code: str) -> Future[dict[str, Any]]:
+        """The server's whole reply to one."""
+        return self._pool.submit(self._run, code)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, code: str) -> str:
+    def _run(self, code: str) -> dict[str, Any]:
         session = uuid.uuid4().hex
         self._ask("POST", "/reset", {"session_id": session})
         reply = self._ask("POST", "/step", {"session_id": session, "step_id": 0, "action": code, "deadline_s": STEP_S})
@@ -46,7 +50,7 @@ class Client:
                 f"The sandbox failed with outcome {reply['outcome']!r}, which is no reward: {reply}."
                 " Look at its log, env.log."
             )
-        return reply["observation"]
+        return reply
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         sent = json.dumps(body) if body is not None else None
@@ -71,12 +75,14 @@ class Client:
 
 
 @contextmanager
-def sandbox(python: str, out: Path) -> Iterator[Client]:
-    """env_servers.python_tir with the recipe's two workers, until the block ends. RuntimeError if it does not start."""
+def sandbox(python: str, out: Path, workers: int) -> Iterator[Client]:
+    """env_servers.python_tir with the recipe's number of workers, until the block ends. RuntimeError if it does not
+    start."""
     port_file, log = out / "env.port", out / "env.log"
     port_file.unlink(missing_ok=True)
     words = [
-        python, "-m", "env_servers.python_tir", "--workers", "2", "--code-timeout", "5", "--port-file", str(port_file),
+        python, "-m", "env_servers.python_tir", "--workers", str(workers), "--code-timeout", "5",
+        "--port-file", str(port_file),
     ]  # fmt: skip
     with log.open("wb") as file:
         server = subprocess.Popen(

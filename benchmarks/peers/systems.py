@@ -17,16 +17,17 @@ from openrlhf_tir.machine.process_memory import PssSampler
 
 from .cpu import CpuTrace, Point
 from .venvs import Skipped, interpreter, same_as_ours
-from .work import Work, said, steps_of
+from .work import SMOLLM2, TOY, Work, said, steps_of
 
 TRL = (
     "trl==1.16.0",
     *same_as_ours(
         "torch", "transformers", "accelerate", "datasets", "numpy", "pyarrow", "pydantic", "pydantic-settings",
-        "math-verify",
+        "math-verify", "tomlkit",
     ),
 )  # fmt: skip
-"""The newest release, with our torch and transformers; the last three for the reward function of this checkout."""
+"""The newest release, with our torch and transformers; the last four for the rewards, turns and recipes of this
+checkout."""
 ONE_RANK = ("--actor.num_gpus_per_node", "1")
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
@@ -47,17 +48,23 @@ class System:
     words: tuple[str, ...] = ()
     threads: bool = True
     """Whether --threads is for it: one process, not several with a thread each."""
+    models: tuple[str, ...] = (TOY, SMOLLM2)
+    """The tasks that it is set up for."""
 
 
 SYSTEMS: dict[str, System] = {
     "ours": System(
-        "ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes", threads=False
+        "ours",
+        "openrlhf-tir train, the model's recipe (quickstart_cpu: two ranks; smollm2_cpu: one): vLLM, ZeRO-3, in-flight"
+        " pushes",
+        threads=False,
     ),
     "ours_one_rank": System(
         "ours",
         "the same with one learner rank, beside the engine on two cores",
         words=ONE_RANK,
         threads=False,
+        models=(TOY,),
     ),
     "ours_on_policy": System(
         "ours",
@@ -71,14 +78,25 @@ SYSTEMS: dict[str, System] = {
         words=(*ONE_RANK, "--algo.advantage.estimator", "dr_grpo"),
         threads=False,
     ),
-    "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL),
+    "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL, models=(TOY,)),
     "trl_tools": System("trl_grpo", "TRL's GRPOTrainer, the sandbox by its rollout_func", requirements=TRL),
     "plain": System("plain", "a plain PyTorch loop in one process, a reference"),
-    "openrlhf_sync": System("openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False),
+    "openrlhf_sync": System(
+        "openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False, models=(TOY,)
+    ),
     "openrlhf_async": System(
-        "openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",), threads=False
+        "openrlhf_own",
+        "OpenRLHF's own trainer loop, asynchronous queue",
+        words=("async",),
+        threads=False,
+        models=(TOY,),
     ),
 }
+NOT_SET_UP = {
+    "openrlhf": "OpenRLHF's loop is not set up for this model: its agent, and what is changed under it so that it runs"
+    " on a CPU, are the toy's, in float32 and by ZeroTIR's turns.",
+}
+"""What is not compared with smollm2, and why: the last line says it."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 vLLM, it can use on GPUs only.
 
     trl         without tools, as GRPOTrainer does by itself: the model answers in its head
-    trl_tools   with the sandbox, by its `rollout_func`: benchmarks/peers/rollout.py writes the turns, TRL masks what
-                the model did not write (`env_mask`)
+    trl_tools   with the sandbox, by its `rollout_func`: benchmarks/peers/rollout.py, or chat_rollout.py, writes the
+                turns, TRL masks what the model did not write (`env_mask`)
 
 Its own `tools` and `environment_factory` do not fit: they read calls from messages, by the tokenizer's response
 template, in JSON. Code in fences is none.
+
+The toy is trained in float32; a language model as TRL does by `bf16 = True`: float32 weights with bf16 autocast, around
+the rollout too.
 
 Settings are the recipe's where TRL has them: `scale_rewards="batch"` with group means is nearest to
 REINFORCE++-baseline, `loss_type="dapo"` is a token mean.
@@ -23,16 +26,14 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteriaList, TrainerCallback
+from transformers import AutoTokenizer, StoppingCriteriaList, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from openrlhf_tir.miniatures.toy.tokenizer import encode
-from openrlhf_tir.miniatures.toy.traces import prompt_of
-
 from .reward import correct
-from .rollout import Stops, has_ended, sample, until_padding
+from .rollout import Stops, has_ended, until_padding
 from .sandbox import Client, sandbox
-from .work import Recorder, Work, mean
+from .tasks import PeersTask, task_of
+from .work import TOY, Recorder, Work, mean, with_variance
 
 
 class Timed(GRPOTrainer):
@@ -49,27 +50,22 @@ class Timed(GRPOTrainer):
 
 
 class Task:
-    """What TRL calls during training: rollout function and reward function, and the counts of the update under way."""
+    """What TRL calls during training: rollout function and reward function, and the counts of the update under way.
+    TRL hands prompts on as text, so rows are found by it: no question is asked twice."""
 
     recorder: Recorder
     """Made when training begins: its clock runs from then."""
 
-    def __init__(self, work: Work, tools: Client | None) -> None:
-        self.work, self.tools = work, tools
+    def __init__(self, work: Work, of: PeersTask, tools: Client | None) -> None:
+        self.work, self.of, self.tools = work, of, tools
+        self.rows = {of.prompt(row): row for row in work.rows("train")}
         self.sampled, self.rewards = 0, [0.0]
 
     def rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         assert self.tools is not None
         model = trainer.accelerator.unwrap_model(trainer.model)
         model.eval()
-        made = sample(
-            model,
-            [encode(p) for p in prompts],
-            budget=self.work.max_new_tokens,
-            calls=self.work.calls,
-            run=self.tools.run,
-            spent=self.recorder.spent,
-        )
+        made = self.of.roll(model, [self.rows[p] for p in prompts], self.tools, self.recorder.spent)
         model.train()
         return {
             "prompt_ids": [s.prompt_ids for s in made],
@@ -77,17 +73,18 @@ class Task:
             "logprobs": None,
             "env_mask": [s.mine for s in made],
             "written": [sum(s.mine) for s in made],
-            "text": [s.text for s in made],
-            "ended": [s.ended for s in made],
+            "scored": [s.reward for s in made],
         }
 
     def reward(
         self, completions: list[str], completion_ids: list[list[int]], label: list[str], **more: Any
     ) -> list[float]:
-        texts = more.get("text", completions)
-        ended = more.get("ended", [has_ended(ids, text) for ids, text in zip(completion_ids, completions, strict=True)])
+        """That of the rollout; without tools, of what TRL has sampled."""
         self.sampled += sum(more.get("written", map(len, completion_ids)))
-        self.rewards = [correct(t, e, gold) for t, e, gold in zip(texts, ended, label, strict=True)]
+        self.rewards = more.get("scored") or [
+            correct(text, has_ended(ids, text), gold)
+            for text, ids, gold in zip(completions, completion_ids, label, strict=True)
+        ]
         return self.rewards
 
 
@@ -97,11 +94,12 @@ class Steps(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         task = self.task
-        task.recorder.done(state.global_step, task.sampled, task.sampled, mean(task.rewards))
+        varied = with_variance(task.rewards, task.work.samples)
+        task.recorder.done(state.global_step, task.sampled, task.sampled, mean(task.rewards), len(task.rewards), varied)
         task.sampled = 0
         print(f"step {state.global_step}: reward {mean(task.rewards):.3f}", flush=True)
         if directory := task.work.due(state.global_step):
-            kwargs["model"].save_pretrained(directory)
+            task.of.save(kwargs["model"], directory)
 
 
 def stopping(generate: Any) -> Any:
@@ -121,14 +119,14 @@ def config(work: Work) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(Path(work.out) / "trl"),
         use_cpu=True,
-        bf16=False,
+        bf16=work.model != TOY,
         gradient_checkpointing=False,
         max_steps=work.steps,
         per_device_train_batch_size=work.micro_batch,
         gradient_accumulation_steps=work.prompts * work.samples // work.micro_batch,
         num_generations=work.samples,
         max_completion_length=work.max_new_tokens,
-        temperature=1.0,
+        temperature=work.temperature,
         beta=0.0,
         epsilon=work.clip[0],
         epsilon_high=work.clip[1],
@@ -145,12 +143,13 @@ def config(work: Work) -> GRPOConfig:
 
 def train(work: Work) -> None:
     torch.set_num_threads(work.threads)
-    model = AutoModelForCausalLM.from_pretrained(work.base, dtype=torch.float32, attn_implementation="eager")
+    of = task_of(work)
+    model = of.load(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=work.lr, betas=work.betas, weight_decay=0.0)
-    rows = [{"prompt": prompt_of(row["prompt"]), "label": row["label"]} for row in work.rows("train")]
+    rows = [{"prompt": of.prompt(row), "label": row["label"]} for row in work.rows("train")]
 
     def run(tools: Client | None) -> None:
-        task = Task(work, tools)
+        task = Task(work, of, tools)
         trainer = Timed(
             model=model,
             reward_funcs=task.reward,
@@ -165,7 +164,7 @@ def train(work: Work) -> None:
         trainer.train()
 
     if work.calls:
-        with sandbox(work.env_python, Path(work.out)) as tools:
+        with sandbox(work.env_python, Path(work.out), work.env_workers) as tools:
             run(tools)
     else:
         model.generate = stopping(model.generate)

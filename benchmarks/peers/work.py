@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 STEPS, BEGAN, NOTE, ACCURACY = "steps.jsonl", "began", "note.txt", "accuracy.json"
-BAR = 0.85
-"""Held-out accuracy that `seconds_to_85` waits for."""
+TOY, SMOLLM2 = "toy", "smollm2"
+BARS = {TOY: 0.85, SMOLLM2: 0.8}
+"""Model -> held-out accuracy that `seconds_to_85`, or `seconds_to_80`, waits for."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The CPU quickstart's recipe as far as all systems have it."""
+    """The recipe of a quickstart as far as all systems have it. The defaults are the toy's."""
 
     base: str
     """Directory of the base model."""
@@ -51,6 +52,15 @@ class Work:
     betas: tuple[float, float] = (0.9, 0.95)
     clip: tuple[float, float] = (0.2, 0.28)
     max_norm: float = 1.0
+    model: str = TOY
+    """Which task it is: a key of BARS."""
+    temperature: float = 1.0
+    env_workers: int = 2
+    """Programs that the sandbox runs at once."""
+
+    @property
+    def bar(self) -> float:
+        return BARS[self.model]
 
     def write(self) -> Path:
         path = Path(self.out) / "work.json"
@@ -78,7 +88,8 @@ class Work:
 @dataclass(frozen=True)
 class Step:
     """`seconds` since training began, once the update is done; saving weights is in it, loading and evaluation are not.
-    Tokens of this update alone: `sampled` by the model, finished or not used, and `trained`."""
+    Of this update alone: tokens `sampled` by the model, finished or not used, and `trained`; `samples` that the update
+    was computed on, and how many of them are of a group with `variance`: the others are computed and move nothing."""
 
     step: int
     seconds: float
@@ -87,6 +98,8 @@ class Step:
     reward: float
     phases: dict[str, float]
     """Seconds by what was done, as far as the system tells."""
+    samples: int = 0
+    with_variance: int = 0
 
 
 class Recorder:
@@ -101,8 +114,11 @@ class Recorder:
     def spent(self, phase: str, since: float) -> None:
         self.phases[phase] = round(self.phases.get(phase, 0.0) + time.monotonic() - since, 4)
 
-    def done(self, step: int, sampled: int, trained: int, reward: float) -> None:
-        line = Step(step, round(time.monotonic() - self._began, 3), sampled, trained, round(reward, 4), self.phases)
+    def done(
+        self, step: int, sampled: int, trained: int, reward: float, samples: int = 0, with_variance: int = 0
+    ) -> None:
+        seconds = round(time.monotonic() - self._began, 3)
+        line = Step(step, seconds, sampled, trained, round(reward, 4), self.phases, samples, with_variance)
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(line)) + "\n")
         self.phases = {}
@@ -157,6 +173,12 @@ def said(out: Path) -> str:
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def with_variance(rewards: Sequence[float], group: int) -> int:
+    """How many rewards are of a group, `group` in a row, whose rewards are not all the same."""
+    groups = [rewards[first : first + group] for first in range(0, len(rewards), group)]
+    return sum(len(of_it) for of_it in groups if len(set(of_it)) > 1)
 
 
 def clear(out: Path) -> Path:

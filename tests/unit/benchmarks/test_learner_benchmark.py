@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.learner import head, steps
+from benchmarks.learner import head, memory, step_time, steps
 from benchmarks.learner.__main__ import BARS, reached
 from benchmarks.learner.workload import LENGTH_SCALE, MAX_TOKENS, Size, batch
 
@@ -84,3 +84,19 @@ def test_batches_have_the_workloads_lengths_and_both_ranks_nearly_as_many_tokens
 def test_sizes_divide_over_the_ranks(quick):
     size = Size.quick() if quick else Size()
     assert size.prompts * size.samples % steps.RANKS == 0 and size.hidden % 64 == 0
+
+
+def test_a_steps_time_is_told_by_the_median_round_over_the_plain_loop_of_the_same_round():
+    def round_of(plain: float, ours: float, shared: float) -> dict[str, dict[str, float]]:
+        seconds = {"plain": plain, "ours": ours, "shared": shared}
+        return {way: {"seconds": s, "wall": 2 * s} for way, s in seconds.items()}
+
+    found = step_time.ratios([round_of(10.0, 11.0, 6.0), round_of(20.0, 24.0, 10.0), round_of(10.0, 30.0, 7.0)])
+    assert (found["step_over_plain"], found["step_over_plain_shared"]) == (1.2, 0.6)
+    assert found["step_over_plain_by_clock"] == 1.2 and found["plain_step_s"] == 10.0
+    assert {"step_over_plain", "step_over_plain_shared"} <= BARS.keys()
+
+
+def test_the_batch_of_a_steps_time_is_whole_groups_of_as_many_sequences_as_the_plain_loops():
+    work = memory.Work("model", micro_batches=step_time.MICRO_BATCHES)
+    assert work.sequences_of_whole_groups == work.sequences

@@ -14,17 +14,20 @@ import pytest
 import torch
 
 from benchmarks.peers import ours, plain, systems, venvs
+from benchmarks.peers.__main__ import names_of, of_recipe
+from benchmarks.peers.chat_rollout import Chats
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.evaluate import first_near
-from benchmarks.peers.figures import as_json, figures, markdown, medians
+from benchmarks.peers.figures import as_json, figures, markdown, medians, over_trl
 from benchmarks.peers.openrlhf_cpu import Worker
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
 from benchmarks.peers.sandbox import Client
 from benchmarks.peers.systems import Ran
-from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
+from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of, with_variance
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode
+from openrlhf_tir.miniatures import numbers
+from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode, save_tokenizer
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 TICKS_S = 0.05
@@ -48,8 +51,8 @@ def test_seconds_to_85_are_those_of_the_first_weights_that_reach_it():
     found = figures(
         [step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, Ran(1.5, None, CPU), 1000.0
     )
-    assert found.seconds_to_85 == 10.0 and found.why is None
-    assert (found.cpu_s, found.cpu_s_to_85) == (15.0, 15.0)
+    assert found.seconds_to_bar == 10.0 and found.why is None
+    assert (found.cpu_s, found.cpu_s_to_bar) == (15.0, 15.0)
     assert (found.sampled_tokens_per_s, found.trained_tokens_per_s, found.accuracy) == (40.0, 32.0, 0.85)
 
 
@@ -96,7 +99,7 @@ def test_the_cpu_time_of_a_child_counts():
 
 def test_a_system_that_never_gets_there_has_no_seconds_but_a_sentence():
     found = figures([step(1, 2.0), step(2, 4.0)], {2: 0.2}, Ran(None, None), 1000.0)
-    assert found.seconds_to_85 is None
+    assert found.seconds_to_bar is None
     assert found.why == "Below 85% in all 1 evaluations, 20.0% at best."
 
 
@@ -111,8 +114,8 @@ def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
     assert line["cpu_s_by_process"] == {"ours": {"engine": 2.0, "rank": 1.0}, "trl": None}
     assert line["why"] == {"trl": NO_WHEEL}
     table = markdown(found).splitlines()
-    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 1 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
-    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - | - |  |"
+    assert table[2] == "| ours | 1 | 50 | 40 | - | 2.0 | 1 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
+    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - | - | - |  |"
     assert table[-1] == f"- trl: {NO_WHEEL}"
 
 
@@ -122,11 +125,11 @@ def test_of_several_runs_the_medians_are_told_and_one_that_never_gets_there_took
         return figures(steps, {1: 0.2, 3: 0.2} | ({reached: 0.9} if reached else {}), Ran(1.0, None, CPU), 1000.0)
 
     found = medians([of(3), of(None), of(1)])
-    assert (found.seconds_to_85, found.updates_to_85, found.seconds) == (8.0, 3, 6.0)
-    assert found.seconds_to_85_by_run == (8.0, None, 2.0)
+    assert (found.seconds_to_bar, found.updates_to_bar, found.seconds) == (8.0, 3, 6.0)
+    assert found.seconds_to_bar_by_run == (8.0, None, 2.0)
     assert found.why == "Below 85% in all 2 evaluations, 20.0% at best."
-    assert markdown({"ours": found}).splitlines()[2].split(" | ")[4:6] == ["8.0 (2.0 to -)", "3"]
-    assert medians([of(None), of(1), of(None)]).seconds_to_85 is None
+    assert markdown({"ours": found}).splitlines()[2].split(" | ")[5:7] == ["8.0 (2.0 to -)", "3"]
+    assert medians([of(None), of(1), of(None)]).seconds_to_bar is None
     assert medians([of(2)]) == of(2)
 
 
@@ -219,8 +222,9 @@ def test_every_variant_of_ours_is_the_recipe_with_what_it_says():
 def test_weights_from_before_the_first_batch_near_the_bar_are_not_evaluated():
     rewards = (0.3, 0.69, 0.7, 0.6, 0.9)
     steps = [replace(step(i, float(i)), reward=r) for i, r in enumerate(rewards, 1)]
-    assert first_near(steps) == 3
-    assert first_near(steps[:2]) == 3
+    assert first_near(steps, 0.85) == 3
+    assert first_near(steps[:2], 0.85) == 3
+    assert first_near(steps, 0.8) == 2
 
 
 def test_a_half_written_line_is_no_step(tmp_path):
@@ -274,6 +278,8 @@ def test_ours_is_timed_from_the_beginning_of_its_first_step_and_counts_what_it_f
             "reward_mean": 0.5,
             "step_s": 1.0,
             "gate_wait_s": 0.0,
+            "selection/env/python_tir/rolled": 9.0,
+            "selection/env/python_tir/trained": 8.0,
         },
         {"step": 2, "time": 105.0, "wall_s": 2.0, "trained_tokens": 50.0, "reward_mean": 0.6, "step_s": 1.5},
     ]
@@ -283,8 +289,8 @@ def test_ours_is_timed_from_the_beginning_of_its_first_step_and_counts_what_it_f
         {"update": 1, "runs": [model]},
         {"update": 1, "runs": [model]},
     ]
-    assert ours.steps(metrics, trajectories) == [
-        Step(1, 3.0, 60, 60, 0.5, {"update": 1.0}),
+    assert ours.steps(metrics, trajectories, 4) == [
+        Step(1, 3.0, 60, 60, 0.5, {"update": 1.0}, 32, 32),
         Step(2, 5.0, 60, 50, 0.6, {"update": 1.5}),
     ]
 
@@ -317,7 +323,8 @@ class Closing(BaseHTTPRequestHandler):
 
     def reply(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "{}")
-        text = json.dumps({"outcome": self.outcome, "observation": f"ran {asked.get('action')}"}).encode()
+        of = {name: asked[name] for name in ("session_id", "step_id") if name in asked}
+        text = json.dumps({**of, "outcome": self.outcome, "observation": f"ran {asked.get('action')}"}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
@@ -352,10 +359,12 @@ def test_a_sandbox_that_fails_is_no_reward(port, monkeypatch):
 
 class Scripted:
     """A model whose generate writes the given texts, one batch after another, a token at a time as the stopping
-    criteria are asked."""
+    criteria are asked. `fill`: what it writes behind rows that are done."""
 
-    def __init__(self, *batches: list[str]) -> None:
-        self.batches = list(batches)
+    dtype = torch.bfloat16
+
+    def __init__(self, *batches: list[str], fill: int = PAD_ID) -> None:
+        self.batches, self.fill = list(batches), fill
         self.seen: list[list[list[int]]] = []
 
     def generate(self, *, input_ids, stopping_criteria, max_new_tokens, **_):
@@ -363,7 +372,7 @@ class Scripted:
         texts = [[*encode(t), EOS_ID] for t in self.batches.pop(0)]
         done = torch.zeros(len(texts), dtype=torch.bool)
         for now in range(max_new_tokens):
-            following = [PAD_ID if done[i] or now >= len(t) else t[now] for i, t in enumerate(texts)]
+            following = [self.fill if done[i] or now >= len(t) else t[now] for i, t in enumerate(texts)]
             input_ids = torch.cat([input_ids, torch.tensor(following)[:, None]], dim=1)
             done |= stopping_criteria(input_ids, None) | torch.tensor([f == EOS_ID for f in following])
             if bool(done.all()):
@@ -386,6 +395,103 @@ def rolled(model: Scripted, rows: int, budget: int = 200, calls: int = 2) -> tup
         run=run,
         spent=lambda phase, since: None,
     ), ran
+
+
+@pytest.fixture
+def chats(tmp_path):
+    """SmolLM2's task with a token per character."""
+    save_tokenizer(tmp_path)
+    return Chats(load("smollm2_cpu", {"rollout.max_new_tokens": 200, "data.max_len": 500}), str(tmp_path))
+
+
+def chatted(chats: Chats, model: Scripted, port: int):
+    (row,) = numbers.training_rows(1, 1, ("Use Python.", "{asked}?"))
+    client = Client(port)
+    tasks = [chats.task(row | {"label": "7"})] * len(model.batches[0])
+    made = chats.roll(model, tasks, client, lambda phase, since: None)
+    client.close()
+    return made, tasks[0].prompt
+
+
+def test_a_chat_stops_behind_its_block_and_goes_on_with_what_python_printed(chats, port):
+    """The server of these tests prints "ran CODE"."""
+    model = Scripted(["```python\n7\n```\n", "It is 8."], ["It is 7."], fill=EOS_ID)
+    (called, said), prompt = chatted(chats, model, port)
+    assert [call.action for call in called.calls] == ["7"] and said.calls == []
+    assert [s.source for s in called.segments] == ["model", "env", "model"]
+    assert called.segments[0].text == "```python\n7\n```\n" and "ran 7" in called.segments[1].text
+    assert model.seen[1] == [[*encode(prompt), *(i for s in called.segments[:2] for i in s.token_ids.tolist())]]
+    assert (called.reward, said.reward) == (1.0, 0.0)
+    assert said.segments[0].token_ids.tolist() == [*encode("It is 8."), EOS_ID] and said.finish_reason == "stop"
+
+
+def test_a_chat_without_an_end_is_cut_by_its_budget_and_may_still_be_right(chats, port):
+    (cut,), _ = chatted(chats, Scripted(["7" + " " * 300], fill=EOS_ID), port)
+    assert cut.finish_reason == "length" and cut.response_tokens == 200 and cut.reward == 1.0
+
+
+def test_a_sandbox_that_fails_ends_a_rollout_of_chats(chats, port, monkeypatch):
+    monkeypatch.setattr(Closing, "outcome", "env_error")
+    with pytest.raises(RuntimeError, match="which is no reward"):
+        chatted(chats, Scripted(["```python\n7\n```\n"], fill=EOS_ID), port)
+
+
+def test_smollm2_is_trained_by_its_recipe(tmp_path):
+    given, cfg = of_recipe(work(tmp_path)), load("smollm2_cpu")
+    assert (given.prompts, given.samples, given.max_new_tokens, given.calls) == (8, 8, 80, 1)
+    assert (given.lr, given.temperature, given.bar) == (cfg.actor.learning_rate, cfg.rollout.temperature, 0.8)
+    words = iter(ours.flags(given, tmp_path / "run"))
+    flags = {flag.removeprefix("--"): value for flag, value in zip(words, words, strict=True)}
+    recipe = flags.pop("recipe")
+    same = load(recipe, {name: value for name, value in flags.items() if name != "run-dir"})
+    assert (same.rollout, same.env, same.actor.adam_betas) == (cfg.rollout, cfg.env, cfg.actor.adam_betas)
+
+
+def test_trl_is_run_with_each_learning_rate():
+    assert names_of(["ours", "trl_tools"], [2e-5, 4e-5]) == ["ours", "trl_tools@2e-05", "trl_tools@4e-05"]
+    assert names_of(["ours", "trl_tools"], []) == ["ours", "trl_tools"]
+
+
+def test_samples_of_groups_that_all_agree_are_counted_apart():
+    assert with_variance([0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0], 2) == 4
+    assert with_variance([1.0] * 8, 4) == 0
+
+
+def test_what_is_told_over_trl_is_over_its_best_learning_rate():
+    def of(seconds: float, accuracy: dict[int, float], varied: int, peak: float):
+        steps = [replace(step(n, n * seconds), samples=64, with_variance=varied) for n in (1, 2)]
+        return figures(steps, accuracy, Ran(peak, None), 1000.0, 0.8)
+
+    found = {
+        "ours": of(10.0, {1: 0.7, 2: 0.85}, 64, 9.0),
+        "trl_tools@1e-05": of(5.0, {2: 0.5}, 32, 1.0),
+        "trl_tools@2e-05": of(20.0, {1: 0.6, 2: 0.8}, 32, 6.0),
+    }
+    told = over_trl(found, 0.8)
+    assert (told["trained_samples_per_s_over_trl"], told["varied_samples_per_s_over_trl"]) == (2.0, 4.0)
+    assert (told["seconds_to_80_over_trl"], told["peak_memory_over_trl"]) == (0.5, 1.5)
+    del found["trl_tools@2e-05"]
+    told = over_trl(found, 0.8)
+    assert (told["seconds_to_80_over_trl"], told["common_accuracy"], told["seconds_to_common_over_trl"]) == (
+        None,
+        0.5,
+        1.0,
+    )
+    assert over_trl({"ours": found["ours"]}, 0.8)["trained_samples_per_s_over_trl"] is None
+
+
+def test_master_weights_take_bf16_gradients_and_give_bf16_weights():
+    model = torch.nn.Linear(2, 1, bias=False, dtype=torch.bfloat16)
+    masters = plain.Masters(model)
+    (model.weight.sum() * 2).backward()
+    masters.take_gradients()
+    (copy,) = masters.copies
+    assert copy.grad is not None and copy.grad.tolist() == [[2.0, 2.0]] and model.weight.grad is None
+    copy.data.fill_(0.5)
+    masters.give_weights()
+    assert model.weight.tolist() == [[0.5, 0.5]]
+    same = torch.nn.Linear(2, 1)
+    assert plain.Masters(same).copies[0] is same.weight
 
 
 ANSWER = r"<answer>\boxed{42}</answer>"
