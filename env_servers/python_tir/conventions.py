@@ -59,8 +59,8 @@ def retool(execution: Execution, error: str | None) -> Reading:
         return Reading(ends(_text(execution.stdout).strip()), error is None)
     if error == "time_limit":
         return Reading(TIMED_OUT, False)
-    lines = _text(execution.stderr).strip().splitlines()
-    last_line = lines[-1] if lines else exit_line(execution)
+    # Only a newline ends a line here: a message may hold other marks that end lines, such as U+2028.
+    last_line = _text(execution.stderr).strip().split("\n")[-1].strip() or exit_line(execution)
     return Reading(ends(_limit_status(execution, error) or last_line), False)
 
 

@@ -44,7 +44,8 @@ def _check_files(files: dict[str, str | None]) -> dict[str, str | None]:
         paths[parts] = path
         directories |= {parts[:i] for i in range(1, len(parts))}
         try:
-            base64.b64decode(content or "", validate=True)
+            # White space is allowed, and `decoded` skips it: many encoders break lines.
+            base64.b64decode("".join((content or "").split()), validate=True)
         except (binascii.Error, ValueError) as e:  # ValueError: the text has characters beyond ASCII
             raise ValueError(f"{path[:80]!r} is not base64: {e}") from None
     if both := paths.keys() & directories:

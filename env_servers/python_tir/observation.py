@@ -37,5 +37,5 @@ def observation_of_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
     if run.get("status") != "Finished":
         return run.get("status"), 1
     if reply.get("status") == "Success":
-        return run.get("stdout"), 0
+        return run.get("stdout", ""), 0
     return clean_traceback(run.get("stderr") or ""), int(reply.get("status") == "Failed")

@@ -65,10 +65,11 @@ Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_che
 
 
 class RunCodeRequest(BaseModel):
-    """Body of a request. Unknown fields are ignored, because clients send ids of their own along."""
+    """Body of a request. Unknown fields are ignored, because clients send ids of their own along.
 
-    code: str
-    language: Language
+    The fields have SandboxFusion's order, in which a reply of 422 lists the faults.
+    """
+
     compile_timeout: float = Field(
         default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; unused for Python"
     )
@@ -76,7 +77,9 @@ class RunCodeRequest(BaseModel):
     memory_limit_MB: Megabytes = Field(
         default=-1, description="address space of each process, at most the server's limit; 0 and less: that limit"
     )
+    code: str
     stdin: str | None = Field(default=None, description="standard input; null: end of file at once")
+    language: Language
     files: Files = Field(default_factory=dict, description="path in the working directory -> base64")
     fetch_files: FetchFiles = Field(default_factory=list, description="paths to return; missing files are left out")
 

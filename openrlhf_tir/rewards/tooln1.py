@@ -32,10 +32,14 @@ def last_block(text: str) -> str | None:
 
 
 def decode(text: str) -> list[Any] | None:
-    """Return the list in JSON text, which may be encoded twice; None if there is none. One object is a list of one."""
+    """Return the list in JSON text, which may be encoded twice; None if there is none.
+
+    One object is a list of one. Text that was encoded three times is a list of characters, as in the reference.
+    """
     value = _json(text.strip())
-    value = [value] if isinstance(value, dict) else value
-    return value if isinstance(value, list) else None
+    if isinstance(value, dict):
+        return [value]
+    return list(value) if isinstance(value, list | str) else None
 
 
 def _json(text: str) -> Any:
@@ -105,7 +109,7 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
         case "v3_partial_reason":
             return 0.2 * thinks + 0.8 * right
         case "v4_partial_reason_funcname":
-            named = not right and calls is not None and _names(calls) == _names(expected_calls or Counter())
+            named = not right and bool(calls) and _names(calls) == _names(expected_calls or Counter())
             return 0.2 * thinks + 0.8 * right + 0.2 * named
         case _:
             return float(right and thinks)

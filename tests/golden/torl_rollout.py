@@ -39,7 +39,8 @@ class ScriptedSandbox:
     async def step(self, action, *, step_id):
         reply = self.replies[action]
         run = reply.get("run_result") if isinstance(reply, dict) else None
-        if run is None or any(run.get(field) is None for field in ("return_code", "stdout", "stderr")):
+        # A program that ran into the time limit has no return code: null. Without the field the client fails.
+        if run is None or "return_code" not in run or any(run.get(field) is None for field in ("stdout", "stderr")):
             text, passed = "UnknownError", False
         else:
             execution = Execution(run["stdout"].encode(), run["stderr"].encode(), run["return_code"], 0.0)
@@ -63,9 +64,10 @@ def check(row: dict, compat: bool) -> list[str] | None:
         return None  # the reference loses the last segment there
     text, ranges = _as_reference(traj)
     ended = EOS if row["segments"][rounds - 1]["finish_reason"] != "length" else ""
+    newline = "\n" if rounds <= budget and not row["segments"][rounds - 1]["text"].endswith("\n") else ""
     last_round = [c for c, s in zip(traj.calls, _stopped(traj), strict=True) if s == budget]
     got = {
-        "response": (text + ("\n" if rounds <= budget else "") + ended)[: row["response_length"]],
+        "response": (text + newline + ended)[: row["response_length"]],
         "intended_env_char_ranges_derived": ranges,
         "execution_pass": int(any(c.outcome == "ok" for c in last_round)),
         "stop_strings_per_call": [s or None for s in engine.stop_sets] + expected["stop_strings_per_call"][rounds:],
@@ -80,17 +82,12 @@ def _as_reference(traj) -> tuple[str, list[list[int]]]:
     for segment in traj.segments:
         if segment.source == "env" and text.endswith(STOP) and segment.text == EMPTY_BLOCK.removeprefix(STOP):
             text = text.removesuffix(STOP)
-            text += "" if text.endswith("\n") else "\n"
             continue
         if segment.source == "env":
             ranges.append([len(text), len(text) + len(segment.text)])
         text += segment.text
-        if (
-            segment.source == "model"
-            and (said := segment.text.removesuffix(STOP)) != segment.text
-            and said
-            and not said.endswith("\n")
-        ):
+        said = segment.text.removesuffix(STOP)
+        if segment.source == "model" and said != segment.text and not said.endswith("\n"):
             text = text.removesuffix(STOP) + "\n" + STOP  # the reference writes it again, on a line of its own
     return text, ranges
 

@@ -59,6 +59,19 @@ async def test_files_are_passed_in_and_returned_even_from_failed_code(http):
     assert (body["status"], body["files"]) == ("Failed", {"out/b": base64.b64encode(b"\xff\x00").decode()})
 
 
+async def test_base64_may_have_line_breaks_as_encoders_write_them(http):
+    content = bytes(range(256))
+    files = {"a": base64.encodebytes(content).decode()}
+    body = await run(http, "print(1)", files=files, fetch_files=["a"])
+    assert base64.b64decode(body["files"]["a"]) == content
+
+
+async def test_faults_of_a_request_are_listed_in_the_order_of_sandboxfusions_fields(http):
+    status, body, _ = await http.send("POST", "/run_code", json={"run_timeout": "soon", "files": 1})
+    assert status == 422
+    assert [fault["loc"][-1] for fault in body["detail"]] == ["run_timeout", "code", "language", "files"]
+
+
 async def test_code_sees_no_file_of_an_earlier_request(http):
     await run(http, "open('left', 'w').write('x')")
     assert (await run(http, "import os; print('left' in os.listdir('.'))"))["run_result"]["stdout"] == "False\n"

@@ -19,6 +19,8 @@ TIMED = Execution(b"", b"", None, 0.1, killed="time_limit")
 TIMED_AFTER_OUTPUT = Execution(b"half\n", b"", None, 0.1, killed="time_limit")
 OUT_OF_MEMORY = Execution(b"", b"", None, 0.1, killed="memory")
 EXITS = Execution(b"", b"", 3, 0.1)
+TWO_PARTS = Execution(b"", "Traceback\nValueError: a\u2028b\rc\n".encode(), 1, 0.1)
+INDENTED = Execution(b"", b"  | ValueError: 1\n    +----\n", 1, 0.1)
 WHOLE = (
     "Traceback (most recent call last):\n  line 2, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero"
 )
@@ -45,6 +47,8 @@ WHOLE = (
         ("retool", OUT_OF_MEMORY, "model_error", "MemoryLimitExceeded"),
         ("retool", EXITS, "model_error", "SystemExit: 3"),
         ("artist", EXITS, "model_error", "SystemExit: 3"),
+        ("retool", TWO_PARTS, "model_error", "ValueError: a\u2028b\rc"),
+        ("retool", INDENTED, "model_error", "+----"),
     ],
 )
 def test_each_method_reads_an_execution_in_its_own_way(convention, execution, outcome, text):

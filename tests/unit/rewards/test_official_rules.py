@@ -73,6 +73,7 @@ def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
         1,
     )
     assert observation_of_reply({"status": "SandboxError"}) == (None, 1)
+    assert observation_of_reply({"status": "Success", "run_result": {"status": "Finished"}}) == ("", 0)
 
 
 @pytest.mark.parametrize(

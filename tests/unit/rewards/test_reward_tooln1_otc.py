@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -27,6 +28,7 @@ def call(text=TRUTH, think="<think>x</think> "):
         (call(TRUTH.replace("1", '"1"')), (0, 0, -0.2, 0, 0.2, 0.4)),
         (call("[]"), (0, 0, -0.2, 0, 0.2, 0.2)),
         (call("3"), (0, 0, 0, 0, 0.2, 0.2)),
+        (call(json.dumps(json.dumps(TRUTH))), (0, 0, -0.2, 0, 0.2, 0.2)),
         ("<think>x</think> no", (0, 0, 0, 0, 0.2, 0.2)),
         (call(TRUTH) + call("[]", think=""), (0, 0, -0.2, 0, 0.2, 0.2)),
     ],
@@ -50,6 +52,7 @@ def test_a_truth_may_be_encoded_twice_and_calls_may_come_in_any_order():
 
 def test_a_truth_that_is_a_lone_call_is_matched_by_nothing_as_in_the_reference():
     assert score(call(), TRUTH.strip("[]")) == 0.0
+    assert score(call("[]"), TRUTH.strip("[]"), "v4_partial_reason_funcname") == 0.2
     assert score("I cannot.", TRUTH.strip("[]"), "llama") == 0.0
 
 
