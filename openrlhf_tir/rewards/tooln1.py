@@ -109,7 +109,7 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
         case "v3_partial_reason":
             return 0.2 * thinks + 0.8 * right
         case "v4_partial_reason_funcname":
-            named = not right and bool(calls) and _names(calls) == _names(expected_calls or Counter())
+            named = bool(not right and calls and _names(calls) == _names(expected_calls or Counter()))
             return 0.2 * thinks + 0.8 * right + 0.2 * named
         case _:
             return float(right and thinks)

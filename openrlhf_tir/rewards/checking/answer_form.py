@@ -179,6 +179,8 @@ def read(text: str, depth: int = 0) -> Form:
                 i for f in read_parts for i in (f.items if isinstance(f, Several) and f.joint == "," else (f,))
             )
             return Several(items, mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
+    if (cut := _cut(text, {r"\cup"})) and all(_cut(part, set(_RELATIONS)) for part in cut[0]):
+        return Several(tuple(read(part, depth + 1) for part in cut[0]), "or")  # x < 1 \cup x > 2
     if cut := _cut(text, set(_RELATIONS)):
         return _chain(cut[0], tuple(_RELATIONS[name] for name in cut[1]), text, depth)
     if cut := _cut(text, set(_UNIONS)):

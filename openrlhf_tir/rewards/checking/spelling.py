@@ -97,7 +97,9 @@ _SHORT_FORMS = (
     (re.compile(r"(?<![a-zA-Z\\])(sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"), r"\\\1 "),
 )
 """Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
-_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:([\da-zA-Z])|\{([^{}]*)\})(?=[^{}]|$|\})")
+_GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+"""Content of braces, with two levels of braces inside."""
+_SHORT_FRACTION = re.compile(rf"\\frac\s*(?:(\d)|{_GROUP})\s*(?:([\da-zA-Z])|{_GROUP})(?!\{{)")
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
 _TIME = re.compile(r"(1[0-2]|0?[1-9])(?:\s*:\s*([0-5]\d))?\s*([ap])\.?\s?m\.?", re.IGNORECASE)
@@ -218,6 +220,6 @@ def _typesetting(match: re.Match[str]) -> str:
 
 
 def _whole_fraction(match: re.Match[str]) -> str:
-    top = match[1] if match[1] is not None else match[2]
-    bottom = match[3] if match[3] is not None else match[4]
+    parts = (match[1] or match[2] or "", match[3] or match[4] or "")
+    top, bottom = (_SHORT_FRACTION.sub(_whole_fraction, part) for part in parts)
     return rf"\frac{{{top}}}{{{bottom}}}"

@@ -43,6 +43,8 @@ MAX_RATIO = 8
 
 _SPACED_DIGITS = re.compile(r"(?<!\^)\d\.?\s+\.?\d|\d\s+\.|\d_")
 """Numerals side by side, which may be a product or a mixed number, and a numeral with an impossible base."""
+_SECONDS = re.compile(r"\s*\d{1,2}\s*:\s*[0-5]\d\s*:\s*[0-5]\d\b.*")
+"""A time of day with seconds."""
 _CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
@@ -168,6 +170,11 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         if isinstance(other, Scalar) and len(listed.items) == 1 and other.text != r"\emptyset":
             return _equal_forms(listed.items[0], other)
         return None
+    if listed.opening + listed.closing == "[]" and isinstance(other, Matrix):
+        # as Python writes a matrix
+        rows = [row.items for row in listed.items if isinstance(row, Listed) and row.opening + row.closing == "[]"]
+        same_rows = len(rows) == len(listed.items) == len(other.rows)
+        return same_rows and all(_in_order(row, cells) for row, cells in zip(rows, other.rows, strict=True))
     if listed.opening + listed.closing != "()":
         return None
     if isinstance(other, Several) and other.joint == "and" and len(_names(other)) == len(other.items):
@@ -274,11 +281,11 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
         return False
     if compact(a.text) == compact(b.text) and a.percent == b.percent:
         return True
-    if _time_of_day(a.text) or _time_of_day(b.text):
-        return False
     ratios = [side.text.split(":") for side in (a, b)]
     if any(len(terms) > 2 for terms in ratios):
         return _equal_ratios(*ratios)
+    if _time_of_day(a.text) or _time_of_day(b.text):
+        return False
     x = _expression(a.text)
     y = _expression(b.text)
     if x is None or y is None:
@@ -291,8 +298,8 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
 
 
 def _equal_ratios(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6."""
-    if len(a) != len(b) or len(a) > MAX_RATIO:
+    """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6. Two times with seconds are no ratios."""
+    if len(a) != len(b) or len(a) > MAX_RATIO or all(_SECONDS.fullmatch(":".join(terms)) for terms in (a, b)):
         return False
     terms = [(_expression(x), _expression(y)) for x, y in zip(a, b, strict=True)]
     pairs = [(x, y) for x, y in terms if x is not None and y is not None]
