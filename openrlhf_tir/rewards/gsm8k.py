@@ -9,6 +9,7 @@ a mark counts. Source: arXiv 2110.14168; the rules are those of verl's gsm8k rew
 from __future__ import annotations
 
 import re
+from decimal import Decimal, InvalidOperation
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
@@ -44,10 +45,14 @@ def compare(text: str, label: str, *, flexible: bool = False) -> tuple[bool, boo
     return bool(numbers) and _number(numbers[-1]) == gold_number, bool(marked)
 
 
-def _number(text: str) -> float | str:
-    """Return the number that a text is without commas, a dollar sign and a full stop, or the text if it is none."""
+def _number(text: str) -> Decimal | str:
+    """Return the number that a text is without commas, a dollar sign and a full stop, or the text if it is none.
+
+    All digits count, unlike in a float.
+    """
     bare = text.replace(",", "").replace("$", "").strip().rstrip(".")
     try:
-        return float(bare)
-    except ValueError:
+        number = Decimal(bare)
+    except InvalidOperation:
         return bare
+    return number if number.is_finite() else bare

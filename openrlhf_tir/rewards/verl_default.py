@@ -1,7 +1,7 @@
 """Compute verl's own rewards. The row's `data_source` selects one, as in verl's runs without a reward function.
 
     openai/gsm8k                          the number after ####
-    math_dapo, aime...                    the last `Answer: ...` or box; a wrong answer gets -1 instead of 0
+    math, math_dapo, aime...              the last `Answer: ...` or box; a wrong answer gets -1 instead of 0
     MATH and other mathematics            the last box
     searchR1_...                          exact match of the text in <answer>
 
@@ -11,10 +11,8 @@ texts.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from ..errors import RewardError, unknown
@@ -23,7 +21,7 @@ from .checking.answer_text import last_boxed, model_text
 from .context import RewardContext
 from .gsm8k import compare
 from .math_outcome import call_facts
-from .searchr1 import verl_score
+from .searchr1 import golds_of, verl_score
 
 MATHEMATICS = (
     "lighteval/MATH",
@@ -44,7 +42,7 @@ def kind_of(source: Any) -> str | None:
     source = str(source)
     if source == "openai/gsm8k":
         return "gsm8k"
-    if source == "math_dapo" or source.startswith(("aime", "math_dapo")):
+    if source == "math" or source.startswith(("aime", "math_dapo")):
         return "dapo"
     if source.startswith("searchR1_"):
         return "search"
@@ -73,7 +71,7 @@ async def verl_default(trajectory: Trajectory, task: Task, context: RewardContex
     if context.options:
         raise unknown("reward.options key", min(context.options), (), "reward.name = 'verl' has none.")
     if kind == "search":
-        value = verl_score(text, _golds(task.label))
+        value = verl_score(text, golds_of(task.label))
         return RewardParts(value, value > 0, {**call_facts(trajectory), "correct": float(value > 0)})
     if kind == "gsm8k":
         right, _ = compare(text, task.label)
@@ -83,15 +81,6 @@ async def verl_default(trajectory: Trajectory, task: Task, context: RewardContex
         right = answer is not None and await context.equal(last_boxed(answer) or answer, task.label)
     reward = 1.0 if right else -1.0 if kind == "dapo" else 0.0
     return RewardParts(reward, right, {**call_facts(trajectory), "correct": float(right)})
-
-
-def _golds(label: str) -> str | list[str]:
-    """Return the right answers in a label of Search-R1's rows, {"target": [...]}, or the label itself."""
-    with suppress(ValueError, RecursionError):
-        table = json.loads(label)
-        if isinstance(table, dict) and isinstance(table.get("target"), list):
-            return [str(gold) for gold in table["target"]]
-    return label
 
 
 def no_reward(source: Any) -> str:

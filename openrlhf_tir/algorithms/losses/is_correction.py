@@ -54,7 +54,8 @@ def is_weights(
         stat = (p - q).abs() if gating == "tv" else p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
         stat = _sequence_mean(stat, mask) if seq else stat
     outside = (stat < low) | (stat > high)
-    weights = stat.clamp(low, high) if mode == "clip" else log_ratio.exp() * ~outside
+    # Not a product: a ratio beyond float32 is infinite, and infinite times 0 is NaN.
+    weights = stat.clamp(low, high) if mode == "clip" else log_ratio.exp().masked_fill(outside, 0.0)
     share = outside.float().mean() if seq else (outside * mask).sum() / mask.sum().clamp(min=1e-8)
     return weights, share
 

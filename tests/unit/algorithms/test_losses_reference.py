@@ -178,6 +178,19 @@ def test_our_weights_are_those_inside_openrlhfs_policy_loss(data, settings):
     assert outside.item() == pytest.approx(share.item(), abs=1e-7) and 0 < outside < 1
 
 
+def test_a_ratio_beyond_float32_is_masked_and_does_not_become_nan():
+    """exp(100) is infinite in float32; outside of the band its weight is 0, and that of its neighbour exp(0) = 1."""
+    import torch
+
+    from openrlhf_tir.algorithms.losses.is_correction import is_weights
+
+    old = torch.tensor([[0.0, 0.0]])
+    mu = torch.tensor([[-100.0, 0.0]])
+    band = {"mode": "mask", "gating": "ratio", "threshold": (0.5, 2.0)}
+    weights, outside = is_weights(old, mu, torch.ones(1, 2), level="token", **band)
+    assert weights.tolist() == [[0.0, 1.0]] and outside.item() == 0.5
+
+
 def test_a_weight_of_tool_output_is_one_of_the_mean(data):
     """Weights go into numerator and denominator: with one that vanishes, tool output is as good as masked."""
     import torch

@@ -26,6 +26,8 @@ GSM8K = load("gsm8k")
         ("", "42", 0.0),
         ("#### 42", "We add.\n#### 42", 1.0),
         ("#### .", "42", 0.0),
+        ("#### 9007199254740993", "9007199254740992", 0.0),
+        ("#### 12345678901234567890", "12345678901234567890.0", 1.0),
     ],
 )
 def test_the_number_behind_the_last_mark_is_the_answer(text, label, reward):
@@ -60,8 +62,11 @@ def test_what_a_tool_printed_is_no_answer():
         ("math_dapo", "Answer: \\boxed{42}", "42", 1.0),
         ("aime2024", "Answer: 41", "42", -1.0),
         ("math_dapo", "nothing", "42", -1.0),
+        ("math", "Answer: 42", "42", 1.0),
+        ("math", "Answer: 41", "42", -1.0),
         ("searchR1_nq", "<answer>Paris</answer>", '{"target": ["paris", "Lutetia"]}', 1.0),
         ("searchR1_nq", "<answer>Rome</answer>", '{"target": ["paris"]}', 0.0),
+        ("searchR1_nq", "<answer>Paris</answer>", '{"target": "paris"}', 1.0),
     ],
 )
 def test_verls_reward_is_chosen_by_the_data_source(source, text, label, reward):
