@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni")
-_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()")
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₕₖₗₘₙₚₛₜᵢⱼᵣᵤᵥ"
+_SUPERSCRIPTS = str.maketrans(_RAISED, "0123456789+-=()niabcdefghjklmoprstuvwxyz")
+_SUBSCRIPTS = str.maketrans(_LOWERED, "0123456789+-=()aeoxhklmnpstijruv")
 _SIGNS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ",
     "÷": "/",
@@ -99,7 +101,10 @@ _SHORT_FORMS = (
 """Texts without a command, and the command for each. The order matters: a later pattern may match an earlier result."""
 _GROUP = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 """Content of braces, with two levels of braces inside."""
-_SHORT_FRACTION = re.compile(rf"\\frac\s*(?:(\d)|{_GROUP})\s*(?:([\da-zA-Z])|{_GROUP})(?!\{{)")
+_GREEK = r"\\(?:pi|alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![a-zA-Z])"
+_SHORT_FRACTION = re.compile(
+    rf"\\frac(?:\s*(\d|{_GREEK})|\s+([a-zA-Z])|\s*{_GROUP})\s*(?:([\da-zA-Z]|{_GREEK})|{_GROUP})(?!\{{)"
+)
 _SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
 _REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
 _TIME = re.compile(r"(1[0-2]|0?[1-9])(?:\s*:\s*([0-5]\d))?\s*([ap])\.?\s?m\.?", re.IGNORECASE)
@@ -190,8 +195,8 @@ def _facing_inwards(match: re.Match[str]) -> str:
 def _unicode(text: str) -> str:
     text = _OVERLINED.sub(lambda m: f"\\overline{{{m[1].replace(chr(0x305), '')}}}", text)
     text = _VULGAR.sub(lambda m: _vulgar(m[1]), text)
-    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ]+", lambda m: f"^{{{m[0].translate(_SUPERSCRIPTS)}}}", text)
-    text = re.sub("[₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎]+", lambda m: f"_{{{m[0].translate(_SUBSCRIPTS)}}}", text)
+    text = re.sub(f"[{_RAISED}]+", lambda m: f"^{{{m[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = re.sub(f"[{_LOWERED}]+", lambda m: f"_{{{m[0].translate(_SUBSCRIPTS)}}}", text)
     text = "".join(_SIGNS.get(c, c) for c in text)
     return unicodedata.normalize("NFKC", text)
 
@@ -220,6 +225,6 @@ def _typesetting(match: re.Match[str]) -> str:
 
 
 def _whole_fraction(match: re.Match[str]) -> str:
-    parts = (match[1] or match[2] or "", match[3] or match[4] or "")
+    parts = (match[1] or match[2] or match[3] or "", match[4] or match[5] or "")
     top, bottom = (_SHORT_FRACTION.sub(_whole_fraction, part) for part in parts)
     return rf"\frac{{{top}}}{{{bottom}}}"

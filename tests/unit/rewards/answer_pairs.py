@@ -45,6 +45,8 @@ EQUAL = [
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix}1 & 2\\ 3 & \frac{8}{2}\end{bmatrix}"),
     ("[[1,2],[3,4]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"), ("[[1], [2]]", r"\begin{pmatrix}1\\2\end{pmatrix}"),
     (r"\frac{\frac12}{2}", "0.25"), (r"\frac{\frac12}2", "0.25"), (r"\frac{\sqrt{3}}2", r"\frac{\sqrt3}{2}"),
+    (r"\frac\pi4", r"\arctan 1"), (r"\frac\pi 4", r"\frac{\pi}{4}"), (r"\frac x2", "x/2"), (r"\frac2\pi", r"2/\pi"),
+    ("eˣ", "e^x"), ("2ᵏ⁺¹", "2^{k+1}"), ("aₙ", "a_n"), ("aₙ₊₁", "a_{n+1}"),
     ("3:4:5", "6:8:10"), ("10:20:30", "1:2:3"), (r"x<1 \cup x>2", "x<1 or x>2"),
     (r"\emptyset", r"\varnothing"),
     # relations and intervals
@@ -117,6 +119,7 @@ DIFFERENT = [
     ("(1,2,3)", "(3,2,1)"), ("(1,2)", "[1,2]"), ("(1,2)", "(1,2)\\cup(3,4)"), ("[0,1)", "[0,1]"), ("1,2,3", "1,2"),
     ("1,1,2", "1,2,2"), (r"\{1,2\}", "(1,2)"), ("(1,2),(3,4)", "(2,1),(3,4)"), ("1, 2", "12"), (r"\{1,2\}", r"\{1,3\}"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"), (r"\pm 2", "2"),
+    (r"\frac\pi4", r"\frac{\pi}{5}"), ("eˣ", "ex"), ("aₙ", "an"),
     ("[[1,2],[4,3]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"), ("[1,2]", r"\begin{pmatrix}1&2\end{pmatrix}"),
     ("3:4:5", "6:8:11"), ("5:10:15", "10:20:30"), (r"\frac{\frac12}2", "1"), (r"x<1 \cup x>2", "x>2"),
     ("2", r"\pm 2"),
