@@ -109,6 +109,11 @@ def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[I
     else:
         imported = import_train_ppo(call.flags, source, rows_of, cut, is_rendered)
     draft = imported.draft
+    if call.is_own:
+        draft.differs(
+            f"{call.launcher[-1]} is a program of your own around {call.program}: what its code changes in OpenRLHF is"
+            " not in the recipe, which has what the flags say. Compare its code."
+        )
     where = f"{source.name}, line {call.line}" if call.line else "a command line"
     origin = f"From {where}: OpenRLHF's {call.program}. Made by `openrlhf-tir import-openrlhf`."
     head = recipe_head(

@@ -42,7 +42,9 @@ EXAMPLES = """examples
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
 The script is not run: variables, arrays, conditions and loops are read as bash would take them."""
 
-_MODULE = re.compile(r"(?:.*[./])?(?P<name>main_\w+|fsdp_sft_trainer\w*|sft_trainer\w*|fully_async_main)(?:\.py)?")
+_MODULE = re.compile(
+    r"(?:.*[./])?(?P<name>main_\w+|\w+_main_(?:ppo|dapo)|fsdp_sft_trainer\w*|sft_trainer\w*|fully_async_main)(?:\.py)?"
+)
 OTHERS = {
     "sft": (
         "fine-tuning is `openrlhf-tir sft` here: --actor.model_name_or_path MODEL --sft.dataset FILE with the columns"

@@ -132,7 +132,7 @@ def written_files(
     words = list(words)
     written: list[WrittenFile] = []
     for name, text in sorted(files.items(), key=lambda item: -len(item[0])):
-        named = [i for i, word in enumerate(words) if name in (word, word.partition("=")[2])]
+        named = {i: path for i, word in enumerate(words) if (path := _named_path(word, name))}
         if not named:
             continue
         if unknowns(text):
@@ -143,10 +143,17 @@ def written_files(
             continue
         beside = Path(out).absolute().with_name(f"{Path(out).stem}_{Path(readable(name)).name}")
         written.append(WrittenFile(beside, text))
-        for i in named:
-            words[i] = words[i].replace(name, str(beside))
+        for i, path in named.items():
+            words[i] = words[i].replace(path, str(beside))
         say(f"{name}: the script writes this file itself; the import writes it as {beside.name} beside the recipe")
     return words, written
+
+
+def _named_path(word: str, name: str) -> str | None:
+    """Return the part of a command's word that names a file, as FILE or x=FILE, relative or not; None where none
+    does."""
+    candidates = [word, word.partition("=")[2]]
+    return next((path for path in candidates if path and os.path.abspath(path) == os.path.abspath(name)), None)
 
 
 def line_of(number: int) -> str:

@@ -37,6 +37,8 @@ OTHERS = {
 }
 """Programs of others that OpenRLHF's scripts call."""
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
+_OTHER_MODULE = re.compile(r"[\w.]+\.(train_ppo_ray|train_sft)")
+"""A program of the user's own around one of OpenRLHF's, which takes its flags."""
 _FILE = re.compile(r"(?:.*/)?(\w+)\.py")
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num_processes")
 
@@ -73,6 +75,12 @@ class Call:
         return shlex.join(readable(word) for word in (*self.launcher, *self.flags))
 
     @property
+    def is_own(self) -> bool:
+        """Return True for a program of the user's own, a module that is not OpenRLHF's."""
+        word = next(iter(self.launcher[-1:]), "")
+        return _OTHER_MODULE.fullmatch(word) is not None and _MODULE.fullmatch(word) is None
+
+    @property
     def sentence(self) -> str:
         """Why a command has no recipe, with the command that does the work."""
         if self.program in OTHERS:
@@ -103,6 +111,8 @@ def calls_of(commands: Sequence[Command]) -> list[Call]:
 def _call(command: Command) -> Call | None:
     for i, word in enumerate(command.words):
         module, file = _MODULE.fullmatch(word), _FILE.fullmatch(word)
+        if module is None and command.words[i - 1 : i] == ("-m",):
+            module = _OTHER_MODULE.fullmatch(word)
         name = module[1] if module else file[1] if file and file[1] in PROGRAMS else None
         if word in OTHERS:
             name = word

@@ -287,6 +287,14 @@ class _VerlSettings:
         return {name.removeprefix(f"{prefix}."): value for name, value in found.items()}
 
 
+_OWN_TRAINERS = re.compile(
+    r"(.*\.)?(verl\.trainer|verl\.experimental\.(one_step_off_policy|fully_async_policy|transfer_queue)"
+    r"|recipe\.(dapo|one_step_off_policy|fully_async_policy|transfer_queue))\.(main_ppo|main_dapo|fully_async_main)"
+    r"|main_ppo"
+)
+"""Programs whose method is what verl's settings say. A module of another name may compute anything."""
+
+
 def import_verl(
     overrides: Overrides,
     *,
@@ -340,6 +348,11 @@ def import_verl(
     _tools(verl, draft, directories)
     _reward(verl, draft, directories, sources_of(files), files)
     _overlap(verl, draft, program)
+    if _OWN_TRAINERS.fullmatch(program) is None:
+        draft.differs(
+            f"{readable(program)} is another trainer than verl's own: what its code changes in the method, the rewards"
+            " or the rollout is not in the recipe, which has what the overrides say. Compare its code."
+        )
     _placement(verl, draft, overlaps=draft.settings["pipeline.mode"] != "sync")
     _length(verl, draft, updates, rows_of(files))
     _outputs(verl, draft, name, updates)

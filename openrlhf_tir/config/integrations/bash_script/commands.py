@@ -14,7 +14,7 @@ from .unknown_text import readable, unknown
 
 _TRAINER = re.compile(
     r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b"
-    r"|-m\s+(verl|recipe)\.\w|\bmain_(ppo|dapo)(\.py)?(?!\S)"
+    r"|-m\s+(verl|recipe)\.\w|\b(\w+_)?main_(ppo|dapo)(\.py)?(?!\S)"
     r"|(^|&&|;|\n)\s*(\w+=\S+\s+)*"
     r"(trl (grpo|rloo|sft)\b|(accelerate launch|torchrun|deepspeed|python3?) [^;|&\n]*\.py\b)"
 )
@@ -68,7 +68,7 @@ class Commands(Conditions):
                 self.variables[f"{name}[{self._text(key)}]"] = self._text(text)
             new = [self._text(text) for _, text in items]
         elif value.type == "array":
-            new = [word for child in value.named_children if child.type != "comment" for word in self.words(child)]
+            new = self.words_of(child for child in value.named_children if child.type != "comment")
         else:
             new = self._joined(value)
         if target.type == "subscript":
@@ -238,6 +238,7 @@ class Commands(Conditions):
             "true": lambda arguments, line: True,
             ":": lambda arguments, line: True,
             "false": lambda arguments, line: False,
+            "test": lambda arguments, line: self._test_words(arguments),
             "export": self._export,
         }.get(name)
         if builtin is not None:

@@ -9,13 +9,51 @@ from .expansions import Expansions
 from .syntax import Node
 from .unknown_text import unknowns
 
+_NUMERIC = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_BINARY = ("=", "==", "!=", "<", ">", *_NUMERIC)
+"""What compares two words of `[ ... ]`."""
+
 
 class Conditions(Expansions):
     """Evaluates tests."""
 
     def _test_command(self, node: Node) -> bool | None:
+        if self.raw(node).startswith("[") and not self.raw(node).startswith("[["):
+            return self._test_words(self._words_of_test(node))
         inner = [c for c in node.named_children if c.type != "comment"]
         return self._truth(inner[0]) if len(inner) == 1 else None
+
+    def _words_of_test(self, node: Node) -> list[str]:
+        """Return the words between `[` and `]`. The tree is no help here: it binds `-o` closer than `=`."""
+        words: list[str] = []
+        for child in node.children:
+            if child.type in ("[", "]", "comment"):
+                continue
+            if child.type.endswith("_expression"):
+                words += self._words_of_test(child)
+            else:
+                words.append(self._joined(child) if child.is_named else self.raw(child))
+        return words
+
+    def _test_words(self, words: list[str]) -> bool | None:
+        """Return what `test` says of its words: `-o` binds less than `-a`, which binds less than `!`."""
+        for operator in ("-o", "-a"):
+            if operator in words[1:-1]:
+                at = words.index(operator, 1)
+                return _either(operator, self._test_words(words[:at]), self._test_words(words[at + 1 :]))
+        if words[:1] == ["!"] and len(words) > 1:
+            status = self._test_words(words[1:])
+            return None if status is None else not status
+        if len(words) == 3 and words[1] in _BINARY:
+            left, operator, right = words
+            if operator in ("=", "==", "!="):
+                return None if unknowns(left + right) else (left == right) == (operator != "!=")
+            return self._compare(left, operator, right)
+        if len(words) == 2 and words[0].startswith("-"):
+            return self._unary(words[0], words[1])
+        if len(words) == 1:
+            return None if unknowns(words[0]) else bool(words[0])
+        return None if words else False
 
     def _truth(self, node: Node) -> bool | None:
         kind = node.type
@@ -23,10 +61,7 @@ class Conditions(Expansions):
             left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
             operator = self.raw(node.child_by_field_name("operator"))
             if operator in ("&&", "||", "-a", "-o"):
-                a, b = self._truth(left), self._truth(right)
-                if operator in ("&&", "-a"):
-                    return False if False in (a, b) else None if None in (a, b) else True
-                return True if True in (a, b) else None if None in (a, b) else False
+                return _either(operator, self._truth(left), self._truth(right))
             return self._compare(self._joined(left), operator, self._joined(right))
         if kind == "unary_expression":
             operator = self.raw(node.children[0])
@@ -55,12 +90,11 @@ class Conditions(Expansions):
                 return re.search(right, left) is not None
             except re.error:
                 return None
-        numeric = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
         try:
             a, b = int(left or 0), int(right or 0)
         except ValueError:
             return None
-        sign = numeric.get(operator, operator)
+        sign = _NUMERIC.get(operator, operator)
         table = {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
         return table.get(sign)
 
@@ -80,3 +114,10 @@ class Conditions(Expansions):
             return look() if look else None
         except OSError:
             return None
+
+
+def _either(operator: str, a: bool | None, b: bool | None) -> bool | None:
+    """Return `a && b` or `a || b` of what may be unknown."""
+    if operator in ("&&", "-a"):
+        return False if False in (a, b) else None if None in (a, b) else True
+    return True if True in (a, b) else None if None in (a, b) else False

@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .arithmetic import calculate
@@ -422,18 +422,31 @@ class Expansions:
 
     def command_words(self, node: Node) -> list[str]:
         """Return the words of a command, expanded."""
-        words: list[str] = []
         self.unset = []
+        skipped = ("variable_assignment", "comment", "file_redirect", "heredoc_redirect", "herestring_redirect")
+        parts: list[Node] = []
         for child in node.named_children:
-            if child.type in ("variable_assignment", "comment", "file_redirect", "heredoc_redirect"):
-                continue
-            if child.type == "herestring_redirect":
-                continue
             if child.type == "command_name":
-                for part in child.named_children:
-                    words += self.words(part)
-            else:
-                words += self.words(child)
+                parts += child.named_children
+            elif child.type not in skipped:
+                parts.append(child)
+        if node.parent is not None and node.parent.type == "redirected_statement":
+            for redirect in node.parent.named_children:  # `command > log 2>&1 "$@"`: bash takes words behind it as well
+                if redirect.type == "file_redirect":
+                    named = [c for c in redirect.named_children if c.type != "file_descriptor"]
+                    parts += named[1:]
+        return self.words_of(parts)
+
+    def words_of(self, nodes: Iterable[Node]) -> list[str]:
+        """Return the words of some nodes. Nodes with nothing between them are one word: the parser cuts `[$X\\]`."""
+        words: list[str] = []
+        end = -1
+        for node in nodes:
+            new = self.words(node)
+            if node.start_byte == end and words and new:
+                words[-1] += new.pop(0)
+            words += new
+            end = node.end_byte
         return words
 
     def _redirected_text(self, node: Node) -> str:

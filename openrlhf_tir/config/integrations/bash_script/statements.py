@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,6 +11,16 @@ from .commands import Commands, trains
 from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import unknowns
+
+_CONTINUED_END = re.compile(r"(\s*\\\n?)+\s*\Z")
+"""A backslash behind the last word of a text: the line that it continues is empty."""
+_LIST = re.compile(r"=\\?\[[^\s'\"]*")
+"""x=[$A,$B], a list of Hydra's. The parser knows the variables of it only in braces."""
+_NAME = re.compile(r"\$([A-Za-z_]\w*)")
+_ARGUMENTS = re.compile(r"\$[{]?#?[0-9@*#]")
+"""The script's arguments, $1 and $#: the caller has them."""
+_MACHINE = re.compile(r"(?<!\S)-[b-np-zA-Z]\s")
+"""A test of a file, or of whether a variable is empty: on the machine of the script it may come out otherwise."""
 
 
 class Statements(Commands):
@@ -33,7 +44,9 @@ class Statements(Commands):
 
     def text(self, text: str) -> None:
         """Read a text in the current scope."""
-        source = PLACEHOLDER.sub(r"\1'<\2>'", text.replace("\r\n", "\n")).encode()
+        text = _CONTINUED_END.sub("\n", text.replace("\r\n", "\n"))
+        text = _LIST.sub(lambda match: _NAME.sub(r"${\1}", match[0]), PLACEHOLDER.sub(r"\1'<\2>'", text))
+        source = text.encode()
         outer, self.source = self.source, source
         self.depth += 1
         try:
@@ -92,9 +105,15 @@ class Statements(Commands):
         first, second = node.named_children[0], node.named_children[-1]
         operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
         status = self.statement(first)
-        if operator == "&&":
-            return status if status is False else self.statement(second)
-        return self.statement(second) if status is False else status
+        if (status is False) == (operator == "&&"):
+            return status
+        before = len(self.script.commands)
+        try:
+            return self.statement(second)
+        except (Exit, Return):
+            if not self._may_go_on([first], status, before):
+                raise
+            return None
 
     def _negated_command(self, node: Node) -> bool | None:
         status = self.statement(node.named_children[0])
@@ -111,30 +130,65 @@ class Statements(Commands):
                 seen_then = True
             elif child.is_named:
                 (branch if seen_then else condition).append(child)
-        if self._holds(condition):
-            self._all(branch)
-            return
+        status = self._status(condition)
+        before = len(self.script.commands)
+        if status is not False:
+            try:
+                self._all(branch)
+            except (Exit, Return):
+                if not self._may_go_on(condition, status, before):
+                    raise
+            else:
+                if status is None:
+                    self._say_taken(condition)
+                return
         for clause in node.named_children:
             if clause.type == "elif_clause":
                 parts = [c for c in clause.children if c.is_named or c.type == "then"]
                 at = next((i for i, c in enumerate(parts) if c.type == "then"), len(parts))
-                if self._holds(parts[:at]):
+                status = self._status(parts[:at])
+                if status is not False:
+                    if status is None:
+                        self._say_taken(parts[:at])
                     self._all(parts[at + 1 :])
                     return
             elif clause.type == "else_clause":
                 self.children(clause)
                 return
 
-    def _holds(self, condition: list[Node]) -> bool:
+    def _status(self, condition: list[Node]) -> bool | None:
+        """Return whether a condition holds, None where only a run can tell."""
         status: bool | None = True
         for node in condition:
             status = self.statement(node)
-        if status is None and condition:
-            words = " ".join(self.raw(condition[-1]).split())
-            self.script.note(
-                f"Line {self.line(condition[0])}: whether `{words}` holds only a run can tell; it is taken to hold."
-            )
-        return status is not False
+        return status
+
+    def _say_taken(self, condition: list[Node]) -> None:
+        words = " ".join(self.raw(condition[-1]).split())
+        self.script.note(
+            f"Line {self.line(condition[0])}: whether `{words}` holds only a run can tell; it is taken to hold."
+        )
+
+    def _may_go_on(self, condition: list[Node], status: bool | None, before: int) -> bool:
+        """Return True if an `exit` or `return` behind a condition only guards what follows, and say so.
+
+        `if ! curl -s $SERVER; then exit 1; fi` and `[ -f rows.jsonl ] || exit 1` ask for what is there on the machine
+        of the script. Here it need not be.
+
+        Args:
+            condition: The condition.
+            status: What came out of it here.
+            before: How many commands the script had before the branch that ends it.
+        """
+        text = " ".join(" ".join(self.raw(node).split()) for node in condition)
+        trained = any(trains(word) for command in self.script.commands[before:] for word in command.words)
+        if trained or _ARGUMENTS.search(text) or not (status is None or _MACHINE.search(text)):
+            return False
+        self.script.note(
+            f"Line {self.line(condition[0])}: `{text}` may end the script here, which only its machine can tell; it is"
+            " read on. See to it that what is asked for is there."
+        )
+        return True
 
     def _all(self, nodes: list[Node]) -> None:
         for node in nodes:

@@ -71,6 +71,11 @@ def words(text: str, **environ: str) -> list[str]:
         ("N=64; run $((N == 64 && !0)) $((1 << 4 | 1))", ["run", "1", "17"]),
         ("run $((-7 / 2)) $((-7 % 3)) $((0x10)) $((010)) $((- (2 + 3)))", ["run", "-3", "-1", "16", "8", "-5"]),
         ("ROOT=<fill me in>\nrun $ROOT", ["run", "<fill", "me", "in>"]),
+        ("X=a; run --x $X \\\n\n", ["run", "--x", "a"]),
+        ("run --x \\", ["run", "--x"]),
+        ("X=/a; Z=/b; run a.b=[$X/c,$Z] c=\\[$X,${Z}\\]", ["run", "a.b=[/a/c,/b]", "c=[/a,/b]"]),
+        ("X=/a; A=(a.b=[$X/c] c=\\[$X\\]); run \"${A[@]}\"", ["run", "a.b=[/a/c]", "c=[/a]"]),
+        ("set -- p 'q r'; run a > log 2>&1 b \"$@\"", ["run", "a", "b", "p", "q r"]),
     ],
 )  # fmt: skip
 def test_words_are_those_that_bash_would_pass(text, expected):
@@ -103,6 +108,19 @@ def test_words_are_those_that_bash_would_pass(text, expected):
             ["data.train_files=['/a/verl/x', '-m verl.y main_ppo']"],
         ),
         ("run a < s.sh", ["a"]),
+        ('X=1; if [ "$X" = 2 -o "$X" = 1 ]; then run a; fi', ["a"]),
+        ('X=1; if [ -n "$X" -a ! "$X" = 1 ]; then run a; else run b; fi', ["b"]),
+        ("if [ ! -d /nowhere ] && test 3 -gt 2; then run a; fi", ["a"]),
+        ("X='*'; if [ $X = abc ]; then run a; fi; if [[ abc == $X ]]; then run b; fi", ["b"]),
+        ("if test 1 -eq 2 -o x = x -a -n y; then run a; fi", ["a"]),
+        ("if ! curl -s http://h; then echo down; exit 1; fi; run a", ["a"]),
+        ("[ -f /nowhere/rows.jsonl ] || { echo no rows; exit 1; }; run a", ["a"]),
+        ('if [ -z "$TOKEN" ]; then exit 1; else run a; fi; run b', ["a", "b"]),
+        ("f() { curl -s http://h && return; run a; }; f", ["a"]),
+        ("if [ $# -lt 1 ]; then exit 1; fi; run a", []),
+        ('if [ -z "$1" ]; then exit 1; fi; run a', []),
+        ("X=1; if [ $X -eq 1 ]; then run a; exit 0; fi; run b", ["a"]),
+        ("if curl -s http://h; then run openrlhf.cli.train_sft; exit; fi; run b", ["openrlhf.cli.train_sft"]),
     ],
 )
 def test_commands_are_those_that_bash_would_start(text, expected):

@@ -123,6 +123,30 @@ def test_an_override_becomes_a_setting(words, setting, value):
     assert settings(*GRPO, *words.split())[setting] == value
 
 
+@pytest.mark.parametrize(
+    ("program", "is_own"),
+    [
+        ("verl.trainer.main_ppo", True),
+        ("workspace.verl.trainer.main_ppo", True),
+        ("recipe.dapo.main_dapo", True),
+        ("verl.experimental.one_step_off_policy.main_ppo", True),
+        ("recipe.spo.spo_main_ppo", False),
+        ("custom_main_ppo", False),
+        ("recipe.prime.main_prime", False),
+    ],
+)
+def test_another_trainer_than_verls_own_has_a_sentence(program, is_own):
+    named = [sentence for sentence in recipe(*GRPO, program=program).draft.differences if program in sentence]
+    assert bool(named) is not is_own
+
+
+@pytest.mark.parametrize("program", ["-m recipe.spo.spo_main_ppo", "custom_main_ppo.py"])
+def test_a_program_around_verls_is_imported(tmp_path, program, capsys):
+    (tmp_path / "s.sh").write_text(f"python3 {program} {' '.join(GRPO)}\n")
+    assert main(["import-verl", str(tmp_path / "s.sh")]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["algo"]["advantage"]["estimator"] == "group_norm"
+
+
 @pytest.mark.parametrize(("program", "mode"), [("main_ppo", "sync"), ("one_step_off_policy.main_ppo", "one_step")])
 def test_the_program_says_whether_rollout_and_training_overlap(program, mode):
     assert settings(*GRPO, program=f"verl.x.{program}")["pipeline.mode"] == mode

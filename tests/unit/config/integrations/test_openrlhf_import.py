@@ -322,6 +322,26 @@ def test_a_rehearsal_keeps_the_estimator_and_the_samples_that_a_group_needs():
     assert not recipe.problems and values(recipe, *expected) == expected
 
 
+def test_a_program_around_openrlhfs_is_imported_with_a_sentence(capsys):
+    flags = ["--pretrain", "m", "--prompt_data", "d", "--remote_rm_url", "http://h/get_reward"]
+    assert main(["import-openrlhf", "--", "python", "-m", "mine.patches.train_ppo_ray", *flags]) == DONE
+    own = capsys.readouterr()
+    assert main(["import-openrlhf", "--", "python", "-m", "openrlhf.cli.train_ppo_ray", *flags]) == DONE
+    plain = capsys.readouterr()
+    assert "mine.patches.train_ppo_ray" in own.err and len(own.err.splitlines()) == len(plain.err.splitlines()) + 1
+
+
+def test_a_file_that_the_script_writes_is_known_by_its_whole_path_as_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(
+        "cat > reward.py <<'EOF'\ndef reward_func(queries, prompts, labels):\n    return [1.0]\nEOF\n"
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m --data.prompt_dataset d"
+        " --reward.remote_url $PWD/reward.py\n"
+    )
+    assert main(["import-openrlhf", "train.sh", "--out", "r.toml"]) == DONE
+    assert load("r.toml", {}).reward.remote_url.partition(":")[0] == str(tmp_path / "r_reward.py")
+
+
 def test_a_reward_that_the_script_writes_itself_is_written_beside_the_recipe(tmp_path, capsys):
     script = tmp_path / "train.sh"
     script.write_text(
