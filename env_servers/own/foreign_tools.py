@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 
 DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
-"""Exceptions that no argument can cause."""
+"""Exceptions that no argument can cause, except where a tool executes a text that the model wrote."""
 
 
 class Tool:
@@ -151,10 +152,8 @@ class ToolEnv(Env):
             return f"Error: {name}: {fault}", None, "bad_call"
         try:
             return (*await tool.call(self.session, arguments), None)
-        except DEFECTS:
-            raise
         except Exception as e:
-            if is_outage(e):
+            if is_outage(e) or (isinstance(e, DEFECTS) and not _of_a_text(e)):
                 raise
             return f"Error when executing {name}: {described(e)}", None, "refused"
 
@@ -211,6 +210,15 @@ def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
             info = {}
     table = extra.get("tools_kwargs") or (info.get("tools_kwargs") if isinstance(info, Mapping) else None) or {}
     return table if isinstance(table, Mapping) else {}
+
+
+def _of_a_text(error: Exception) -> bool:
+    """Return True for an error of code that is no file: `eval`, `exec` and `ast.parse` of what the model wrote."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return error.filename.startswith("<")
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [file for file in files if not file.startswith("<frozen ")]  # the importer of Python itself
+    return bool(own) and own[-1].startswith("<")
 
 
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

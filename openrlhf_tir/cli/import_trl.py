@@ -23,6 +23,7 @@ from .imports import (
     add_force,
     add_rehearse,
     count_rows,
+    first_rows,
     recipe_head,
     say,
     say_differences,
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         attempt(None, recipe.draft.settings, problems, violations, ranks_of=RANKS_OF)
     else:
         command = "train"
-        recipe = import_trl(script, path.stem, functions, rows, args.gpus, count_rows)
+        recipe = import_trl(script, path.stem, functions, rows, args.gpus, count_rows, first_rows)
         if args.rehearse:
             rehearse(recipe.draft)
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below

@@ -17,7 +17,7 @@ from typing import Any
 
 from .recipe_draft import Draft
 from .trl_script import TrlScript
-from .trl_source import UNKNOWN
+from .trl_source import UNKNOWN, SourceReader
 
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-6,
@@ -52,6 +52,13 @@ DEFAULTS: dict[str, Any] = {
     "output_dir": "grpo",
 }
 """What GRPOConfig says of the arguments that are read here."""
+RLOO_DEFAULTS = DEFAULTS | {"num_generations": 2, "beta": 0.05}
+"""What RLOOConfig says of them."""
+TAKEN = (
+    *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "peft_config"),
+    *("tools", "environment_factory", "reward_processing_classes", "data_collator"),
+)
+"""Arguments of a trainer that are read, or that need nothing here."""
 LOSSES = {
     "grpo": "seq-mean-token-mean",
     "dapo": "token-mean",
@@ -110,13 +117,14 @@ class TrlArguments:
             draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
 
     def __call__(self, key: str) -> Any:
-        """Return an argument, or its default."""
+        """Return an argument, or its default, which None stands for as well: args.x of a flag that is not given."""
         self._read.add(key)
-        return self.values.get(key, self._defaults.get(key))
+        value = self.values.get(key)
+        return self._defaults.get(key) if value is None else value
 
     def unread(self) -> list[tuple[str, Any]]:
-        """Return the script's arguments that were not read, with their values."""
-        return [(key, value) for key, value in self.values.items() if key not in self._read]
+        """Return the script's arguments that were not read, with their values, without those that are None."""
+        return [(key, value) for key, value in self.values.items() if key not in self._read and value is not None]
 
 
 def import_trl(
@@ -126,6 +134,7 @@ def import_trl(
     rows_file: str,
     gpus: int = 1,
     rows_of: Callable[[Sequence[str]], int | None] = lambda files: None,
+    first_rows: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]] = lambda files: [],
 ) -> TrlRecipe:
     """Return the recipe of a script.
 
@@ -135,24 +144,28 @@ def import_trl(
         rows_file: The same for rows that the script itself makes.
         gpus: Devices, by which per_device_train_batch_size is multiplied.
         rows_of: The number of rows of some files; None where they are not here.
+        first_rows: The first rows of some files, as far as they are here.
     """
     recipe = TrlRecipe()
     draft = recipe.draft
-    trl = TrlArguments(script, draft, DEFAULTS)
+    rloo = script.trainer == "RLOOTrainer"
+    trl = TrlArguments(script, draft, RLOO_DEFAULTS if rloo else DEFAULTS)
     set_model(script, draft, trl)
-    draft.set("data.apply_chat_template", True)
     set_rows(script, recipe, rows_file)
     _functions(script, recipe, code_file, trl)
-    rows = len(recipe.rows) or rows_of([str(draft.settings["data.prompt_dataset"])])
+    files = [str(draft.settings["data.prompt_dataset"])]
+    _set_template(draft, recipe.rows or first_rows(files))
+    rows = len(recipe.rows) or rows_of(files)
     _numbers(draft, trl, gpus, rows)
-    _method(draft, trl)
+    if rloo:
+        _method_of_rloo(draft, trl)
+    else:
+        _method_of_grpo(draft, trl)
+    _set_sampling_and_filters(draft, trl)
     _placement(draft, trl, gpus)
     set_run_dir(draft, name)
     set_outputs(draft, trl)
-    if script.trainer == "RLOOTrainer":
-        draft.set("algo.advantage.estimator", "rloo")
-        draft.unset("algo.advantage.no_std_norm")
-    elif script.trainer != "GRPOTrainer":
+    if script.trainer not in ("GRPOTrainer", "RLOOTrainer"):
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
     for note in script.notes:
         draft.differs(note)
@@ -169,7 +182,7 @@ def import_trl(
     if script.quantised:
         draft.differs("The model is loaded in 4 or 8 bits: bf16 weights here (ds.param_dtype).")
     for key in script.arguments:
-        if key in ("callbacks", "rollout_func", "optimizers", "quantization_config", "compute_metrics"):
+        if key not in TAKEN:
             draft.differs(f"{script.trainer}({key}=...): not taken over; see docs/coming_from_trl.md.")
     return recipe
 
@@ -236,6 +249,9 @@ def set_rows(
         if "[" in part:
             section = dataset.partition(".")[0]
             draft.differs(f"split={part!r}: the whole split is read; {section}.max_samples takes the first rows of it.")
+    elif node is None and not name:
+        draft.set(dataset, rows_file)
+        draft.differs(f"{script.trainer} is given no train_dataset: write its rows to {rows_file}, or name them here.")
     else:
         draft.set(dataset, rows_file)
         source = script.source("train_dataset")
@@ -254,45 +270,30 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
     draft, reader = recipe.draft, script.reader
     assert reader is not None
     wanted: list[str] = []
-    rewards: list[str] = []
     made: dict[str, str] = {}
-    for name in script.names("reward_funcs"):
-        if reader.is_defined(name) or reader.is_made(name):
-            wanted.append(name)
-            rewards.append(f"{code_file}:{name}")
-        elif name.isidentifier() and reader.held_by(name):
-            made[f"reward_{len(made) + 1}"] = reader.with_values(reader.held_by(name))
-            rewards.append(f"{code_file}:reward_{len(made)}")
-        elif reader.called_with_own(name):
-            made[f"reward_{len(made) + 1}"] = reader.with_values(name)
-            rewards.append(f"{code_file}:reward_{len(made)}")
-        elif name[:1] in "'\"":
-            draft.set("reward.model_name_or_path", name.strip("'\""))
-            rewards.append("model")
-        elif (place := _place_of(script, name)) is not None:
-            module, function = place
-            if module.endswith(".py"):
-                rewards.append(f"{module}:{function}")
-            elif reader.local_module(module) is not None:
-                wanted.append(name)
-                rewards.append(f"{code_file}:{name}")
-            else:
-                rewards.append(f"{module}:{function}")
-                draft.differs(f"reward_funcs={name} is not of the script: {module} has to be installed.")
-        elif name.isidentifier() and name not in reader.assigned:
-            rewards.append(f"trl.rewards:{name}")
-            draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
-        else:
-            draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
-    weights = trl("reward_weights")
+    names = script.names("reward_funcs")
     environment = script.names("environment_factory")
-    if not rewards and environment:
-        rewards = ["env"]
-    if len(rewards) == 1 and not weights:
-        draft.set("reward.name", rewards[0])
+    weights = trl("reward_weights")
+    each = weights if isinstance(weights, list) and len(weights) == len(names) else [1.0] * len(names)
+    weight_of = dict(zip(names, map(float, each), strict=True))
+    judges = [name for name in names if "environments" in reader.parameters(name)]
+    rewards: dict[str, float] = {}
+    if judges:
+        judgement = _judgement(draft, reader, environment, {name: weight_of[name] for name in judges})
+        if judgement:
+            wanted += judges
+            made[f"{environment[0]}.get_reward"] = judgement
+            rewards["env"] = 1.0
+    for name in names:
+        place = None if name in judges else _reward(script, draft, name, code_file, wanted, made)
+        if place is not None:
+            rewards[place] = weight_of[name]
+    if not names and environment:
+        rewards["env"] = 1.0
+    if len(rewards) == 1 and (judges or not weights):
+        draft.set("reward.name", next(iter(rewards)))
     elif rewards:
-        each = weights if isinstance(weights, list) and len(weights) == len(rewards) else [1.0] * len(rewards)
-        draft.set("reward.weights", dict(zip(rewards, map(float, each), strict=True)))
+        draft.set("reward.weights", rewards)
     else:
         draft.differs("The script names no reward function that can be read: set reward.name.")
     tools = [name for name in script.names("tools") if reader.is_defined(name)]
@@ -300,7 +301,12 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         draft.differs(f"tools={name}: not a function of the script; add it to TOOLS in {code_file}.")
     turns = trl("max_tool_calling_iterations")
     list_of_tools = ""
-    if environment and reader.is_defined(environment[0]):
+    if environment and not reader.is_defined(environment[0]):
+        draft.differs(
+            f"environment_factory={environment[0]}: not a class of the script. Write a class whose constructor needs no"
+            " arguments, and set env.name = 'tools', env.file = 'file.py:CLASS'."
+        )
+    elif environment:
         wanted.append(environment[0])
         draft.set("env.file", f"{code_file}:{environment[0]}")
     elif tools:
@@ -320,6 +326,79 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         draft.set("data.chat_template_options", options)
     if wanted or made:
         recipe.code = reader.code_of(wanted, made) + list_of_tools
+
+
+def _reward(
+    script: TrlScript, draft: Draft, name: str, code_file: str, wanted: list[str], made: dict[str, str]
+) -> str | None:
+    """Return the place of one of the script's rewards, as `reward.name` has it; None where it cannot be read.
+
+    Args:
+        script: The script.
+        draft: Is told what the reward needs.
+        name: The function, or the expression that makes it.
+        code_file: The file that functions of the script are written to.
+        wanted: Gets functions whose code is to be written there.
+        made: The same of names that are given the value of an expression.
+    """
+    reader = script.reader
+    assert reader is not None
+    if reader.is_defined(name) or reader.is_made(name):
+        wanted.append(name)
+        return f"{code_file}:{name}"
+    source = reader.held_by(name) if name.isidentifier() else ""
+    if source or reader.called_with_own(name):
+        made[f"reward_{len(made) + 1}"] = reader.with_values(source or name)
+        return f"{code_file}:reward_{len(made)}"
+    if name[:1] in "'\"":
+        draft.set("reward.model_name_or_path", name.strip("'\""))
+        return "model"
+    if (place := _place_of(script, name)) is not None:
+        module, function = place
+        if not module.endswith(".py") and reader.local_module(module) is not None:
+            wanted.append(name)
+            return f"{code_file}:{name}"
+        if not module.endswith(".py"):
+            draft.differs(f"reward_funcs={name} is not of the script: {module} has to be installed.")
+        return f"{module}:{function}"
+    if name.isidentifier() and name not in reader.assigned:
+        draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
+        return f"trl.rewards:{name}"
+    draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
+    return None
+
+
+def _judgement(draft: Draft, reader: SourceReader, environment: Sequence[str], judges: Mapping[str, float]) -> str:
+    """Return the source of a method `get_reward` that asks reward functions for one environment.
+
+    TRL gives `environments`, the objects, to such functions. Here an object lives in an environment server, where its
+    method `get_reward` can ask them.
+
+    Args:
+        draft: Is told where that is not possible.
+        reader: The script.
+        environment: The class, as `environment_factory` names it.
+        judges: The functions, with their weights.
+
+    Returns:
+        The method as a lambda, or an empty text.
+    """
+    others = {name: reader.used_parameters(name) - {"environments"} for name in judges}
+    free = not any(others.values()) and not any(map(reader.is_async, judges))
+    if not environment or not reader.is_defined(environment[0]) or not free:
+        for name in judges:
+            draft.differs(
+                f"{name} reads `environments`, and the objects live in the environment server here: give their class a"
+                " method get_reward(self) that returns a number, and the reward 'env' a weight, or set reward.name ="
+                " 'env'."
+            )
+        return ""
+    calls = []
+    for name, weight in judges.items():
+        lists = "".join(f", {other}=[None]" for other in reader.parameters(name) if other != "environments")
+        factor = "" if weight == 1 else f"{weight:g} * "
+        calls.append(f"{factor}({name}(environments=[self]{lists})[0] or 0.0)")
+    return f"lambda self: {' + '.join(calls)}"
 
 
 def _place_of(script: TrlScript, name: str) -> tuple[str, str] | None:
@@ -464,7 +543,35 @@ def _placement(draft: Draft, trl: TrlArguments, gpus: int) -> None:
         draft.set("vllm.gpu_memory_utilization", float(share))
 
 
-def _method(draft: Draft, trl: TrlArguments) -> None:
+def _set_template(draft: Draft, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say whether the model's chat template renders the prompts: as in TRL that of messages, not that of texts."""
+    texts = bool(rows) and all(isinstance(row.get("prompt"), str) for row in rows)
+    if texts and "env.file" not in draft.settings:
+        draft.set("data.apply_chat_template", False, "TRL takes prompts that are texts as they are")
+    else:
+        draft.set("data.apply_chat_template", True, "" if rows else "messages; false for prompts that are texts")
+
+
+def _method_of_rloo(draft: Draft, trl: TrlArguments) -> None:
+    """Estimator, loss and KL of RLOOTrainer: each response is one action, and KL is a part of its reward."""
+    draft.set("algo.advantage.estimator", "rloo")
+    draft.set("actor.policy_loss_type", "ppo")
+    draft.set("actor.loss_agg_mode", "seq-mean-token-sum-norm", "the sum over the tokens of a response")
+    draft.set("actor.loss_agg_constant", 1.0)
+    low = float(trl("epsilon"))
+    draft.set("actor.eps_clip_low_high", [low, float(trl("epsilon_high") or low)])
+    if int(trl("num_iterations")) > 1 or "train.batch_size" in draft.settings:
+        draft.differs("RLOOTrainer clips the ratio of a whole response; that of each token is clipped here.")
+    if float(trl("beta")):
+        draft.set("algo.kl.init_coef", float(trl("beta")), "RLOOTrainer has it in the reward")
+        draft.set("algo.kl.estimator", "k1")
+    if clip := trl("reward_clip_range"):
+        draft.set("reward.clip_range", [float(bound) for bound in clip])
+    if trl("normalize_advantages"):
+        draft.differs("normalize_advantages=True: advantages of RLOO are not scaled by those of the batch here.")
+
+
+def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
     """Estimator, loss and KL."""
     scale, loss = trl("scale_rewards"), str(trl("loss_type"))
     draft.set("algo.advantage.estimator", "group_norm")
@@ -487,6 +594,10 @@ def _method(draft: Draft, trl: TrlArguments) -> None:
         draft.set("algo.kl.use_loss", True)
         draft.set("algo.kl.estimator", "k3")
         draft.set("algo.kl.unbiased_gradient", bool(trl("use_bias_correction_kl")))
+
+
+def _set_sampling_and_filters(draft: Draft, trl: TrlArguments) -> None:
+    """What trains of what was sampled, and when."""
     if trl("entropy_coef"):
         draft.set("actor.entropy_coef", float(trl("entropy_coef")))
     if trl("mask_truncated_completions"):

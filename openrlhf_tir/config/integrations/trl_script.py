@@ -9,6 +9,7 @@ words behind the script, --num_generations 8          -> win over the values, as
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,8 +133,13 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
         ) from None
     flags = dict(_flags(words))
     given = {**_config_file(flags.pop("config", None), path), **flags}
-    declared = _declared(tree)
-    reader = SourceReader(tree, {**declared, **given}, path.parent)
+    reader = SourceReader(tree, given, path.parent)
+    declared: dict[str, Any] = {}
+    for one in reversed(reader.trees()):
+        declared |= _declared(one)
+        lists = _lists(one)
+        given |= {name: [value] for name, value in given.items() if name in lists and not isinstance(value, list)}
+    reader.flags = {**declared, **given}
     trainers, configs = reader.kinds(TRAINERS), reader.kinds(CONFIGS)
     calls = [c for c in reader.calls() if called(c) in trainers]
     if not calls:
@@ -237,18 +243,27 @@ def _declared(tree: ast.Module) -> dict[str, Any]:
             keywords = {k.arg: _constant(k.value) for k in node.keywords if k.arg}
             long = next((name for name in names if name.startswith("--")), names[0] if names else "")
             name = str(keywords.get("dest") or long.lstrip("-").replace("-", "_"))
-            default = keywords.get(
-                "default", {"store_true": False, "store_false": True}.get(str(keywords.get("action")))
-            )
-            if name and default is not None:
-                found[name] = default
-            elif name:
-                found[name] = UNKNOWN
+            required = not long.startswith("-") or keywords.get("required") not in (None, False)
+            without = {"store_true": False, "store_false": True}.get(str(keywords.get("action")))
+            if name:
+                found[name] = UNKNOWN if required else keywords.get("default", without)
         elif isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
             for member in node.body:
                 if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
                     found[member.target.id] = _default_of(member.value)
     return found
+
+
+def _lists(tree: ast.Module) -> set[str]:
+    """Return the arguments of a script's dataclasses that are lists: one word behind their flag is a list of one."""
+    return {
+        member.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for member in node.body
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+        if re.match(r"(Optional\[)?list\[", ast.unparse(member.annotation), re.IGNORECASE)
+    }
 
 
 def _default_of(node: ast.expr | None) -> Any:

@@ -24,6 +24,8 @@ LOADERS = ("from_pretrained", "from_config", "get_peft_model", "prepare_model_fo
 """Functions whose first argument is a model or a tokenizer, or its name."""
 MODEL_KEYWORDS = ("model_name", "pretrained_model_name_or_path", "model_name_or_path", "model")
 """What a loader calls its first argument."""
+MOVES = ("to", "cuda", "bfloat16", "half", "float", "eval", "train")
+"""Methods of a model that give the model itself."""
 LEFT_OUT = ("trl", "accelerate")
 """Packages whose names no reward function or tool needs; an import of them is not copied."""
 CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -329,9 +331,13 @@ class SourceReader:
         return found
 
     def local_module(self, name: str) -> Path | None:
-        """Return the file of a module that lies beside the script; None where there is none."""
-        path = self.directory.joinpath(*name.split(".")).with_suffix(".py")
-        return path if name and path.is_file() else None
+        """Return the file of a module that lies beside the script, or in the package that the script is of; None where
+        there is none."""
+        parts = name.split(".")
+        here = self.directory.absolute()
+        roots = [self.directory, *(root for root in here.parents if parts[0] in here.relative_to(root).parts[:1])]
+        paths = (root.joinpath(*parts).with_suffix(".py") for root in roots)
+        return next((path for path in paths if name and path.is_file()), None)
 
     def imported(self, name: str) -> tuple[str, str] | None:
         """Return (module, name in it) of a name that the script imports; ("module", "") of a module."""
@@ -469,12 +475,16 @@ class SourceReader:
             return UNKNOWN if any(part is UNKNOWN for part in parts) else "".join(map(str, parts))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "get" and node.args:
             return self._got(node.func.value, node.args, depth)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) in MOVES:
+            return self.value(node.func.value, depth + 1)  # from_pretrained(name).to("cuda")
         if isinstance(node, ast.Call) and called(node) in LOADERS:
             named = [k.value for name in MODEL_KEYWORDS for k in node.keywords if k.arg == name]
             first = [*node.args[:1], *named]
             return self.value(first[0], depth + 1) if first else UNKNOWN  # the model's name, where a model is meant
         if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
             return self.keywords(node)
+        if isinstance(node, ast.Subscript):
+            return self._got(node.value, [node.slice], depth, UNKNOWN)  # CONFIG["lr"]
         if isinstance(node, ast.List | ast.Tuple):
             values = [self.value(part, depth + 1) for part in node.elts]
             return UNKNOWN if any(v is UNKNOWN for v in values) else values
@@ -514,14 +524,21 @@ class SourceReader:
         except TypeError:
             return UNKNOWN
 
-    def _got(self, table: ast.expr, arguments: Sequence[ast.expr], depth: int) -> Any:
-        """Return table.get(key, default); UNKNOWN where table or key is not known."""
+    def _got(self, table: ast.expr, arguments: Sequence[ast.expr], depth: int, missing: Any = None) -> Any:
+        """Return table.get(key, default); UNKNOWN where table or key is not known.
+
+        Args:
+            table: The table.
+            arguments: The key, and the default where there is one.
+            depth: How many expressions this one is inside of.
+            missing: What is given for a key that is not there, without a default.
+        """
         items, key = self.value(table, depth + 1), self.value(arguments[0], depth + 1)
         if not isinstance(items, dict) or not isinstance(key, str):
             return UNKNOWN
         if key in items:
             return items[key]
-        return self.value(arguments[1], depth + 1) if len(arguments) > 1 else None
+        return self.value(arguments[1], depth + 1) if len(arguments) > 1 else missing
 
     def _cast(self, kind: str, value: Any) -> Any:
         """Return int(value) and the like; UNKNOWN where that cannot be known or would fail."""
@@ -659,6 +676,42 @@ class SourceReader:
             }
         return names
 
+    def parameters(self, name: str) -> list[str]:
+        """Return the names of the parameters that a function of the script has to be given, and of `environments`.
+
+        Empty for anything that is no function of the script.
+        """
+        function = self._reward_function(name)
+        if function is None:
+            return []
+        arguments = function.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        required = plain[: len(plain) - len(arguments.defaults)]
+        required += [a for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default]
+        named = [a.arg for a in required]
+        optional = [a.arg for a in (*plain, *arguments.kwonlyargs) if a.arg == "environments" and a.arg not in named]
+        return [*named, *optional]
+
+    def used_parameters(self, name: str) -> set[str]:
+        """Return the parameters of a function of the script that its body reads."""
+        function = self._reward_function(name)
+        if function is None:
+            return set()
+        names = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+        read = {n.id for part in function.body for n in ast.walk(part) if isinstance(n, ast.Name)}
+        return names & read
+
+    def is_async(self, name: str) -> bool:
+        """Return True for an `async def` of the script."""
+        return isinstance(self._reward_function(name), ast.AsyncFunctionDef)
+
+    def _reward_function(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """Return the definition of a function anywhere in the script, or in a module that was read."""
+        if name in self.modules:
+            return self.modules[name]._reward_function(name)
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef
+        return next((n for n in ast.walk(self.tree) if isinstance(n, kinds) and n.name == name), None)
+
     def _function(self, name: str) -> ast.FunctionDef | None:
         """Return the definition of a function at the script's top level."""
         return next((n for n in self.tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
@@ -696,13 +749,27 @@ class SourceReader:
         ]
 
     def called_with_own(self, source: str) -> bool:
-        """Return True if an expression calls something that the script defines or imports, as `Length()`,
+        """Return True if an expression calls something that the script, or a module beside it, defines, as `Length()`,
         `partial(length, most=20)` and `make_reward(2)` do."""
         try:
             node = ast.parse(source, mode="eval").body
         except SyntaxError:
             return False
-        return isinstance(node, ast.Call) and any(self.is_defined(name) for name in _names_in(source))
+        return isinstance(node, ast.Call) and any(
+            self.is_defined(name) or self._is_beside(name) for name in _names_in(source)
+        )
+
+    def _is_beside(self, name: str) -> bool:
+        """Return True for a name that is imported from a module beside the script."""
+        place = self.imported(name)
+        return place is not None and bool(place[1]) and self.local_module(place[0]) is not None
+
+    def trees(self) -> list[ast.Module]:
+        """Return the script's tree, and those of the modules beside it that it imports names from."""
+        sources = {n.module or "" for n in ast.walk(self.tree) if isinstance(n, ast.ImportFrom)}
+        paths = {path for source in sorted(sources) if (path := self.local_module(source)) is not None}
+        readers = [self.module_of(path) for path in sorted(paths)]
+        return [self.tree, *(reader.tree for reader in readers if reader is not None)]
 
     def is_made(self, name: str) -> bool:
         """Return True if a name of the script's top level holds what such a call made, or a lambda."""

@@ -41,6 +41,15 @@ async def look_up(word: str) -> dict:
     return {"word": word}[word] if word == "fail" else {"word": word}
 
 
+def execute(text: str) -> None:
+    """Execute a text.
+
+    Args:
+        text: A text.
+    """
+    exec(text)
+
+
 def broken(a: int) -> int:
     """Fail whatever it is given.
 
@@ -199,6 +208,15 @@ async def test_a_wrong_call_is_answered_with_the_error(trl, call, error):
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:TOOLS"))
     step = await env.step(action(call), 5.0)
     assert step.outcome == "model_error" and step.signals["error_type"] == error and step.observation
+
+
+@pytest.mark.parametrize(
+    "text", ["1 +", "nothing", "import nothing_of_that_name", "1 / 0", "raise NotImplementedError"]
+)
+async def test_an_error_of_the_model_s_own_code_in_a_tool_is_shown_to_the_model(trl, text):
+    env, _ = await opened(load(ENVIRONMENT, f"{trl}:execute"))
+    step = await env.step(action(("execute", {"text": text})), 5.0)
+    assert (step.outcome, step.signals["error_type"]) == ("model_error", "refused")
 
 
 async def test_a_name_error_in_a_tool_is_a_defect_and_not_an_observation(trl):

@@ -19,6 +19,14 @@ from .syntax import Node, parser
 from .unknown_text import unknown, unknowns
 from .words import Part, ansi, fields, printf, without
 
+_CUT = re.compile(r":\s*(-?\d+)(?::\s*(\d+))?")
+"""${X:offset:length}"""
+
+
+def _is_whole(name: str, index: str | None) -> bool:
+    """Return True for all items of a list, $@ or ${A[@]}."""
+    return name in ("@", "*") or index in ("[@]", "[*]")
+
 
 class Expansions:
     """The state of a shell, and what words expand to in it."""
@@ -169,6 +177,8 @@ class Expansions:
                 self.variables[name] = "".join(part.text for part in parts)
             return parts
         value = self.value(name, index)
+        if isinstance(value, list) and _is_whole(name, index) and not any(map(unknowns, value)):
+            return self._list_parts(self._edited_list(name, value, rest, raw), name, index, quoted)
         if isinstance(value, list):
             value = " ".join(value)
         if value is None:
@@ -176,6 +186,16 @@ class Expansions:
         if unknowns(value):
             return [Part(unknown(raw), split=not quoted)]
         return [Part(self._edited(value, rest, raw), split=not quoted)]
+
+    def _edited_list(self, name: str, items: list[str], rest: str, raw: str) -> list[str]:
+        """Apply `:offset:length` to a list, and everything else to each of its items."""
+        cut = _CUT.fullmatch(rest)
+        if cut is None:
+            return [self._edited(item, rest, raw) for item in items]
+        if name in ("@", "*"):
+            items = [self.name, *items]
+        start = int(cut[1])
+        return items[start:] if cut[2] is None else items[start : start + int(cut[2])]
 
     def _edited(self, value: str, rest: str, raw: str) -> str:
         """Apply `%`, `#`, `/`, `^`, `,` or `:offset:length` to a value."""
@@ -187,13 +207,15 @@ class Expansions:
             everywhere = rest.startswith("//")
             pattern, *others = re.split(r"(?<!\\)/", rest[2:] if everywhere else rest[1:], maxsplit=1)
             pattern, new = pattern.replace("\\/", "/"), "".join(others)
-            regex = fnmatch.translate(self._text(pattern)).removesuffix("\\Z").removesuffix("\\z")
+            anchor = pattern[:1] if pattern[:1] in ("#", "%") and not everywhere else ""
+            regex = fnmatch.translate(self._text(pattern[len(anchor) :])).removesuffix("\\Z").removesuffix("\\z")
+            regex = {"#": rf"\A{regex}", "%": rf"{regex}\Z"}.get(anchor, regex)
             return re.sub(regex, lambda _: self._text(new), value, count=0 if everywhere else 1)
         if rest in (",,", "^^"):
             return value.lower() if rest == ",," else value.upper()
         if rest in (",", "^"):
             return (value[:1].lower() if rest == "," else value[:1].upper()) + value[1:]
-        if cut := re.fullmatch(r":\s*(-?\d+)(?::\s*(\d+))?", rest):
+        if cut := _CUT.fullmatch(rest):
             start = int(cut[1])
             return value[start : start + int(cut[2])] if cut[2] else value[start:]
         return unknown(raw)
@@ -256,7 +278,7 @@ class Expansions:
 
     def _value_parts(self, name: str, index: str | None, quoted: bool) -> list[Part]:
         value = self.value(name, index)
-        whole = name in ("@", "*") or index in ("[@]", "[*]")
+        whole = _is_whole(name, index)
         if isinstance(value, list) and not whole:
             value = value[0] if value else ""  # $array is its first element
         if isinstance(value, str) and whole:
@@ -267,11 +289,15 @@ class Expansions:
             value = [] if whole else ""
         if isinstance(value, str):
             return [Part(value, split=not quoted)]
+        return self._list_parts(value, name, index, quoted)
+
+    def _list_parts(self, items: list[str], name: str, index: str | None, quoted: bool) -> list[Part]:
+        """Return the pieces of all items of a list."""
         if not quoted:
-            return [Part(" ".join(value), split=True)]
+            return [Part(" ".join(items), split=True)]
         if name == "*" or index == "[*]":
-            return [Part(" ".join(value))]
-        return [Part(items=tuple(value))]
+            return [Part(" ".join(items))]
+        return [Part(items=tuple(items))]
 
     # substitutions
 

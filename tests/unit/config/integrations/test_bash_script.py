@@ -75,6 +75,9 @@ def words(text: str, **environ: str) -> list[str]:
         ("run --x \\", ["run", "--x"]),
         ("X=/a; Z=/b; run a.b=[$X/c,$Z] c=\\[$X,${Z}\\]", ["run", "a.b=[/a/c,/b]", "c=[/a,/b]"]),
         ("X=/a; A=(a.b=[$X/c] c=\\[$X\\]); run \"${A[@]}\"", ["run", "a.b=[/a/c]", "c=[/a]"]),
+        ("set -- p 'q r' s; run \"${@:2}\" ${@:1:1} \"${*:3}\"", ["run", "q r", "s", "p", "s"]),
+        ("A=(a 'b c'); run \"${A[@]:1}\" ${A[@]:0:1} \"${A[@]/#/--}\"", ["run", "b c", "a", "--a", "--b c"]),
+        ("X=a.b.a; run ${X/#a/c} ${X/%a/c} ${X/a/c}", ["run", "c.b.a", "a.b.c", "c.b.a"]),
         ("set -- p 'q r'; run a > log 2>&1 b \"$@\"", ["run", "a", "b", "p", "q r"]),
     ],
 )  # fmt: skip

@@ -359,8 +359,22 @@ def short(completions, **kwargs):
             [],
             {"actor.model_name_or_path": "m"},
         ),
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--high', type=float, default=None)\n"
+            "p.add_argument('--weights', nargs='+')\np.add_argument('--n', type=int)\na = p.parse_args()\n"
+            "c = GRPOConfig(epsilon_high=a.high, reward_weights=a.weights, num_generations=a.n, epsilon=0.1)\n"
+            "GRPOTrainer('m', right, c, 'rows')",
+            [],
+            {"actor.eps_clip_low_high": [0.1, 0.1], "rollout.n_samples_per_prompt": 8},
+        ),
+        (
+            "C = {'lr': 3e-6, 'names': {'model': 'm'}}\nmodel = Auto.from_pretrained(C['names']['model']).to('cuda')\n"
+            "GRPOTrainer(model, right, GRPOConfig(learning_rate=C['lr'], seed=C['nothing']), 'rows')",
+            [],
+            {"actor.model_name_or_path": "m", "actor.learning_rate": 3e-6, "train.seed": 42},
+        ),
     ],
-    ids=["flag", "value", "subclass", "comprehension", "values", "unsloth", "table", "environment"],
+    ids=["flag", "value", "subclass", "comprehension", "values", "unsloth", "table", "environment", "none", "items"],
 )
 def test_what_scripts_of_others_say_is_read(imported, text, words, expected):
     code, path, said = imported(HEAD + text, *words)
@@ -726,3 +740,170 @@ def test_a_rehearsal_trains_responses_that_are_cut(imported, tmp_path, capsys):
     out = tmp_path / "rehearsed.toml"
     assert main(["import-trl", "--rehearse", str(tmp_path / "train.py"), "--out", str(out)]) == 0
     assert load(str(out), {}).filter.sample is None
+
+
+RLOO = """
+from trl import RLOOConfig, RLOOTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for _ in completions]
+
+
+RLOOTrainer('m', right, RLOOConfig({arguments}), 'rows')
+"""
+
+
+def test_rloo_has_its_own_defaults_its_kl_in_the_reward_and_responses_as_actions(imported):
+    _, path, told = imported(RLOO.format(arguments="reward_clip_range=(-5, 5), epsilon=0.3"))
+    cfg = load(str(path), {})
+    assert (cfg.algo.advantage.estimator, cfg.rollout.n_samples_per_prompt) == ("rloo", 2)
+    assert (cfg.algo.kl.init_coef, cfg.algo.kl.use_loss, cfg.algo.kl.estimator) == (0.05, False, "k1")
+    assert (cfg.actor.loss_agg_mode, cfg.actor.loss_agg_constant) == ("seq-mean-token-sum-norm", 1.0)
+    assert cfg.reward.clip_range == (-5.0, 5.0) and cfg.actor.eps_clip_low_high == (0.3, 0.3)
+    assert "normalize_advantages" not in told
+    _, path, told = imported(RLOO.format(arguments="beta=0.0, normalize_advantages=True, num_generations=4"))
+    cfg = load(str(path), {})
+    assert (cfg.algo.kl.init_coef, cfg.rollout.n_samples_per_prompt) == (0.0, 4) and "normalize_advantages" in told
+
+
+@pytest.mark.parametrize(("prompt", "rendered"), [("1+1?", False), ([{"role": "user", "content": "1+1?"}], True)])
+def test_prompts_that_are_texts_are_not_rendered_by_the_chat_template(imported, tmp_path, prompt, rendered):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
+    data = "load_dataset('json', data_files='rows.jsonl')"
+    _, path, _ = imported(HEAD + f"GRPOTrainer('m', right, GRPOConfig(), {data})")
+    assert load(str(path), {}).data.apply_chat_template is rendered
+
+
+def test_arguments_of_the_trainer_that_are_not_known_are_said(imported):
+    _, _, told = imported(HEAD + "GRPOTrainer(model='m', reward_funcs=right, args=GRPOConfig(), env=make())")
+    assert "GRPOTrainer(env=...)" in told and "train_dataset= " not in told
+
+
+OF_A_PACKAGE = {
+    "pack/configs.py": """
+from dataclasses import dataclass, field
+import trl
+
+
+@dataclass
+class Arguments(trl.ScriptArguments):
+    reward_funcs: list[str] = field(default_factory=lambda: ["right", "short"])
+    most: int = field(default=10)
+""",
+    "pack/rewards.py": """
+class Short:
+    __name__ = "short"
+
+    def __init__(self, most):
+        self.most = most
+
+    def __call__(self, completions, **kwargs):
+        return [-len(c) / self.most for c in completions]
+
+
+def right(completions, **kwargs):
+    return [1.0 for _ in completions]
+
+
+def get_reward_funcs(script_args):
+    registry = {"right": right, "short": Short(most=script_args.most)}
+    return [registry[name] for name in script_args.reward_funcs]
+""",
+    "pack/train.py": """
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+from pack.configs import Arguments
+from pack.rewards import Short, get_reward_funcs
+
+if __name__ == "__main__":
+    script_args, training_args = TrlParser((Arguments, GRPOConfig)).parse_args_and_config()
+    far = Short(most=7)
+    GRPOTrainer("m", {rewards}, training_args, "rows")
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "words", "values"),
+    [
+        ("get_reward_funcs(script_args)", ["--most", "20"], [-0.1, 1.0]),
+        ("get_reward_funcs(script_args)", ["--reward_funcs", "short"], [-0.2]),
+        ("[far]", [], [-2 / 7]),
+    ],
+)
+def test_rewards_of_the_script_s_package_are_written_with_the_values_of_its_arguments(
+    tmp_path, rewards, words, values, capsys
+):
+    for name, text in OF_A_PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text.replace("{rewards}", rewards))
+    out = tmp_path / "run/r.toml"
+    assert main(["import-trl", str(tmp_path / "pack/train.py"), "--out", str(out), *words]) == 0
+    reward = load(str(out), {}).reward
+    functions = [load_plugin(REWARD, name) for name in reward.weights or [reward.name]]
+    assert sorted(function(["ab"])[0] for function in functions) == values
+
+
+OF_ENVIRONMENTS = """
+from trl import GRPOConfig, GRPOTrainer
+
+
+class Counter:
+    def reset(self, **kwargs):
+        self.total = 2.0
+        self.done = None
+
+    def add(self, n: int) -> int:
+        \"\"\"Add.
+
+        Args:
+            n: A number.
+        \"\"\"
+        self.total += n
+        return self.total
+
+
+def total(environments, **kwargs):
+    return [e.total for e in environments]
+
+
+def done(completions, environments, **kwargs):
+    return [e.done for e in environments]
+
+
+def both(completions, environments, **kwargs):
+    return [e.total * len(c) for e, c in zip(environments, completions)]
+
+
+def plain(completions, **kwargs):
+    return [0.0 for _ in completions]
+
+
+GRPOTrainer('m', {rewards}, GRPOConfig(reward_weights={weights}), 'rows', environment_factory={factory})
+"""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "weights", "value", "expected"),
+    [
+        ("total", None, 2.0, {}),
+        ("[total, done, plain]", [0.5, 3.0, 0.25], 1.0, {"env": 1.0, "r_functions.py:plain": 0.25}),
+        ("[done]", [2.0], 0.0, {}),
+    ],
+)
+def test_rewards_of_trls_environments_are_asked_by_the_environment(imported, rewards, weights, value, expected):
+    _, path, _ = imported(OF_ENVIRONMENTS.format(rewards=rewards, weights=weights, factory="Counter"))
+    cfg = load(str(path), {})
+    assert dict(cfg.reward.weights or {}) == {
+        name.replace("r_functions.py", str(path.parent / "r_functions.py")): weight for name, weight in expected.items()
+    }
+    assert expected or cfg.reward.name == "env"
+    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().object
+    counter.reset()
+    assert counter.get_reward() == value
+
+
+@pytest.mark.parametrize(("rewards", "factory"), [("both", "Counter"), ("total", "lambda: Counter()")])
+def test_what_an_environment_cannot_be_asked_has_a_sentence(imported, rewards, factory):
+    _, path, told = imported(OF_ENVIRONMENTS.format(rewards=rewards, weights=None, factory=factory))
+    assert "get_reward" in told and "reward" not in tomllib.loads(path.read_text())
