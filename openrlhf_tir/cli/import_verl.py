@@ -156,7 +156,7 @@ def _is_started(before: Sequence[str], word: str) -> bool:
     """Return True if a word is what Python or a launcher starts, not another program's argument."""
     if not before:
         return "." in word or "/" in word
-    launchers = ("python", "torchrun", "accelerate", "deepspeed", "ray")
+    launchers = ("python", "torchrun", "accelerate", "deepspeed", "ray", "uv")
     return any(Path(launcher).name.startswith(launchers) for launcher in before)
 
 

@@ -88,5 +88,8 @@ def _rehearsed(cfg: Config) -> int:
         raise MethodBroken(f"{len(bugs)} error(s) in your code; the first: {bugs[0].words}")
     if result.faults:
         raise Unavailable(f"Not all episodes could be played: {result.faults[0].words}")
-    print(f"all checks passed ({result.episodes} episodes played)" if result.episodes else "all checks passed")
+    if result.episodes:
+        print(f"all checks passed ({result.episodes} episodes played)")
+    else:
+        print("all other checks passed: no episode was played")
     return 0

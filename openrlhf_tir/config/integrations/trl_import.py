@@ -548,8 +548,13 @@ def _set_template(draft: Draft, rows: Sequence[Mapping[str, Any]]) -> None:
     texts = bool(rows) and all(isinstance(row.get("prompt"), str) for row in rows)
     if texts and "env.file" not in draft.settings:
         draft.set("data.apply_chat_template", False, "TRL takes prompts that are texts as they are")
-    else:
-        draft.set("data.apply_chat_template", True, "" if rows else "messages; false for prompts that are texts")
+        return
+    draft.set("data.apply_chat_template", True)
+    if not rows and "env.file" not in draft.settings:
+        draft.differs(
+            "The rows are not here to be looked at, and TRL takes prompts that are texts as they are: set"
+            " data.apply_chat_template = false if the column `prompt` holds texts. It is true, for messages."
+        )
 
 
 def _method_of_rloo(draft: Draft, trl: TrlArguments) -> None:

@@ -141,7 +141,7 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
         given |= {name: [value] for name, value in given.items() if name in lists and not isinstance(value, list)}
     reader.flags = {**declared, **given}
     trainers, configs = reader.kinds(TRAINERS), reader.kinds(CONFIGS)
-    calls = [c for c in reader.calls() if called(c) in trainers]
+    calls = [c for c in reader.calls() if called(c) in trainers and (called(c) in TRAINERS or _takes_rows(c))]
     if not calls:
         others = sorted({called(c) for c in reader.calls() if called(c).endswith("Trainer")})
         remains = f" It makes a {others[0]}, which remains TRL's: python {path}." if others else ""
@@ -182,6 +182,11 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     elif "get_peft_config" in reader.source(arguments.get("peft_config")):
         del arguments["peft_config"]  # None without --use_peft
     return found
+
+
+def _takes_rows(call: ast.Call) -> bool:
+    """Return True for a call with the arguments of TRL's trainers: a class from elsewhere may have others."""
+    return bool(call.args) or any(k.arg in (None, "train_dataset", "reward_funcs") for k in call.keywords)
 
 
 def _trains(call: ast.Call) -> bool:

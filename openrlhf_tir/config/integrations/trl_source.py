@@ -293,8 +293,13 @@ class SourceReader:
         return node
 
     def kinds(self, bases: Sequence[str]) -> dict[str, str]:
-        """Return the names of some classes of TRL's and of the script's own subclasses -> the class of TRL's."""
+        """Return the names of some classes of TRL's, of classes from elsewhere that are called like them, and of the
+        script's own subclasses -> the class of TRL's."""
         kinds = {name: name for name in bases}
+        for name in self._imported_names():
+            base = next((base for base in bases if base in name), None)
+            if base is not None:
+                kinds.setdefault(name, base)
         classes = sorted((n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef)), key=lambda n: n.lineno)
         for made in classes:
             for base in made.bases:
@@ -304,12 +309,18 @@ class SourceReader:
         return kinds
 
     def overrides(self, name: str) -> str:
-        """Return the name of one of the script's classes with its methods; empty where it is none of the script's."""
+        """Return the name of one of the script's classes with its methods, or of one from elsewhere with its module;
+        empty for one of TRL's."""
         for made in ast.walk(self.tree):
             if isinstance(made, ast.ClassDef) and made.name == name:
                 methods = [m.name for m in made.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
                 return f"{name} ({', '.join(methods) or 'no methods'})"
-        return ""
+        place = self.imported(name)
+        return "" if place is None or place[0].partition(".")[0] == "trl" else f"{name} (of {place[0]})"
+
+    def _imported_names(self) -> list[str]:
+        """Return the names that the script imports from modules."""
+        return [a.asname or a.name for n in ast.walk(self.tree) if isinstance(n, ast.ImportFrom) for a in n.names]
 
     def has_lora_config(self) -> bool:
         """Return True if the script makes a LoraConfig."""

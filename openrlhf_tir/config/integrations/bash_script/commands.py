@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .conditions import Conditions
-from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
+from .ends import MAX_COMMANDS, MAX_DEPTH, Break, Enough, Exit, Return
 from .script import Command
 from .syntax import Node
 from .unknown_text import readable, unknown
@@ -240,6 +240,8 @@ class Commands(Conditions):
             "false": lambda arguments, line: False,
             "test": lambda arguments, line: self._test_words(arguments),
             "export": self._export,
+            "getopts": self._getopts,
+            "break": self._break,
         }.get(name)
         if builtin is not None:
             return builtin(arguments, line)
@@ -370,6 +372,29 @@ class Commands(Conditions):
             if equals:
                 self.variables[name] = value
         return True
+
+    def _getopts(self, arguments: list[str], line: int) -> bool | None:
+        """Take the next of the script's flags, as `getopts m:v flag` does. Return whether there is one."""
+        if len(arguments) < 2:
+            return None
+        known, name = arguments[:2]
+        at = int(str(self.variables.get("OPTIND", "1")))
+        word = self.positional[at - 1] if at <= len(self.positional) else ""
+        if len(word) < 2 or word[0] != "-" or word == "--":
+            return False
+        letter, value = word[1], word[2:]
+        self.variables[name] = letter if letter in known else "?"
+        takes_value = f"{letter}:" in known
+        if takes_value and not value:
+            value = "".join(self.positional[at : at + 1])
+            at += 1
+        self.variables |= {"OPTARG": value if takes_value else "", "OPTIND": str(at + 1)}
+        return True
+
+    def _break(self, arguments: list[str], line: int) -> bool | None:
+        if self.loops_of_arguments:
+            raise Break
+        return None
 
     def _leave(self, arguments: list[str], line: int) -> bool:
         raise Exit

@@ -6,6 +6,8 @@ MAX_COMMANDS = 500
 """Commands that are read of one script: loops and recursive functions end here."""
 MAX_FILE = 1 << 20
 """Bytes of a file that a script reads, beyond which it is none of arguments."""
+MAX_ROUNDS = 200
+"""Rounds of a loop over the script's arguments."""
 MAX_DEPTH = 40
 """Scripts, functions and substitutions inside one another."""
 
@@ -16,6 +18,10 @@ class Exit(Exception):
 
 class Return(Exception):
     """The function ends here."""
+
+
+class Break(Exception):
+    """The loop over the script's arguments ends here."""
 
 
 class Enough(Exception):

@@ -39,6 +39,7 @@ class Expansions:
         self.functions: dict[str, Node] = {}
         self.cwd = cwd
         self.depth = 0
+        self.loops_of_arguments = 0
         self.source = b""
         self.unread: set[str] = set()
         """Files that the script writes and has not started so far."""
@@ -239,7 +240,9 @@ class Expansions:
     def _text(self, text: str) -> str:
         """Return a text with its variables replaced and its quotes removed."""
         replaced = re.sub(
-            r"\$\{\w+\}|\$\w+", lambda m: "".join(p.text for p in self.expansion(m[0], quoted=True)), text
+            r"\$\{#?\w+(?:\[[@*]\])?\}|\$\w+",
+            lambda m: "".join(p.text for p in self.expansion(m[0], quoted=True)),
+            text,
         )
         return replaced.replace('"', "").replace("'", "")
 
@@ -411,10 +414,11 @@ class Expansions:
         """Return the value of an expression of whole numbers and variables that hold some; else an unknown text."""
 
         def number(match: re.Match[str]) -> str:
-            value = self.value(match[1] or match[2])
+            value = self.value(match[1] or match[2] or match[3])
             return value if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else "?"
 
-        text = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)\b", number, expression)
+        counts = re.sub(r"\$\{#[^}]*\}", lambda match: self._text(match[0]), expression)
+        text = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)\b|\$([0-9#])", number, counts)
         try:
             return str(int(calculate(text)))
         except (ValueError, ArithmeticError, SyntaxError):

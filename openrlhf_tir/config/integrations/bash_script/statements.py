@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from .commands import Commands, trains
-from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
+from .ends import MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import unknowns
 
@@ -220,7 +220,24 @@ class Statements(Commands):
         if any(trains(word) for command in self.script.commands[before:] for word in command.words):
             self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
 
-    _while_statement = _once
+    def _while_statement(self, node: Node) -> None:
+        """A loop over the script's arguments runs as often as bash would run it, every other one once."""
+        condition, body = node.child_by_field_name("condition"), node.child_by_field_name("body")
+        text = "" if condition is None else self.raw(condition)
+        if body is None or not (_ARGUMENTS.search(text) or text.startswith("getopts")):
+            self._once(node)
+            return
+        self.loops_of_arguments += 1
+        try:
+            for _ in range(MAX_ROUNDS):
+                if not self.statement(condition):
+                    break
+                self.statement(body)
+        except Break:
+            pass
+        finally:
+            self.loops_of_arguments -= 1
+
     _c_style_for_statement = _once
 
     def _function_definition(self, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("N=64; run $((N > 32 ? 8 : 4)) $((N % 7 * 2)) $((2 ** 3 ** 1))", ["run", "8", "2", "8"]),
         ("N=64; run $((N == 64 && !0)) $((1 << 4 | 1))", ["run", "1", "17"]),
         ("run $((-7 / 2)) $((-7 % 3)) $((0x10)) $((010)) $((- (2 + 3)))", ["run", "-3", "-1", "16", "8", "-5"]),
+        ("set -- a b; A=(1 2 3); run $(($# + ${#A[@]})) $(( ${#A[*]} ))", ["run", "5", "3"]),
         ("ROOT=<fill me in>\nrun $ROOT", ["run", "<fill", "me", "in>"]),
         ("X=a; run --x $X \\\n\n", ["run", "--x", "a"]),
         ("run --x \\", ["run", "--x"]),
@@ -128,6 +130,50 @@ def test_words_are_those_that_bash_would_pass(text, expected):
 )
 def test_commands_are_those_that_bash_would_start(text, expected):
     assert [command.words[1] for command in read(text).commands if command.words[0] == "run"] == expected
+
+
+FLAGS = """
+LR=1; N=2
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --lr) LR="$2"; shift 2 ;;
+    --n) N=$2; shift; shift ;;
+    --) shift; break ;;
+    *) echo "unknown $1"; exit 1 ;;
+  esac
+done
+run $LR $N "$@"
+"""
+OPTIONS = """
+while getopts "l:n:v" flag; do
+  case $flag in l) LR=$OPTARG;; n) N=${OPTARG};; v) V=yes;; \\?) exit 1;; esac
+done
+shift $((OPTIND - 1))
+run ${LR:-1} ${N:-2} ${V:-no} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        (FLAGS, [], ["1", "2"]),
+        (FLAGS, ["--lr", "3", "--n", "4"], ["3", "4"]),
+        (FLAGS, ["--n", "4", "--", "--lr", "5"], ["1", "4", "--lr", "5"]),
+        (FLAGS, ["--n", "4", "--what"], None),
+        ('while [ -n "$1" ]; do A+=($1); shift; done; run "${A[@]}"', ["a", "b", "c"], ["a", "b", "c"]),
+        ("while (( $# )); do X=$1; shift; done; run $X", ["a", "b"], ["b"]),
+        ("while (($# > 9)); do shift; done; run $1", ["a"], ["a"]),
+        ("while true; do run a; sleep 9; break; done", [], ["a"]),
+        ("while [ $# -gt 0 ]; do run $1; done", ["a"], ["a"]),
+        (OPTIONS, [], ["1", "2", "no"]),
+        (OPTIONS, ["-n", "4", "-v", "-l5", "rest"], ["5", "4", "yes", "rest"]),
+        (OPTIONS, ["-x"], None),
+    ],
+)
+def test_the_arguments_of_a_script_are_read_as_its_loop_reads_them(text, arguments, expected):
+    script = read_text(f"set -- {shlex.join(arguments)}\n{text}", environ={})
+    runs = [list(command.words[1:]) for command in script.commands if command.words[0] == "run"]
+    assert runs[-1:] == ([] if expected is None else [expected])
 
 
 @pytest.mark.parametrize("expression", ["1 / 0", "2 ** 99999999", "1 << -1", "x = 1", "1 ? 2", "16#ff"])

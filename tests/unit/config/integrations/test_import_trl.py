@@ -775,6 +775,25 @@ def test_prompts_that_are_texts_are_not_rendered_by_the_chat_template(imported, 
     assert load(str(path), {}).data.apply_chat_template is rendered
 
 
+@pytest.mark.parametrize(
+    ("trainer", "arguments", "code"),
+    [
+        ("Own_GRPOTrainer", "model='m', reward_funcs=right, args=config, train_dataset='rows'", 0),
+        ("GRPOTrainer", "model='m', reward_funcs=right, args=config, train_dataset='rows'", 0),
+        ("FlowGRPOTrainer", "config=config, workers=3", 2),
+    ],
+)
+def test_a_trainer_from_another_module_is_read_as_trls_with_a_sentence(imported, trainer, arguments, code):
+    text = HEAD.replace(
+        "from trl import GRPOConfig, GRPOTrainer", f"from mine.trainers import {trainer}, OwnGRPOConfig"
+    )
+    text += f"config = OwnGRPOConfig(learning_rate=7e-6)\n{trainer}({arguments})"
+    found, path, told = imported(text)
+    assert found == code
+    if code == 0:
+        assert load(str(path), {}).actor.learning_rate == 7e-6 and f"{trainer} (of mine.trainers)" in told
+
+
 def test_arguments_of_the_trainer_that_are_not_known_are_said(imported):
     _, _, told = imported(HEAD + "GRPOTrainer(model='m', reward_funcs=right, args=GRPOConfig(), env=make())")
     assert "GRPOTrainer(env=...)" in told and "train_dataset= " not in told
