@@ -297,9 +297,9 @@ class SourceReader:
         script's own subclasses -> the class of TRL's."""
         kinds = {name: name for name in bases}
         for name in self._imported_names():
-            base = next((base for base in bases if base in name), None)
-            if base is not None:
-                kinds.setdefault(name, base)
+            alike = next((kind for kind in bases if kind in name), None)
+            if alike is not None:
+                kinds.setdefault(name, alike)
         classes = sorted((n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef)), key=lambda n: n.lineno)
         for made in classes:
             for base in made.bases:
