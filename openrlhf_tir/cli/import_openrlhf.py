@@ -26,6 +26,7 @@ from .imports import (
     refuse_python,
     say,
     say_differences,
+    script_words,
     start,
     write,
     written_files,
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = list(args.words)
+    words = script_words(args)
     if not words:
         raise ConfigError(
             "Nothing to import. Give a script, openrlhf-tir import-openrlhf SCRIPT.sh, or flags:"

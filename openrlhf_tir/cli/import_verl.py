@@ -26,6 +26,7 @@ from .imports import (
     say,
     say_differences,
     say_how_to_rehearse,
+    script_words,
     start,
     write,
     written_files,
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = list(args.words)
+    words = script_words(args)
     if not words:
         raise ConfigError(
             "Nothing to import. Give a script, openrlhf-tir import-verl SCRIPT.sh, or overrides:"

@@ -34,7 +34,7 @@ def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, proj
     parser.epilog = examples.replace("%", "%%")
     parser.add_argument(
         "words",
-        nargs="*",
+        nargs=argparse.REMAINDER,
         metavar="SCRIPT",
         help=f"bash script that calls {project}, with the arguments it takes; or, behind --, {behind}",
     )
@@ -49,6 +49,35 @@ def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, proj
         nargs=argparse.REMAINDER,
         help="start the recipe; what follows are flags of the command that runs it",
     )
+
+
+def script_words(args: argparse.Namespace) -> list[str]:
+    """Return the script with its arguments, or what stands behind `--`. Flags of the command that stand behind the
+    script are set in `args`: every other word there is the script's own, one with dashes as well.
+
+    Raises:
+        ConfigError: --number is none.
+    """
+    words = list(args.words)
+    if words[:1] == ["--"]:
+        return words[1:]
+    if "--run" in words:
+        at = words.index("--run")
+        args.run, words = words[at + 1 :], words[:at]
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word in ("--rehearse", "--force"):
+            setattr(args, word.removeprefix("--"), True)
+        elif name in ("--out", "--number"):
+            value = value if equals else next(rest, "")
+            if name == "--number" and not value.isdecimal():
+                raise ConfigError(f"--number {value}: not a number. Use --number 1, 2 and so on.")
+            setattr(args, name.removeprefix("--"), int(value) if name == "--number" else value)
+        else:
+            kept.append(word)
+    return kept
 
 
 def add_rehearse(parser: argparse.ArgumentParser) -> None:
