@@ -23,7 +23,7 @@ from .memory import Work, command_of, environment, processes
 
 WAYS = ("plain", "ours", "shared")
 MICRO_BATCHES = 4
-"""Of ten sequences, so that the batch is five groups of eight."""
+"""Micro batches of ten sequences: the batch is then five groups of eight."""
 ROUNDS = 4
 
 
