@@ -55,6 +55,7 @@ def accuracy_by_command(weights: Path, work: Work, samples: int) -> float:
         "--run-dir", str(out / weights.name), "--eval.dataset", str(Path(work.data) / "test.jsonl"),
         "--eval.n_samples_per_prompt", str(samples), "--out", str(figures),
     ]  # fmt: skip
+    out.mkdir(exist_ok=True)
     figures.unlink(missing_ok=True)
     subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     by_kind = json.loads(figures.read_text())["sampled"]["by_kind"]
