@@ -44,7 +44,7 @@ from openrlhf_tir.miniatures import numbers
 from ..quickstart_runs import base_of, seed_of
 from ..real_model.attempt import cpu_name
 from .figures import Figures, as_json, figures, markdown, medians, over_trl
-from .systems import NOT_SET_UP, SYSTEMS, Ran, environment, start
+from .systems import SYSTEMS, Ran, environment, start
 from .tasks import RECIPES
 from .work import BARS, SMOLLM2, TOY, Work, began, clear, evaluated, kept, steps_of
 
@@ -261,7 +261,7 @@ def main() -> None:
         args.markdown.write_text(table + "\n")
     last = as_json(found, bar) | {"cpu": cpu_name()}
     if args.model == SMOLLM2:
-        last |= over_trl(found, bar) | {"not_set_up": NOT_SET_UP}
+        last |= over_trl(found, bar)
     print(json.dumps(last))
 
 

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, PreTrainedModel, StoppingCriteria, Stopp
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.ports import Engine
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards import call_now, load
 from openrlhf_tir.rewards.context import RewardContext
@@ -176,46 +177,47 @@ class Chats:
         """One scored response to each task. RuntimeError if the sandbox fails, which is no reward."""
         with torch.no_grad(), autocast(model):
             made = asyncio.run(self._roll(model, tasks, tools, spent))
-        context = RewardContext.of(self.cfg.reward)
         for trajectory, task in zip(made, tasks, strict=True):
-            if trajectory.failed:
-                raise RuntimeError(f"A response failed ({trajectory.failed}): {trajectory.why}. See the sandbox's log.")
-            trajectory.reward = call_now(self.reward, trajectory, task, context).reward
+            trajectory.reward = self.scored(trajectory, task)
         return made
 
     async def _roll(
         self, model: PreTrainedModel, tasks: Sequence[Task], tools: Client, spent: Spent
     ) -> list[Trajectory]:
-        cfg = self.cfg
-        limits = Limits(
-            max_new_tokens=cfg.rollout.max_new_tokens,
-            output_max_tokens=cfg.env.output_max_tokens,
-            temperature=cfg.rollout.temperature,
-            top_p=cfg.rollout.top_p,
-            max_length=cfg.data.max_len,
-            top_k=cfg.rollout.top_k,
-        )
         engine = Batched(model, self.codec, len(tasks), spent)
+        under_way = [asyncio.ensure_future(self.episode(i, task, engine, tools)) for i, task in enumerate(tasks)]
+        for episode in under_way:
+            episode.add_done_callback(engine.ended)
+        return await asyncio.gather(*under_way)
 
-        def episode(index: int, task: Task) -> asyncio.Task[Trajectory]:
-            protocol = protocols.make(cfg.env)
-            under_way = asyncio.ensure_future(
-                run_episode(
-                    self.codec.encode_prompt(task.prompt),
-                    index=index,
-                    engine=engine,
-                    env=Session(tools),
-                    codec=self.codec,
-                    protocol=protocol,
-                    limits=limits,
-                    request_id=str(index),
-                    renderer=self.format.renderer(protocol, task),
-                )
-            )
-            under_way.add_done_callback(engine.ended)
-            return under_way
+    async def episode(self, index: int, task: Task, engine: Engine, tools: Client) -> Trajectory:
+        """A response to `task`, sampled by `engine`; not scored."""
+        cfg = self.cfg
+        protocol = protocols.make(cfg.env)
+        return await run_episode(
+            self.codec.encode_prompt(task.prompt),
+            index=index,
+            engine=engine,
+            env=Session(tools),
+            codec=self.codec,
+            protocol=protocol,
+            limits=Limits(
+                max_new_tokens=cfg.rollout.max_new_tokens,
+                output_max_tokens=cfg.env.output_max_tokens,
+                temperature=cfg.rollout.temperature,
+                top_p=cfg.rollout.top_p,
+                max_length=cfg.data.max_len,
+                top_k=cfg.rollout.top_k,
+            ),
+            request_id=str(index),
+            renderer=self.format.renderer(protocol, task),
+        )
 
-        return await asyncio.gather(*(episode(i, task) for i, task in enumerate(tasks)))
+    def scored(self, trajectory: Trajectory, task: Task) -> float:
+        """The reward of a response. RuntimeError if it failed, which is no reward."""
+        if trajectory.failed:
+            raise RuntimeError(f"A response failed ({trajectory.failed}): {trajectory.why}. See the sandbox's log.")
+        return call_now(self.reward, trajectory, task, RewardContext.of(self.cfg.reward)).reward
 
 
 def autocast(model: PreTrainedModel) -> Any:

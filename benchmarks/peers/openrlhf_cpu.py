@@ -5,8 +5,8 @@ actors, agents, experience maker, model actors, trainer and command line run as 
     torch.cuda                the current device is the CPU; set_device, synchronize, empty_cache and streams do nothing
     the process group         gloo; the device mesh is of "cpu"; one shared-memory op is not built
     FusedAdam                 torch's AdamW: no C++ build
-    float32                   learner and engine, as all others here; its command line and its engines know bf16 and
-                              fp16
+    float32                   learner and engine, as all others here that train the toy; its command line and its
+                              engines know bf16 and fp16. SmolLM2 is trained in its bf16
     vLLM's KV cache           as large as the recipe's; its share of a GPU's memory means nothing here
     weights to the engine     through vLLM's own store instead of NCCL, and by vLLM's reload: a bare load_weights fails
                               on layers that CPU kernels have packed
@@ -24,8 +24,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-KV_CACHE_BYTES = 128 << 20
+from .work import SMOLLM2, TOY, Work
+
+KV_CACHE_BYTES = {TOY: 128 << 20, SMOLLM2: 256 << 20}
 SEQUENCES = 128
+
+
+def model() -> str:
+    """Which task it is, in every process of the run."""
+    path = os.environ.get("PEERS_WORK")
+    return Work.read(path).model if path else TOY
 
 
 class Device(str):
@@ -90,9 +98,9 @@ def adapt() -> None:
 def _engine(vllm: Any) -> None:
     args = vllm.AsyncEngineArgs
     ours = {
-        "dtype": "float32",
+        "dtype": "float32" if model() == TOY else "bfloat16",
         "max_num_seqs": SEQUENCES,
-        "kv_cache_memory_bytes": KV_CACHE_BYTES,
+        "kv_cache_memory_bytes": KV_CACHE_BYTES[model()],
         "disable_log_stats": True,
         "worker_extension_cls": f"{__name__}.{Worker.__name__}",
     }
@@ -126,6 +134,8 @@ def _learner(openrlhf: Any) -> None:
     module.DeepspeedStrategy.get_ds_train_config = torch_adam
     openrlhf.utils.distributed_util.stateless_init_process_group = Store
     openrlhf.trainer.ray.ppo_actor.stateless_init_process_group = Store
+    if model() != TOY:
+        return
     dtype = openrlhf.utils.utils.convert_to_torch_dtype
     openrlhf.utils.utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else dtype(name)
     strategy = openrlhf.utils.get_strategy
@@ -210,7 +220,7 @@ def _measured(trainer: Any) -> None:
             if k.startswith("timing/") and k != "timing/step_total"
         }
         tokens = round(status["written"] * samples)
-        recorder.done(global_step, tokens, tokens, status["rollout/reward_mean"])
+        recorder.done(global_step, tokens, tokens, status["rollout/reward_mean"], round(samples))
         print(f"peers: step {global_step}, reward {status['rollout/reward_mean']:.3f}", time.strftime("%X"), flush=True)
         save(self, global_step, status, client_states)
 

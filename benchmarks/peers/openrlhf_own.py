@@ -19,32 +19,34 @@ from pathlib import Path
 
 from .openrlhf_cpu import on_import
 from .sandbox import sandbox
-from .work import Work, saved
+from .work import SMOLLM2, TOY, Work, saved
 
-ENGINES, RANKS = 1, 2
-AGENT = Path(__file__).with_name("openrlhf_agent.py")
+ENGINES = 1
+RANKS = {TOY: 2, SMOLLM2: 1}
+"""Those of the recipes."""
+AGENTS = {TOY: "openrlhf_agent.py", SMOLLM2: "openrlhf_chat_agent.py"}
 
 
 def flags(work: Work, out: Path, kind: str) -> list[str]:
     """Its command line: the recipe's values under its own names."""
     given = {
         "actor.model_name_or_path": work.base,
-        "actor.num_gpus_per_node": RANKS,
+        "actor.num_gpus_per_node": RANKS[work.model],
         "vllm.num_engines": ENGINES,
         "data.prompt_dataset": f"{work.data}/train.jsonl",
         "data.input_key": "prompt",
         "data.label_key": "label",
-        "data.input_template": "User: {}\nAssistant:",
         "data.max_samples": work.steps * work.prompts,
         "data.max_len": 256,
         "rollout.max_new_tokens": work.max_new_tokens,
+        "rollout.temperature": work.temperature,
         "rollout.batch_size": work.prompts,
         "rollout.n_samples_per_prompt": work.samples,
         "rollout.micro_batch_size": work.micro_batch,
         "train.batch_size": work.prompts * work.samples,
         "train.micro_batch_size": work.micro_batch,
         "train.seed": work.seed,
-        "train.agent_func_path": AGENT,
+        "train.agent_func_path": Path(__file__).with_name(AGENTS[work.model]),
         "actor.adam.lr": work.lr,
         "actor.lr_scheduler": "linear",
         "actor.lr_warmup_ratio": 0.0,
@@ -52,7 +54,7 @@ def flags(work: Work, out: Path, kind: str) -> list[str]:
         "algo.advantage.estimator": "reinforce_baseline",
         "algo.kl.init_coef": 0,
         "ds.zero_stage": 3,
-        "ds.attn_implementation": "eager",
+        "ds.attn_implementation": "eager" if work.model == TOY else "sdpa",
         "ckpt.path": out / "ckpt",
         "ckpt.output_dir": out / "model",
         "ckpt.save_steps": work.save_every,
@@ -60,6 +62,7 @@ def flags(work: Work, out: Path, kind: str) -> list[str]:
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--actor.eps_clip_low_high", *map(str, work.clip), "--actor.adam.betas", *map(str, work.betas)]
     words += ["--vllm.enforce_eager", "--vllm.enable_prefix_caching", "--ckpt.save_hf", "--ckpt.disable_ds"]
+    words += ["--data.input_template", "User: {}\nAssistant:"] if work.model == TOY else ["--data.apply_chat_template"]
     return words + (["--train.async_enable", "--train.async_queue_size", "1"] if kind == "async" else [])
 
 
@@ -74,7 +77,7 @@ def train(work: Work, path: str, kind: str) -> None:
         ray.init(
             address="local",
             num_cpus=8,
-            num_gpus=ENGINES + RANKS,
+            num_gpus=ENGINES + RANKS[work.model],
             include_dashboard=False,
             object_store_memory=512 << 20,
             runtime_env={"worker_process_setup_hook": hook, "env_vars": told},

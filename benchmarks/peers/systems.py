@@ -81,22 +81,11 @@ SYSTEMS: dict[str, System] = {
     "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL, models=(TOY,)),
     "trl_tools": System("trl_grpo", "TRL's GRPOTrainer, the sandbox by its rollout_func", requirements=TRL),
     "plain": System("plain", "a plain PyTorch loop in one process, a reference"),
-    "openrlhf_sync": System(
-        "openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False, models=(TOY,)
-    ),
+    "openrlhf_sync": System("openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False),
     "openrlhf_async": System(
-        "openrlhf_own",
-        "OpenRLHF's own trainer loop, asynchronous queue",
-        words=("async",),
-        threads=False,
-        models=(TOY,),
+        "openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",), threads=False
     ),
 }
-NOT_SET_UP = {
-    "openrlhf": "OpenRLHF's loop is not set up for this model: its agent, and what is changed under it so that it runs"
-    " on a CPU, are the toy's, in float32 and by ZeroTIR's turns.",
-}
-"""What is not compared with smollm2, and why: the last line says it."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 import torch
 
-from benchmarks.peers import ours, plain, systems, venvs
+from benchmarks.peers import openrlhf_own, ours, plain, systems, venvs
 from benchmarks.peers.__main__ import names_of, of_recipe
 from benchmarks.peers.chat_rollout import Chats
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
@@ -445,6 +445,17 @@ def test_smollm2_is_trained_by_its_recipe(tmp_path):
     recipe = flags.pop("recipe")
     same = load(recipe, {name: value for name, value in flags.items() if name != "run-dir"})
     assert (same.rollout, same.env, same.actor.adam_betas) == (cfg.rollout, cfg.env, cfg.actor.adam_betas)
+
+
+def test_openrlhf_reads_prompts_by_the_chat_template_where_the_model_has_one(tmp_path):
+    toy = openrlhf_own.flags(work(tmp_path), tmp_path, "sync")
+    real = openrlhf_own.flags(of_recipe(work(tmp_path)), tmp_path, "sync")
+    assert "--data.input_template" in toy and "--data.apply_chat_template" not in toy
+    assert "--data.apply_chat_template" in real and "--data.input_template" not in real
+    assert [words[words.index("--actor.num_gpus_per_node") + 1] for words in (toy, real)] == ["2", "1"]
+    assert real[real.index("--rollout.temperature") + 1] == "0.7"
+    for words in (toy, real):
+        assert Path(words[words.index("--train.agent_func_path") + 1]).is_file()
 
 
 def test_trl_is_run_with_each_learning_rate():
