@@ -50,49 +50,23 @@ def all_processes() -> Iterator[ProcessInfo]:
             yield ProcessInfo(process, info["ppid"] or 0, info["cmdline"] or [])
 
 
-class PssSampler:
-    """Samples the memory of a run in a background thread; a context manager.
+class RunProcesses:
+    """Finds the processes of a run."""
 
-    It samples every `interval_s`, or less often if that would take more than SHARE of a core. Two kinds of processes
-    are not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in
-    a user namespace of its own). Both are the snippets that tools run.
-
-    Attributes:
-        peak_gib: Largest sum so far, in GiB.
-        peak_by_process: Process -> GiB at that moment.
-    """
-
-    def __init__(self, root_pid: int | None = None, interval_s: float = 2.0):
-        self.peak_gib = 0.0
-        self.peak_by_process: dict[str, float] = {}
-        self._root = root_pid or os.getpid()
-        self._interval_s = interval_s
+    def __init__(self, root_pid: int) -> None:
+        """`root_pid`: the launcher."""
+        self._root = root_pid
         self._markers: list[str] = []
         self._known: set[psutil.Process] = set()
         """Processes compare equal if pid and start time do, because pids are reused."""
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
 
-    def watch(self, marker: str) -> None:
-        """Also count processes with `marker` in their command line, such as Ray's session directory, and
+    def mark(self, marker: str) -> None:
+        """Also find processes with `marker` in their command line, such as Ray's session directory, and
         descendants."""
         self._markers.append(marker)
 
-    def sample(self) -> float:
-        """Return the sum of PSS now, in GiB, and update the peak."""
-        with self._lock:
-            by_process: dict[str, float] = {}
-            for member in self._members():
-                if pss := _pss(member.process):
-                    by_process[f"{_name(member)} ({member.process.pid})"] = pss / BYTES_PER_GIB
-            total = sum(by_process.values())
-            if total > self.peak_gib:
-                self.peak_gib = total
-                self.peak_by_process = by_process
-            return total
-
-    def _members(self) -> list[ProcessInfo]:
+    def find(self) -> list[ProcessInfo]:
+        """Return the processes that live now."""
         children: dict[int, list[ProcessInfo]] = {}
         members: dict[psutil.Process, ProcessInfo] = {}
         for info in all_processes():
@@ -112,6 +86,46 @@ class PssSampler:
     def _marked(self, info: ProcessInfo) -> bool:
         command = " ".join(info.command)
         return any(marker in command for marker in self._markers)
+
+
+class PssSampler:
+    """Samples the memory of a run in a background thread; a context manager.
+
+    It samples every `interval_s`, or less often if that would take more than SHARE of a core. Two kinds of processes
+    are not covered: those that live shorter than the interval, and those whose memory map may not be read (a sandbox in
+    a user namespace of its own). Both are the snippets that tools run.
+
+    Attributes:
+        peak_gib: Largest sum so far, in GiB.
+        peak_by_process: Process -> GiB at that moment.
+    """
+
+    def __init__(self, root_pid: int | None = None, interval_s: float = 2.0):
+        self.peak_gib = 0.0
+        self.peak_by_process: dict[str, float] = {}
+        self._processes = RunProcesses(root_pid or os.getpid())
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
+
+    def watch(self, marker: str) -> None:
+        """Also count processes with `marker` in their command line, such as Ray's session directory, and
+        descendants."""
+        self._processes.mark(marker)
+
+    def sample(self) -> float:
+        """Return the sum of PSS now, in GiB, and update the peak."""
+        with self._lock:
+            by_process: dict[str, float] = {}
+            for member in self._processes.find():
+                if pss := _pss(member.process):
+                    by_process[f"{_name(member)} ({member.process.pid})"] = pss / BYTES_PER_GIB
+            total = sum(by_process.values())
+            if total > self.peak_gib:
+                self.peak_gib = total
+                self.peak_by_process = by_process
+            return total
 
     def _run(self) -> None:
         while not self._stop.is_set():
