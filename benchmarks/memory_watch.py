@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.soak_watch import latest_step, role_of
-from openrlhf_tir.logs.process import RunProcesses, all_processes
+from openrlhf_tir.machine.process_memory import RunProcesses, all_processes
 
 KINDS = {"pss": "Pss:", "anon": "Pss_Anon:", "file": "Pss_File:", "shared": "Pss_Shmem:"}
 """What is read of a process -> its line in smaps_rollup."""
