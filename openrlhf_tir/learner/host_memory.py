@@ -12,13 +12,12 @@ most of what a rank used beyond a plain training loop, and it looked like a leak
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import logging
 import math
 import time
 from collections.abc import Callable
 from typing import Any
+
+from ..machine.host_allocator import give_back_freed
 
 SUB_GROUP_ELEMENTS = 2**25
 """Elements per rank that the optimizer updates at once: 128 MiB in fp32. A larger parameter is updated alone."""
@@ -28,8 +27,6 @@ buffer."""
 REST_PER_TRIM = 275
 """A `Trimmer` rests for this many times the duration of a trim. A trim takes some .02 s, and to touch the returned
 pages again .2 s, so that both take at most 4 % of the time."""
-
-log = logging.getLogger(__name__)
 
 
 def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool = True) -> None:
@@ -47,22 +44,6 @@ def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups:
     zero_optimization["reduce_scatter"] = kind != "cpu"
     if sub_groups:
         zero_optimization["sub_group_size"] = SUB_GROUP_ELEMENTS
-
-
-@functools.cache
-def _malloc_trim() -> Any:
-    """Return glibc's `malloc_trim`; None with another C library."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except AttributeError:
-        log.info("This C library has no malloc_trim, so a learner rank keeps freed memory.")
-        return None
-
-
-def give_back_freed() -> None:
-    """Return freed memory to the system. Call it before and after the optimizer's step."""
-    if (trim := _malloc_trim()) is not None:
-        trim(0)
 
 
 class Trimmer:

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..config import Actor, Config, Critic
-from .host_memory import Trimmer, give_back_freed
+from ..machine.host_allocator import give_back_freed
+from .host_memory import Trimmer
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan, plan_shared

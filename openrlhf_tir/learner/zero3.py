@@ -32,6 +32,7 @@ from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
+from ..machine.host_allocator import give_back_freed
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..types import Group, TrainBatch
 from ..weights.broadcast.sender import Sender
@@ -41,7 +42,6 @@ from .balance import lpt
 from .device_states import device_states
 from .ema import WeightAverage
 from .export import write_model_files
-from .host_memory import give_back_freed
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
