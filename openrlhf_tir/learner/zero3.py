@@ -109,13 +109,13 @@ class Zero3Rank:
         self.cfg = cfg
         self.estimator = get_estimator(cfg.algo.advantage.estimator)
         self.lr_at = rl_schedule(cfg)
-        self.runner = MicroBatchRunner(cfg, self.strategy)
+        self.writer = BackgroundWriter(keeps=self.device == "cpu")
+        self.runner = MicroBatchRunner(cfg, self.strategy, self.writer.settle)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
         self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
         self.states = device_states(self._engines, self.device)
-        self.writer = BackgroundWriter()
         self.last = LastPush() if cfg.vllm.sync_delta else None
         self.skipped_updates: list[str] = []
         self.early: EarlyUpdate | None = None
@@ -514,6 +514,7 @@ class Zero3Rank:
         """
         self._export_policy(Path(directory))
         if self.average:
+            self.writer.settle()
             with self.average.in_place_of_weights():
                 self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
         if self.auxiliary.critic and self.cfg.critic.save_value_network:
@@ -543,7 +544,9 @@ class Zero3Rank:
         agree(fault)
 
     def save(self, directory: str | Path) -> None:
-        """Copy this rank's state to host memory and start to write it to `directory`. Training may go on.
+        """Hold this rank's state as it is and start to write it to `directory`. Training may go on.
+
+        On CPU the next optimizer step waits until it is written.
 
         The files are complete when `written` has returned on every rank.
 
@@ -583,6 +586,7 @@ class Zero3Rank:
         """
         self.states.require_on_device("The loading of a checkpoint")
         self._discard_early()
+        self.writer.settle()
         directory = Path(directory)
         counters = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:

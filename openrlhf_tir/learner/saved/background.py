@@ -1,8 +1,14 @@
-"""Write a checkpoint in the background: copy its tensors to host memory, let training go on, write in a thread.
+"""Write a checkpoint in the background: hold its content as it is now, let training go on, write in a thread.
 
-DeepSpeed passes every file of a checkpoint to its `checkpoint_engine`. This one copies the content at once and writes
-it later. The controller calls `written` and waits for it before it commits the checkpoint; the result has size and
-digest of every file. Meanwhile host memory holds one more copy of this rank's shards.
+DeepSpeed passes every file of a checkpoint to its `checkpoint_engine`. This one holds the content at once and writes it
+later. The controller calls `written` and waits for it before it commits the checkpoint; the result has size and digest
+of every file.
+
+    tensors on a GPU    are copied to host memory, which holds one more copy of this rank's shards meanwhile
+    tensors on the host are copied as well, unless the writer `keeps`: what a checkpoint holds changes only in an
+                        optimizer's step, before which the caller calls `settle`. The file is then written from the
+                        tensors themselves, while the next batch's passes run, and there is no copy
+    everything else     is copied
 """
 
 from __future__ import annotations
@@ -20,25 +26,36 @@ import xxhash
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 
-def host_copy(state: Any) -> Any:
-    """Return a deep copy with every tensor in host memory. Later updates of the weights do not change it."""
+def host_copy(state: Any, *, keep: bool = False) -> Any:
+    """Return a deep copy with every tensor in host memory. Later updates of the weights do not change it.
+
+    Args:
+        state: What is copied.
+        keep: Leave tensors that are in host memory where they are. Those that are a part of a larger one are copied,
+            because `torch.save` would write all of it.
+    """
     if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
+        tensor = state.detach()
+        if keep and tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() == tensor.nbytes:
+            return tensor
+        return tensor.to("cpu", copy=True)
     if isinstance(state, dict):
         # copy.copy keeps the class and its attributes: torch stores `_metadata` on a module's OrderedDict.
         new = copy.copy(state)
-        new.update((key, host_copy(value)) for key, value in state.items())
+        new.update((key, host_copy(value, keep=keep)) for key, value in state.items())
         return new
     if type(state) in (list, tuple):
-        return type(state)(host_copy(value) for value in state)
+        return type(state)(host_copy(value, keep=keep) for value in state)
     return copy.deepcopy(state)
 
 
 class BackgroundWriter(TorchCheckpointEngine):
     """The checkpoint engine of one rank. One thread writes the files in order and syncs each to the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = False) -> None:
+        """`keeps`: write tensors of the host from where they are; the caller calls `settle` before they change."""
         super().__init__()
+        self._keeps = keeps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: dict[str, Future] = {}
         self.fault: OSError | None = None
@@ -68,8 +85,16 @@ class BackgroundWriter(TorchCheckpointEngine):
             super().makedirs(path, exist_ok)
 
     def save(self, state_dict: Any, path: str | Path) -> None:
-        """Copy `state_dict` to host memory, and let the thread write it to `path`."""
-        self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict), path)
+        """Hold `state_dict` as it is now, and let the thread write it to `path`."""
+        self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict, keep=self._keeps), path)
+
+    def settle(self) -> None:
+        """Wait until no tensor of the model is being written. After that, and until the next `save`, they may change.
+
+        A disk error is left to `written`.
+        """
+        if self._keeps:
+            self._thread.submit(int).result()  # the thread takes one after the other
 
     def preserves_storage_sharing(self) -> bool:
         """Return False: otherwise DeepSpeed would copy the model once more by itself."""

@@ -1,0 +1,105 @@
+"""A checkpoint holds what was there when it was saved: tensors are copied, or written from where they are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow  # importing torch and deepspeed
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """Writing waits until this is set; what waits for the writer then shows."""
+    from openrlhf_tir.learner.saved import background
+
+    write, may_write = background._write, threading.Event()
+
+    def later(state: Any, path: Any) -> tuple[int, str]:
+        may_write.wait()
+        return write(state, path)
+
+    monkeypatch.setattr(background, "_write", later)
+    yield may_write
+    may_write.set()
+
+
+def changed_after(call, allow: threading.Event) -> list[str]:
+    """Return the order in which `call` and the writer's permission to write came to their ends."""
+    order = []
+
+    def run() -> None:
+        call()
+        order.append("settled")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(0.2)
+    order.append("allowed")
+    allow.set()
+    thread.join()
+    return order
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_file_has_the_values_from_before_the_step(tmp_path, held_back, keeps):
+    import torch
+
+    from openrlhf_tir.learner.saved.background import BackgroundWriter
+
+    writer = BackgroundWriter(keeps=keeps)
+    weights = torch.arange(4.0)
+    group = {"lr": 0.1}
+    writer.save({"weights": [weights], "group": group}, tmp_path / "file")
+    group["lr"] = 0.2  # set before a step, and before `settle`
+    order = changed_after(writer.settle, held_back)
+    weights.add_(1.0)
+    writer.written()
+    assert order == (["allowed", "settled"] if keeps else ["settled", "allowed"])
+    saved = torch.load(tmp_path / "file", weights_only=True)
+    assert saved["group"] == {"lr": 0.1}
+    assert saved["weights"][0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_step_waits_also_while_another_thread_waits_for_the_files(tmp_path, held_back):
+    """The controller asks for the files from a thread of its own, as soon as they are saved."""
+    import torch
+
+    from openrlhf_tir.learner.saved.background import BackgroundWriter
+
+    writer = BackgroundWriter(keeps=True)
+    writer.save({"weights": torch.arange(4.0)}, tmp_path / "file")
+    asks = threading.Thread(target=writer.written)
+    asks.start()
+    while writer._pending:
+        pass
+    assert changed_after(writer.settle, held_back) == ["allowed", "settled"]
+    asks.join()
+
+
+def test_what_is_kept_shares_memory_unless_it_is_a_part_of_a_larger_tensor():
+    import torch
+
+    from openrlhf_tir.learner.saved.background import host_copy
+
+    whole = torch.arange(8.0)
+    part = whole[2:4]
+    kept = host_copy({"whole": whole, "part": part}, keep=True)
+    assert kept["whole"].data_ptr() == whole.data_ptr()
+    assert kept["part"].data_ptr() != part.data_ptr() and kept["part"].untyped_storage().nbytes() == part.nbytes
+    assert host_copy(whole).data_ptr() != whole.data_ptr()
+
+
+def test_a_step_calls_settle_before_the_optimizer_changes_anything():
+    from types import SimpleNamespace
+
+    from openrlhf_tir.config import Config
+    from openrlhf_tir.learner.passes import MicroBatchRunner
+
+    called = []
+    strategy = SimpleNamespace(device="cpu", optimizer_step=lambda *_: called.append("step"))
+    runner = MicroBatchRunner(Config(), strategy, lambda: called.append("settle"))
+    runner.apply(object(), SimpleNamespace(param_groups=[]), 0.1)
+    assert called == ["settle", "step"]
