@@ -20,6 +20,7 @@ from ..config.forwarded import forwarded
 from ..config.paths import shorten
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
 from ..machine.gpus import CPU_ONLY, gpu_count
+from ..machine.host_allocator import ONE_ARENA
 from ..waiting.backoff import until_available
 from ..waiting.deadlines import Deadline, within
 from .nodes import Room, has_gpus, nodes
@@ -248,5 +249,5 @@ def worker_env(cfg: Config) -> dict[str, str]:
         if secret in os.environ:
             env[secret] = os.environ[secret]
     if not has_gpus():
-        env |= CPU_ONLY
+        env |= CPU_ONLY | {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
     return env

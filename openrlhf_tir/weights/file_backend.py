@@ -35,6 +35,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from ..machine.host_allocator import give_back_freed
 from ..pushes import BroadcastRendezvous, BroadcastResult, ExposedBucket, ReadBackReport
 from . import experts_on_cpu
 from .broadcast.receiver import Receiver
@@ -241,14 +242,23 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         return loader.get_all_weights(self.model_config, self.model)
 
     def read_back(self) -> ReadBackReport:
-        """Prove what the model holds after `finish_weight_update`: see weights/readback.py."""
+        """Prove what the model holds after `finish_weight_update`: see weights/readback.py.
+
+        On a CPU it is the end of a push: what the weights before have left is given back to the system.
+        """
         with set_current_vllm_config(self.vllm_config):
-            if self._exposed is not None:
-                exposed, self._exposed = self._exposed, None
-                return self.readback.compare(exposed.items())
-            if self.path is None:
-                return self.readback.compare_noted()
-            return self.readback.compare(self.names(_tensors(self.path)))
+            report = self._read_back()
+        if self.device.type == "cpu":
+            give_back_freed()
+        return report
+
+    def _read_back(self) -> ReadBackReport:
+        if self._exposed is not None:
+            exposed, self._exposed = self._exposed, None
+            return self.readback.compare(exposed.items())
+        if self.path is None:
+            return self.readback.compare_noted()
+        return self.readback.compare(self.names(_tensors(self.path)))
 
     def start_weight_update(self) -> None:
         _ = self.readback  # created before the first push, if `init_transfer_engine` was not called

@@ -74,6 +74,19 @@ def test_actors_have_them(monkeypatch):
     assert env["PYTHONDONTWRITEBYTECODE"] == "", "a node that sets it would compile torch in every process"
 
 
+@pytest.mark.slow
+def test_processes_that_compute_on_a_cpu_have_one_arena_unless_the_user_says_otherwise(monkeypatch):
+    from openrlhf_tir.cluster import ray_session
+
+    monkeypatch.setattr(ray_session, "has_gpus", lambda: False)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert ray_session.worker_env(Config())["MALLOC_ARENA_MAX"] == "1"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert ray_session.worker_env(Config())["MALLOC_ARENA_MAX"] == "4"
+    monkeypatch.setattr(ray_session, "has_gpus", lambda: True)
+    assert "MALLOC_ARENA_MAX" not in ray_session.worker_env(Config())
+
+
 @pytest.fixture
 def launched(tmp_path):
     """Runs launch_multinode.sh on this machine: its `ray` writes down how it was started, its training does nothing."""

@@ -126,6 +126,17 @@ def test_weights_go_in_place_as_long_as_the_read_back_finds_them_there(model, in
         assert model.loads == ways and holds(model, weights) and not worker._weight_update_active
 
 
+def test_a_push_ends_with_freed_memory_given_back_where_the_model_is_on_a_cpu(model, monkeypatch):
+    given_back = []
+    monkeypatch.setattr(file_backend, "give_back_freed", lambda: given_back.append(True))
+    engine = Worker(model).weight_transfer_engine
+    engine.read_back()
+    assert given_back == [True]
+    engine.device = torch.device("cuda")
+    engine.read_back()
+    assert given_back == [True]
+
+
 def test_a_wrong_load_layer_by_layer_is_reported_and_not_repeated(model):
     worker, learner = Worker(model), Learner()
     worker.weight_transfer_engine.can_load_in_place = False
