@@ -245,6 +245,32 @@ def test_bf16_is_as_near_to_the_truth_as_the_plain_formulas_are():
         assert (our - true).norm() <= 1.5 * (their - true).norm()
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_products_in_bf16_have_few_sizes_on_a_cpu_and_give_what_they_gave(monkeypatch, masked):
+    """oneDNN keeps kernels for each size. The padding changes neither scores nor gradients."""
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(100, H, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(V, H, generator=generator).bfloat16().requires_grad_()
+    targets = torch.randint(V, (100,), generator=generator)
+    wanted = (torch.arange(100) % 3 > 0) if masked else None
+    rows = set()
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda h, *rest: rows.add(len(h)) or linear(h, *rest))
+
+    def results(tokens: int):
+        scores = chunked_scores(
+            hidden[:tokens], weight, targets[:tokens], wanted=None if wanted is None else wanted[:tokens]
+        )
+        return [*scores, *torch.autograd.grad(scores.log_probs.sum(), [hidden, weight])]
+
+    padded = {tokens: results(tokens) for tokens in range(70, 100)}
+    assert rows <= {64, 96, 128}
+    monkeypatch.setattr(linear_head, "CPU_MULTIPLE", 1)
+    for tokens, ours in padded.items():
+        for one, other in zip(ours, results(tokens), strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
 def test_a_head_gives_scores_only_while_it_is_asked_to():
     layer = torch.nn.Linear(H, V, bias=False, dtype=torch.float64)
     head, hidden, targets = ScoringHead(layer), torch.randn(2, 3, H, dtype=torch.float64), torch.randint(V, (2, 3))
