@@ -129,7 +129,6 @@ def _on_cpus(args: argparse.Namespace) -> int:
         (f"each of {plan.engines} engines", plan.engine, plan.engine_bytes),
     ):
         _add_parts(table, where, parts, total)
-    table.add_row("each learner rank", "copy that a checkpoint is written from", size(plan.checkpoint))
     table.add_row("other processes", "controller, Ray, environment servers", size(plan.others), end_section=True)
     table.add_row("the node", "all at the peak", size(plan.total))
     Console().print(table)

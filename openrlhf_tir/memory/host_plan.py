@@ -15,25 +15,38 @@ from ..machine.sizes import size
 from .memory_plan import Shape, learner_parts
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
-LEARNER_PROCESS = 550 << 20
+LEARNER_PROCESS = 500 << 20
 """Bytes of a learner's process on CPU besides the parts that are counted: Python, torch, DeepSpeed, Ray."""
-PASS_SLACK = 0.9
-"""Memory of a forward and backward pass on CPU besides the tensors that are counted, as a share of these: gradients in
-flight, oneDNN's buffers, and fragments of glibc's heap between tensors of many sizes. Measured with SmolLM2 and rows of
-1,280 tokens: 5.23 GB at the peak, 2.91 GB between updates (`python -m benchmarks.learner --only memory`)."""
+PASS_SLACK = 0.25
+"""Memory of a pass on CPU besides the tensors that are counted, as a share of these: gradients in flight, oneDNN's
+buffers, and holes in glibc's heap."""
 PARTS_OF_A_PASS = ("activations", "logits", "head's gradient", "experts' gradient", "kept logits")
 """The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
 BUCKET_BYTES = 2 << 23
 """Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
-ENGINE_PROCESSES = 1400 << 20
-"""Bytes of an engine's processes on CPU besides weights and KV cache: the rollout actor and vLLM's engine."""
+STEP_ELEMENTS = 2**25
+"""Elements that the optimiser updates at once; a larger parameter is updated alone (learner/host_memory.py)."""
+STEP_BYTES = 12
+"""Bytes per element that is updated, beside gradients and states: a flat copy of the gradient, and two arrays of
+torch's AdamW."""
+ENGINE_PROCESSES = 850 << 20
+"""Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
+actor, of which vLLM's engine process is a fork."""
+CPU_PREFILL_TOKENS = 4096
+"""Prefill tokens of one step of a CPU engine (engines/start.py)."""
+PREFILL_COPIES = 5
+"""Bytes that a prefill takes on CPU, as a multiple of one layer's outputs: these, what oneDNN and the attention work
+with, and the holes that they leave in glibc's heap. Measured with SmolLM2: 76 KB a token, where outputs are 16 KB."""
+STEP_LOGITS = 4
+"""Arrays [sequences, vocabulary] in fp32 that a step of a CPU engine has at its peak: logits, their log-probs, scaled
+logits, probabilities."""
 ENGINE_HOST = 3400 << 20
 """Host bytes of an engine with a GPU: 1.3 GiB of the actor and 2.1 GiB of vLLM's engine, with an H100."""
 LEARNER_HOST = 2100 << 20
 """Host bytes of a learner's process with a GPU, with an H100."""
-CONTROLLER = 900 << 20
+CONTROLLER = 780 << 20
 """Bytes of the controller's process and of Ray's daemons on its node."""
 ENV_WORKER = 40 << 20
 """Bytes of an environment server and of each of its workers."""
@@ -50,7 +63,8 @@ class HostPlan:
         engine: Parts of one engine with its rollout actor.
         ranks: Learner ranks on a node.
         engines: Engines on a node, rounded up.
-        checkpoint: One rank's copy of its states, which exists while a checkpoint is written beside training.
+        checkpoint: One rank's copy of its states, which exists while a checkpoint is written beside training; 0
+            without GPUs, where it is written from the states themselves.
         others: Controller, Ray's daemons, environment servers.
     """
 
@@ -115,23 +129,15 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         return None
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
     parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS, on_gpu=False)
-    checkpoint = 0 if cfg.ckpt.disable_ds else math.ceil(checkpoint_bytes(cfg) / ranks)
-    kept = {"kept on the host": host - checkpoint}
+    copied = 0 if cfg.ckpt.disable_ds else math.ceil(checkpoint_bytes(cfg) / ranks)
+    kept = {"kept on the host": host - copied}
+    checkpoint = copied if gpus else 0  # on a CPU it is written from the states themselves (learner/saved)
     if gpus:
         learner = {"process": LEARNER_HOST} | kept
         engine = {"processes": ENGINE_HOST}
     else:
-        on_cpu = {name: part for name, part in parts.items() if name != "reserve"}
-        if ranks == 1:
-            on_cpu.pop("gathered weights", None)  # they are the rank's own
-        slack = int(PASS_SLACK * sum(on_cpu.get(part, 0) for part in PARTS_OF_A_PASS))
-        buffers = {"gradients' bucket": BUCKET_BYTES, "slack of a pass": slack}
-        learner = {"process": LEARNER_PROCESS} | on_cpu | buffers | kept
-        engine = {
-            "processes": ENGINE_PROCESSES,
-            "weights": n * w,
-            "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
-        }
+        learner = {"process": LEARNER_PROCESS} | _rank_on_cpu(parts, n, shape, ranks) | kept
+        engine = _engine_on_cpu(cfg, n, shape, w)
         kv_tokens = engine["KV cache"] // max(1, shape.kv_values * w)  # 0: config.json does not say
     if cfg.rollout.routing_replay and kv_tokens and shape.routing_bytes:
         engine["experts of cached tokens"] = kv_tokens * shape.routing_bytes
@@ -144,3 +150,47 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         checkpoint=checkpoint,
         others=CONTROLLER + ENV_WORKER * servers,
     )
+
+
+def _rank_on_cpu(parts: dict[str, int], n: int, shape: Shape, ranks: int) -> dict[str, int]:
+    """Return what a rank without a GPU holds at its peak: in a pass, or in the optimiser's step, whichever is more.
+
+    Args:
+        parts: What learner_parts counts.
+        n: Parameters of the model.
+        shape: Its shape. The embedding is its largest parameter.
+        ranks: Learner ranks.
+    """
+    held = {name: part for name, part in parts.items() if name != "reserve"}
+    if ranks == 1:
+        held.pop("gathered weights", None)  # they are the rank's own
+    of_pass = {name: held.pop(name) for name in PARTS_OF_A_PASS if name in held}
+    of_pass |= {"gradients' bucket": BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
+    at_once = max(STEP_ELEMENTS, math.ceil(shape.vocabulary * shape.hidden / ranks))
+    of_step = {"optimiser's step": STEP_BYTES * min(math.ceil(n / ranks), at_once)}
+    return held | max(of_pass, of_step, key=lambda these: sum(these.values()))
+
+
+def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
+    """Return what an engine without a GPU and its actor hold.
+
+    vLLM packs every linear layer into oneDNN's format and drops what it packed, but for the embedding and the head: of
+    them it keeps both (vocab_parallel_embedding.py).
+
+    Args:
+        cfg: The configuration.
+        n: Parameters of the model.
+        shape: Its shape.
+        w: Bytes of a weight.
+    """
+    longest = cfg.vllm.max_model_len or cfg.data.max_len
+    sequences = cfg.vllm.max_num_seqs
+    tokens = min(max(CPU_PREFILL_TOKENS, longest), sequences * longest)
+    of_token = w * (3 * shape.inner + (shape.heads + 2 * shape.keys) * shape.head_dim + 4 * shape.hidden)
+    return {
+        "processes": ENGINE_PROCESSES,
+        "weights": n * w,
+        "packed embedding and head": 2 * w * shape.vocabulary * shape.hidden,
+        "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
+        "largest step": max(PREFILL_COPIES * tokens * of_token, STEP_LOGITS * 4 * sequences * shape.vocabulary),
+    }

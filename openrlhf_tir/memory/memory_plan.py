@@ -22,8 +22,8 @@ k: heads of keys of size d, E: parameters of one layer's experts (0 without expe
                    the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / (pp
                    min(tp, k)) bytes a token
 
-    host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with
-                                          an average, LoRA or a critic
+    host of a rank 12 P / N               with GPUs, the copy that a checkpoint is written from while training goes on;
+                                          more with an average, LoRA or a critic
                    P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
 
 With train.colocate_all a rank and an engine share one GPU. While engines sample, the rank keeps its weights and what a
@@ -148,7 +148,7 @@ class Shape:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
-    def activation_bytes(self, w: int, *, fused: bool = False) -> int:
+    def activation_bytes(self, w: int, *, fused: bool = False, fp32_attention: bool = False) -> int:
         """Return the bytes per token that a layer's forward pass keeps for the backward pass.
 
         These are two norms, each with its input in fp32 and its output (as transformers computes them); q, k, v, and
@@ -159,12 +159,15 @@ class Shape:
             w: Bytes of a weight.
             fused: True with fused kernels (learner/liger.py), which keep less: each norm's input and output in the
                 weights' type; q, k, v and the attention's output once; gate, up and their product.
+            fp32_attention: True if the attention computes in fp32 where weights have two bytes
+                (learner/attention/packed.py, on a CPU): q, k, v and the output are there once more.
         """
         copies = 2 * self.copies * self.hidden
         if fused:
             return w * (copies + 4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
         attention = (3 * self.heads + 2 * self.keys) * self.head_dim
-        return 2 * (4 + w) * self.hidden + w * (copies + attention + 4 * self.inner)
+        in_fp32 = 8 * (self.heads + self.keys) * self.head_dim if fp32_attention and w < 4 else 0
+        return 2 * (4 + w) * self.hidden + w * (copies + attention + 4 * self.inner) + in_fp32
 
     @property
     def kv_values(self) -> int:
@@ -369,11 +372,14 @@ def learner_parts(
     own_masters = 4 if w == 4 and cfg.ds.zero_stage == 3 else 0
     states = share * (OPTIMISER_BYTES - own_masters) * trained
     recomputed = recomputed_layers(cfg, shape)
-    of_layer = tokens * shape.activation_bytes(w, fused=on_gpu and wants_liger(cfg))
+    of_layer = tokens * shape.activation_bytes(
+        w, fused=on_gpu and wants_liger(cfg), fp32_attention=not on_gpu and cfg.ds.packing_samples
+    )
     activations = w * tokens * shape.hidden * recomputed + of_layer * (shape.layers - recomputed + (recomputed > 0))
     sampling = cfg.rollout
     is_truncated = bool(sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     logit_bytes = w if on_gpu and not is_truncated else 4
+    chunk_bytes = max(CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary)
     head = (4 + (w if w < 4 else 0)) * shape.vocabulary * shape.hidden
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
@@ -381,7 +387,7 @@ def learner_parts(
         "optimiser": 0 if cfg.ds.adam_offload else states,
         "gathered weights": w * max(min(n, LIVE_PARAMETERS), shape.experts) if cfg.ds.zero_stage == 3 else 0,
         "activations": activations,
-        "logits": 2 * max(CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary),
+        "logits": 2 * (chunk_bytes if on_gpu else min(chunk_bytes, logit_bytes * tokens * shape.vocabulary)),
         "head's gradient": head * (cfg.ds.lora.rank == 0),
         "experts' gradient": w * shape.experts * (cfg.ds.lora.rank == 0),
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),

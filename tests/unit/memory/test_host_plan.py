@@ -19,9 +19,12 @@ from openrlhf_tir.memory.host_plan import (
     ENV_WORKER,
     LEARNER_PROCESS,
     PASS_SLACK,
+    PREFILL_COPIES,
+    STEP_BYTES,
+    STEP_ELEMENTS,
+    STEP_LOGITS,
     host_plan,
 )
-from openrlhf_tir.memory.memory_plan import CHUNK_BYTES
 from tests.unit.memory.test_memory_plan import MIXTURE, SMALL, N, model
 
 GIB = 2**30
@@ -41,21 +44,53 @@ def small(tmp_path, **sections) -> Config:
 def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
     plan = host_plan(small(tmp_path), gpus=False)
     layer = 2 * (4 + 2) * 8 + 2 * ((3 * 4 + 2 * 2) * 2 + 4 * 16)
+    logits, head = 2 * 4 * 1000 * 50, (4 + 2) * 50 * 8
     assert plan.learner == {
         "process": LEARNER_PROCESS,
         "weights": 2 * N,
         "gradients": 4 * N,
         "optimiser": 12 * N,
         "activations": 3 * 1000 * layer,
-        "logits": 2 * CHUNK_BYTES,
-        "head's gradient": (4 + 2) * 50 * 8,
+        "logits": logits,
+        "head's gradient": head,
         "gradients' bucket": BUCKET_BYTES,
-        "slack of a pass": int(PASS_SLACK * (3 * 1000 * layer + 2 * CHUNK_BYTES + (4 + 2) * 50 * 8)),
+        "slack of a pass": int(PASS_SLACK * (3 * 1000 * layer + logits + head)),
     }
-    assert plan.checkpoint == 12 * N
-    assert plan.engine == {"processes": ENGINE_PROCESSES, "weights": 2 * N, "KV cache": CPU_KV_CACHE}
+    assert plan.checkpoint == 0, "it is written from the states themselves"
+    assert plan.engine == {
+        "processes": ENGINE_PROCESSES,
+        "weights": 2 * N,
+        "packed embedding and head": 2 * 2 * 50 * 8,
+        "KV cache": CPU_KV_CACHE,
+        "largest step": PREFILL_COPIES * 4096 * 2 * (3 * 16 + (4 + 2 * 2) * 2 + 4 * 8),
+    }
     assert (plan.ranks, plan.engines, plan.others) == (1, 1, CONTROLLER), "the environment's server is elsewhere"
-    assert plan.total == plan.rank_bytes + 12 * N + plan.engine_bytes + CONTROLLER
+    assert plan.total == plan.rank_bytes + plan.engine_bytes + CONTROLLER
+
+
+def test_the_largest_step_of_an_engine_is_a_prefill_or_the_logits_of_all_sequences(tmp_path):
+    few = host_plan(small(tmp_path, vllm={"max_num_seqs": 4}), gpus=False)
+    assert few.engine["largest step"] == PREFILL_COPIES * 4 * 100 * 2 * (3 * 16 + (4 + 2 * 2) * 2 + 4 * 8)
+    many = host_plan(small(tmp_path, vllm={"max_num_seqs": 10**6}), gpus=False)
+    assert many.engine["largest step"] == STEP_LOGITS * 4 * 10**6 * 50
+
+
+def test_attention_in_fp32_keeps_queries_keys_values_and_its_output_once_more(tmp_path):
+    packed = {"ds": {"packing_samples": True, "attn_implementation": "sdpa"}}
+    layer = 2 * (4 + 2) * 8 + 2 * ((3 * 4 + 2 * 2) * 2 + 4 * 16)
+    kept = 4 * 2 * (4 + 2) * 2
+    assert host_plan(small(tmp_path, **packed), gpus=False).learner["activations"] == 3 * 1000 * (layer + kept)
+    fp32 = {"ds": packed["ds"] | {"param_dtype": "fp32"}}
+    layer = 2 * (4 + 4) * 8 + 4 * ((3 * 4 + 2 * 2) * 2 + 4 * 16)
+    assert host_plan(small(tmp_path, **fp32), gpus=False).learner["activations"] == 3 * 1000 * layer
+
+
+def test_with_few_tokens_the_optimisers_step_is_the_peak_and_not_a_pass(tmp_path):
+    cfg = small(tmp_path, train={"max_tokens_per_gpu": 100})
+    (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
+    learner = host_plan(cfg, gpus=False).learner
+    assert learner["optimiser's step"] == STEP_BYTES * STEP_ELEMENTS
+    assert not learner.keys() & {"activations", "logits", "head's gradient", "slack of a pass"}
 
 
 def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_path):
@@ -84,7 +119,7 @@ def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_
     one, two = (host_plan(small(tmp_path, actor={"num_gpus_per_node": n}), gpus=False) for n in (1, 2))
     assert two.ranks == 2
     assert [two.learner[part] for part in ("weights", "gradients", "optimiser")] == [N, 2 * N, 6 * N]
-    assert (two.learner["gathered weights"], two.checkpoint) == (2 * N, 6 * N)
+    assert two.learner["gathered weights"] == 2 * N
     assert two.learner["activations"] == one.learner["activations"]
 
 
@@ -94,7 +129,7 @@ def test_rows_of_a_micro_batch_bound_what_a_rank_holds_unless_they_are_packed(tm
 
     packed = {"ds": {"packing_samples": True, "attn_implementation": "sdpa"}}
     assert 5 * activations(train={"micro_batch_size": 2}) == activations()
-    assert activations(train={"micro_batch_size": 2}, **packed) == activations()
+    assert activations(train={"micro_batch_size": 2}, **packed) == activations(**packed)
 
 
 def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):
@@ -104,22 +139,25 @@ def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):
 
 def test_fp32_weights_are_their_own_master_weights(tmp_path):
     plan = host_plan(small(tmp_path, ds={"param_dtype": "fp32"}), gpus=False)
-    assert (plan.learner["weights"], plan.learner["optimiser"], plan.checkpoint) == (4 * N, 8 * N, 12 * N)
+    assert (plan.learner["weights"], plan.learner["optimiser"]) == (4 * N, 8 * N)
 
 
 def test_beside_gpus_the_host_holds_processes_and_what_is_kept_there(tmp_path):
     plan = host_plan(small(tmp_path, ds={"adam_offload": True}), gpus=True)
     assert plan.learner == {"process": plans.LEARNER_HOST, "kept on the host": 12 * N}
     assert plan.engine == {"processes": plans.ENGINE_HOST}
+    assert plan.checkpoint == 12 * N, "states of a GPU are copied to be written"
 
 
 def test_the_chunk_and_the_cache_are_those_of_learner_and_engine():
-    from openrlhf_tir.engines.start import CPU_KV_CACHE_MIB
+    from openrlhf_tir.engines.start import CPU_KV_CACHE_MIB, CPU_PREFILL_TOKENS
     from openrlhf_tir.learner import host_memory, linear_head
 
     assert CPU_CHUNK_TOKENS == linear_head.CHUNK_TOKENS
     assert CPU_KV_CACHE == CPU_KV_CACHE_MIB << 20
+    assert plans.CPU_PREFILL_TOKENS == CPU_PREFILL_TOKENS
     assert 2 * host_memory.BUCKET_ELEMENTS["cpu"] == BUCKET_BYTES
+    assert host_memory.SUB_GROUP_ELEMENTS == STEP_ELEMENTS
 
 
 def test_what_a_node_needs_just_fits_or_is_refused_with_need_and_remedy(tmp_path):
