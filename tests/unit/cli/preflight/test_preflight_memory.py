@@ -57,7 +57,7 @@ def test_eight_ranks_of_a_real_model_on_two_cores_are_refused(tmp_path, monkeypa
     (tmp_path / "smollm2").mkdir()
     actor = {"model_name_or_path": model(tmp_path / "smollm2", SMOLLM2), "num_gpus_per_node": 8}
     with pytest.raises(ConfigError, match="8 learner ranks"):
-        check_memory(small(tmp_path, actor=actor, train={"max_tokens_per_gpu": 4096}), CPU)
+        check_memory(small(tmp_path, actor=actor, train={"max_tokens_per_gpu": 4096, "micro_batch_size": 64}), CPU)
 
 
 def test_on_a_cluster_the_drivers_machine_decides_nothing(cfg, monkeypatch):
