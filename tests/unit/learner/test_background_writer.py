@@ -26,17 +26,20 @@ def held_back(monkeypatch):
     may_write.set()
 
 
-def changed_after(call, allow: threading.Event) -> list[str]:
-    """Return the order in which `call` and the writer's permission to write came to their ends."""
+def changed_after(call, allow: threading.Event, *, waits: bool) -> list[str]:
+    """Return the order in which `call` and the writer's permission to write came to their ends.
+
+    A call that `waits` gets a moment in which it could end too early; one that does not is awaited.
+    """
     order = []
 
     def run() -> None:
         call()
         order.append("settled")
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(0.2)
+    thread.join(0.2 if waits else None)
     order.append("allowed")
     allow.set()
     thread.join()
@@ -54,7 +57,7 @@ def test_a_file_has_the_values_from_before_the_step(tmp_path, held_back, keeps):
     group = {"lr": 0.1}
     writer.save({"weights": [weights], "group": group}, tmp_path / "file")
     group["lr"] = 0.2  # set before a step, and before `settle`
-    order = changed_after(writer.settle, held_back)
+    order = changed_after(writer.settle, held_back, waits=keeps)
     weights.add_(1.0)
     writer.written()
     assert order == (["allowed", "settled"] if keeps else ["settled", "allowed"])
@@ -75,7 +78,7 @@ def test_a_step_waits_also_while_another_thread_waits_for_the_files(tmp_path, he
     asks.start()
     while writer._pending:
         pass
-    assert changed_after(writer.settle, held_back) == ["allowed", "settled"]
+    assert changed_after(writer.settle, held_back, waits=True) == ["allowed", "settled"]
     asks.join()
 
 
