@@ -385,7 +385,12 @@ def _judgement(draft: Draft, reader: SourceReader, environment: Sequence[str], j
     """
     others = {name: reader.used_parameters(name) - {"environments"} for name in judges}
     free = not any(others.values()) and not any(map(reader.is_async, judges))
-    if not environment or not reader.is_defined(environment[0]) or not free:
+    if (
+        not environment
+        or not reader.is_defined(environment[0])
+        or not free
+        or reader.has_method(environment[0], "get_reward")  # the functions may call it
+    ):
         for name in judges:
             draft.differs(
                 f"{name} reads `environments`, and the objects live in the environment server here: give their class a"

@@ -140,6 +140,8 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
         lists = _lists(one)
         given |= {name: [value] for name, value in given.items() if name in lists and not isinstance(value, list)}
     reader.flags = {**declared, **given}
+    # `if args.lr is None: args.lr = 2e-5`
+    reader.flags |= {name: value for name, value in reader.set_later().items() if name in declared}
     trainers, configs = reader.kinds(TRAINERS), reader.kinds(CONFIGS)
     calls = [c for c in reader.calls() if called(c) in trainers and (called(c) in TRAINERS or _takes_rows(c))]
     if not calls:

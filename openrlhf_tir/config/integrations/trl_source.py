@@ -716,6 +716,16 @@ class SourceReader:
         """Return True for an `async def` of the script."""
         return isinstance(self._reward_function(name), ast.AsyncFunctionDef)
 
+    def has_method(self, name: str, method: str) -> bool:
+        """Return True if one of the script's classes has a method."""
+        return any(
+            member.name == method
+            for made in ast.walk(self.tree)
+            if isinstance(made, ast.ClassDef) and made.name == name
+            for member in made.body
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+
     def _reward_function(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """Return the definition of a function anywhere in the script, or in a module that was read."""
         if name in self.modules:

@@ -305,6 +305,8 @@ def _equal_ratios(a: Sequence[str], b: Sequence[str]) -> bool:
     pairs = [(x, y) for x, y in terms if x is not None and y is not None]
     if len(pairs) < len(terms):
         return False
+    if any(bool(x.is_zero) != bool(y.is_zero) for x, y in pairs):
+        return False  # 0 : 0 : 0 has the products of every ratio
     return all(same_value(x * other_y, other_x * y) for (x, y), (other_x, other_y) in combinations(pairs, 2))
 
 

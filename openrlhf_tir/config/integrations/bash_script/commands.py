@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .conditions import Conditions
-from .ends import MAX_COMMANDS, MAX_DEPTH, Break, Enough, Exit, Return
+from .ends import MAX_COMMANDS, MAX_DEPTH, Break, Continue, Enough, Exit, Return
 from .script import Command
 from .syntax import Node
 from .unknown_text import readable, unknown
@@ -242,6 +242,7 @@ class Commands(Conditions):
             "export": self._export,
             "getopts": self._getopts,
             "break": self._break,
+            "continue": self._continue,
         }.get(name)
         if builtin is not None:
             return builtin(arguments, line)
@@ -394,6 +395,11 @@ class Commands(Conditions):
     def _break(self, arguments: list[str], line: int) -> bool | None:
         if self.loops_of_arguments:
             raise Break
+        return None
+
+    def _continue(self, arguments: list[str], line: int) -> bool | None:
+        if self.loops_of_arguments:
+            raise Continue
         return None
 
     def _leave(self, arguments: list[str], line: int) -> bool:

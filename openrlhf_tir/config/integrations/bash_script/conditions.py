@@ -26,13 +26,18 @@ class Conditions(Expansions):
     def _words_of_test(self, node: Node) -> list[str]:
         """Return the words between `[` and `]`. The tree is no help here: it binds `-o` closer than `=`."""
         words: list[str] = []
+        end = -1
         for child in node.children:
             if child.type in ("[", "]", "comment"):
                 continue
             if child.type.endswith("_expression"):
-                words += self._words_of_test(child)
+                new = self._words_of_test(child)
             else:
-                words.append(self._joined(child) if child.is_named else self.raw(child))
+                new = [self._joined(child) if child.is_named else self.raw(child)]
+            if child.start_byte == end and words and new:
+                words[-1] += new.pop(0)  # --lr: the parser cuts it into -- and lr
+            words += new
+            end = child.end_byte
         return words
 
     def _test_words(self, words: list[str]) -> bool | None:
@@ -62,6 +67,10 @@ class Conditions(Expansions):
             operator = self.raw(node.child_by_field_name("operator"))
             if operator in ("&&", "||", "-a", "-o"):
                 return _either(operator, self._truth(left), self._truth(right))
+            if left.type == "unary_expression" and self.raw(left.children[0]) == "!":
+                # [[ ! $X == a ]]: the parser binds `!` closer than the comparison that it negates.
+                status = self._compare(self._joined(left.named_children[-1]), operator, self._joined(right))
+                return None if status is None else not status
             return self._compare(self._joined(left), operator, self._joined(right))
         if kind == "unary_expression":
             operator = self.raw(node.children[0])

@@ -24,5 +24,9 @@ class Break(Exception):
     """The loop over the script's arguments ends here."""
 
 
+class Continue(Exception):
+    """The next round of the loop over the script's arguments begins here."""
+
+
 class Enough(Exception):
     """More commands, or deeper, than a script of training has."""

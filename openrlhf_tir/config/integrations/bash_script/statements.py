@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from .commands import Commands, trains
-from .ends import MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Enough, Exit, Return
+from .ends import MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import unknowns
 
@@ -207,16 +207,18 @@ class Statements(Commands):
     def _for_statement(self, node: Node) -> None:
         name = self.raw(node.child_by_field_name("variable"))
         values = [word for child in node.children_by_field_name("value") for word in self.words(child)]
-        for value in values:
-            self.variables[name] = value
-            self.statement(node.child_by_field_name("body"))
+        with self._another_loop():
+            for value in values:
+                self.variables[name] = value
+                self.statement(node.child_by_field_name("body"))
 
     def _once(self, node: Node) -> None:
         """A loop whose number of rounds only a run can tell."""
         before = len(self.script.commands)
         body = node.child_by_field_name("body")
         if body is not None:
-            self.statement(body)
+            with self._another_loop():
+                self.statement(body)
         if any(trains(word) for command in self.script.commands[before:] for word in command.words):
             self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
 
@@ -227,18 +229,30 @@ class Statements(Commands):
         if body is None or not (_ARGUMENTS.search(text) or text.startswith("getopts")):
             self._once(node)
             return
+        ends_when_true = node.children[0].type == "until"
         self.loops_of_arguments += 1
         try:
             for _ in range(MAX_ROUNDS):
-                if not self.statement(condition):
+                status = self.statement(condition)
+                if status is None or status == ends_when_true:
                     break
-                self.statement(body)
+                with suppress(Continue):
+                    self.statement(body)
         except Break:
             pass
         finally:
             self.loops_of_arguments -= 1
 
     _c_style_for_statement = _once
+
+    @contextmanager
+    def _another_loop(self) -> Iterator[None]:
+        """Inside, `break` and `continue` are of a loop that is not over the script's arguments, and are passed over."""
+        outer, self.loops_of_arguments = self.loops_of_arguments, 0
+        try:
+            yield
+        finally:
+            self.loops_of_arguments = outer
 
     def _function_definition(self, node: Node) -> None:
         self.functions[self.raw(node.child_by_field_name("name"))] = (node.child_by_field_name("body"), self.source)

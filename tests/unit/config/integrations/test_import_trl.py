@@ -368,13 +368,32 @@ def short(completions, **kwargs):
             {"actor.eps_clip_low_high": [0.1, 0.1], "rollout.n_samples_per_prompt": 8},
         ),
         (
+            "p = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\np.add_argument('--n', type=int)\n"
+            "args = p.parse_args()\nif args.lr is None:\n    args.lr = 2e-5\nif args.n is None:\n    args.n = 2\n"
+            "GRPOTrainer('m', right, GRPOConfig(learning_rate=args.lr, num_generations=args.n), 'rows')",
+            ["--n", "4"],
+            {"actor.learning_rate": 2e-5, "rollout.n_samples_per_prompt": 4},
+        ),
+        (
             "C = {'lr': 3e-6, 'names': {'model': 'm'}}\nmodel = Auto.from_pretrained(C['names']['model']).to('cuda')\n"
             "GRPOTrainer(model, right, GRPOConfig(learning_rate=C['lr'], seed=C['nothing']), 'rows')",
             [],
             {"actor.model_name_or_path": "m", "actor.learning_rate": 3e-6, "train.seed": 42},
         ),
     ],
-    ids=["flag", "value", "subclass", "comprehension", "values", "unsloth", "table", "environment", "none", "items"],
+    ids=[
+        "flag",
+        "value",
+        "subclass",
+        "comprehension",
+        "values",
+        "unsloth",
+        "table",
+        "environment",
+        "none",
+        "later",
+        "items",
+    ],
 )
 def test_what_scripts_of_others_say_is_read(imported, text, words, expected):
     code, path, said = imported(HEAD + text, *words)
@@ -920,6 +939,16 @@ def test_rewards_of_trls_environments_are_asked_by_the_environment(imported, rew
     counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().object
     counter.reset()
     assert counter.get_reward() == value
+
+
+def test_a_get_reward_that_reward_functions_call_is_left_as_it_is(imported):
+    own = "\n    def get_reward(self):\n        return self.total\n\n\ndef total"
+    text = OF_ENVIRONMENTS.replace("\n\ndef total", own).replace("[e.total for", "[e.get_reward() for")
+    _, path, told = imported(text.format(rewards="total", weights=None, factory="Counter"))
+    assert "get_reward" in told and "reward" not in tomllib.loads(path.read_text())
+    counter = load_plugin(ENVIRONMENT, f"{path.parent / 'r_functions.py'}:Counter")().object
+    counter.reset()
+    assert counter.get_reward() == 2.0
 
 
 @pytest.mark.parametrize(("rewards", "factory"), [("both", "Counter"), ("total", "lambda: Counter()")])
