@@ -56,7 +56,7 @@ def script_words(args: argparse.Namespace) -> list[str]:
     script are set in `args`: every other word there is the script's own, one with dashes as well.
 
     Raises:
-        ConfigError: --number is none.
+        ConfigError: --out or --number has no value, or --number is none.
     """
     words = list(args.words)
     if words[:1] == ["--"]:
@@ -72,6 +72,8 @@ def script_words(args: argparse.Namespace) -> list[str]:
             setattr(args, word.removeprefix("--"), True)
         elif name in ("--out", "--number"):
             value = value if equals else next(rest, "")
+            if not value:
+                raise ConfigError(f"{name} has no value. Give it one behind a space: {name} VALUE.")
             if name == "--number" and not value.isdecimal():
                 raise ConfigError(f"--number {value}: not a number. Use --number 1, 2 and so on.")
             setattr(args, name.removeprefix("--"), int(value) if name == "--number" else value)

@@ -234,7 +234,7 @@ def test_a_script_is_read_and_written_as_a_recipe_that_loads(tmp_path, monkeypat
     assert cfg.algo.advantage.estimator == "group_norm" and str(cfg.run_dir).endswith("runs/my_run")
 
 
-def test_flags_behind_the_script_are_its_own_but_for_those_of_the_command(tmp_path):
+def test_flags_behind_the_script_are_its_own_but_for_those_of_the_command(tmp_path, capsys):
     (tmp_path / "s.sh").write_text(
         "while [[ $# -gt 0 ]]; do case $1 in --lr) LR=$2; shift 2;; *) exit 1;; esac; done\n"
         f"python3 -m verl.trainer.main_ppo {' '.join(GRPO)} actor_rollout_ref.actor.optim.lr=$LR\n"
@@ -243,6 +243,9 @@ def test_flags_behind_the_script_are_its_own_but_for_those_of_the_command(tmp_pa
     assert main(["import-verl", str(tmp_path / "s.sh"), "--lr", "7e-6", "--number=1", "--out", str(out)]) == 0
     assert tomllib.loads(out.read_text())["actor"]["learning_rate"] == 7e-6
     assert main(["import-verl", str(tmp_path / "s.sh"), "--lr", "7e-6", "--number", "2"]) == 2
+    capsys.readouterr()
+    assert main(["import-verl", str(tmp_path / "s.sh"), "--out"]) == 2
+    assert capsys.readouterr().err.startswith("ConfigError: --out")
 
 
 def test_overrides_alone_are_printed_as_a_recipe(capsys):
