@@ -174,8 +174,9 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
         if called(made) in (*LOADERS, "BitsAndBytesConfig"):
             loaded = reader.keywords(made)
             found.quantised |= loaded.get("load_in_4bit") is True or loaded.get("load_in_8bit") is True
-    found.config |= reader.set_later()
     # What the script declares itself, by argparse or a dataclass, is read where the script uses it.
+    later = reader.set_later(arguments.get("args"))
+    found.config |= {name: value for name, value in later.items() if name not in declared}
     found.config |= {name: value for name, value in given.items() if name not in PEFT_FLAGS and name not in declared}
     if reader.flags.get("use_peft"):
         found.lora |= {PEFT_FLAGS[name]: value for name, value in reader.flags.items() if PEFT_FLAGS.get(name)}

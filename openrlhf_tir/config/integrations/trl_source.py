@@ -391,13 +391,18 @@ class SourceReader:
             if not isinstance(part, ast.stmt | ast.ExceptHandler | ast.match_case):
                 yield from self._calls_in(part)
 
-    def set_later(self) -> dict[str, Any]:
-        """Return `training_args.x = value`, of names that hold one of TRL's configs or are called args."""
+    def set_later(self, trainers_args: ast.expr | None = None) -> dict[str, Any]:
+        """Return `training_args.x = value`, of names that hold one of TRL's configs or are called args.
+
+        `trainers_args`: what the trainer is given as its args; a name there is one of these.
+        """
         configs = {
             name
             for name, made in self.assigned.items()
             if isinstance(made, ast.Call) and called(made) in self.kinds(CONFIGS)
         }
+        if isinstance(trainers_args, ast.Name):
+            configs.add(trainers_args.id)
         return {
             node.targets[0].attr: self.value(node.value)
             for node, tests in self._statements

@@ -389,6 +389,9 @@ class Commands(Conditions):
         if takes_value and not value:
             value = "".join(self.positional[at : at + 1])
             at += 1
+        elif value and not takes_value:  # the rest of -vm are flags as well
+            self.positional = [*self.positional[: at - 1], f"-{value}", *self.positional[at:]]
+            at -= 1
         self.variables |= {"OPTARG": value if takes_value else "", "OPTIND": str(at + 1)}
         return True
 

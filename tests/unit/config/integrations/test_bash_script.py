@@ -177,6 +177,8 @@ run ${LR:-1} ${N:-2} ${V:-no} "$@"
         ('while [[ "$1" =~ ^- && ! "$1" == "--" ]]; do X=$1; shift; done; run $X $1', ["-a", "--", "-b"], ["-a", "--"]),
         (OPTIONS, [], ["1", "2", "no"]),
         (OPTIONS, ["-n", "4", "-v", "-l5", "rest"], ["5", "4", "yes", "rest"]),
+        (OPTIONS, ["-vl", "5", "rest"], ["5", "2", "yes", "rest"]),
+        (OPTIONS, ["-vl5"], ["5", "2", "yes"]),
         (OPTIONS, ["-x"], None),
     ],
 )

@@ -251,6 +251,15 @@ def test_a_config_of_any_name_is_read_with_what_is_set_later_and_with_a_table(im
     assert (rollout.temperature, rollout.top_k) == (0.7, 20)
 
 
+def test_what_is_set_later_on_the_trainer_s_args_is_read_whatever_their_name(imported):
+    """They come from TrlParser, so that no call of the script shows which of its results they are."""
+    made = SCRIPT[SCRIPT.index("    training_args = GRPOConfig(") : SCRIPT.index("    training_args.temperature")]
+    parsed = "    import trl\n    _, c = trl.TrlParser((object, GRPOConfig)).parse_args_and_config()\n"
+    script = SCRIPT.replace(made, parsed).replace("training_args", "c")
+    _, path, _ = imported(script, "--per_device_train_batch_size", "8", "--num_generations", "4")
+    assert load(str(path), {}).rollout.temperature == 0.9
+
+
 @pytest.mark.parametrize("reward", ["Brief(2)", "partial(scaled, by=2)", "scaled_by_2", "REWARDS['b']"])
 def test_a_reward_that_an_expression_makes_is_taken_over(imported, reward):
     code = """
