@@ -87,7 +87,8 @@ _CLOSING = {")", "]", "}", r"\}", r"\rfloor", r"\rceil", r"\end"}
 _RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\in": "in"}
 _JOINTS = {"or": "or", "and": "and", r"\lor": "or", r"\land": "and", ",": ",", ";": ",", "&": ","}
 _UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
-_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
+# vmatrix is a determinant: a number, not a matrix.
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*[).]?")
 _SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")

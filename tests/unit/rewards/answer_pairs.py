@@ -120,6 +120,7 @@ DIFFERENT = [
     ("1,1,2", "1,2,2"), (r"\{1,2\}", "(1,2)"), ("(1,2),(3,4)", "(2,1),(3,4)"), ("1, 2", "12"), (r"\{1,2\}", r"\{1,3\}"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"), (r"\pm 2", "2"),
     (r"\frac\pi4", r"\frac{\pi}{5}"), ("eˣ", "ex"), ("aₙ", "an"),
+    (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
     ("[[1,2],[4,3]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"), ("[1,2]", r"\begin{pmatrix}1&2\end{pmatrix}"),
     ("0:0:0", "1:2:3"),
     ("3:4:5", "6:8:11"), ("5:10:15", "10:20:30"), (r"\frac{\frac12}2", "1"), (r"x<1 \cup x>2", "x>2"),
