@@ -63,9 +63,10 @@ class Moment(NamedTuple):
     held: list[Held]
 
 
-def moments(run_dir: Path, every: float) -> Iterator[Moment]:
-    """Yield a sample every `every` seconds until the run has ended."""
-    command = _command_of(run_dir)
+def moments(run_dir: Path, every: float, pid: int | None = None) -> Iterator[Moment]:
+    """Yield a sample every `every` seconds until the run has ended. `pid`: its command, if that does not name its
+    directory."""
+    command = _command_of(run_dir) if pid is None else psutil.Process(pid)
     processes = RunProcesses(command.pid)
     while command.is_running() and command.status() != psutil.STATUS_ZOMBIE:
         began = time.monotonic()
@@ -81,7 +82,8 @@ def _command_of(run_dir: Path) -> psutil.Process:
     Raises:
         SystemExit: None was started in time.
     """
-    names = {str(run_dir), str(run_dir.absolute())}
+    paths = {str(run_dir), str(run_dir.absolute())}
+    names = paths | {f"--run-dir={path}" for path in paths}
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         found = [
@@ -93,7 +95,7 @@ def _command_of(run_dir: Path) -> psutil.Process:
             if found:
                 return min(found, key=lambda process: process.create_time())
         time.sleep(1.0)
-    raise SystemExit(f"No process has {run_dir} in its command line. Start the run with --run-dir {run_dir}.")
+    raise SystemExit(f"No process has {run_dir} in its command line. Give its --pid.")
 
 
 def _held(process: psutil.Process) -> Held | None:
@@ -157,6 +159,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run_dir", type=Path, nargs="?", help="directory of the run, as in its --run-dir")
+    parser.add_argument("--pid", type=int, help="its command, if that does not name the directory")
     parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between samples [%(default)s]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where samples go [RUN_DIR.memory.jsonl]")
     parser.add_argument("--read", type=Path, metavar="FILE", help="no run, but the samples in FILE")
@@ -167,7 +170,7 @@ def main() -> None:
         out = args.out or args.run_dir.with_name(f"{args.run_dir.name}.memory.jsonl")
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("w") as file:
-            for moment in moments(args.run_dir, args.every):
+            for moment in moments(args.run_dir, args.every, args.pid):
                 file.write(json.dumps(moment) + "\n")
                 file.flush()
     found = figures(read(args.read or out))

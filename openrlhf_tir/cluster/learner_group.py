@@ -125,7 +125,7 @@ class LearnerRank:
     def written(self) -> dict[str, tuple[int, str]]:
         """Return the files that this rank wrote since the last call; see Learner.written.
 
-        It has its own thread: a step must not wait for the disk, nor this call for a step.
+        It has its own thread: passes do not wait for the disk, nor this call for a step.
         """
         return self.inner.written()
 

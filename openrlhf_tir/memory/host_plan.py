@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..machine.sizes import size
-from .memory_plan import Shape, learner_parts
+from .memory_plan import Shape, learner_parts, micro_batch_tokens, recomputed_layers
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
 LEARNER_PROCESS = 500 << 20
@@ -20,7 +20,7 @@ LEARNER_PROCESS = 500 << 20
 PASS_SLACK = 0.25
 """Memory of a pass on CPU besides the tensors that are counted, as a share of these: gradients in flight, oneDNN's
 buffers, and holes in glibc's heap."""
-PARTS_OF_A_PASS = ("activations", "logits", "head's gradient", "experts' gradient", "kept logits")
+PARTS_OF_A_PASS = ("activations", "keys of shared prompts", "logits", "head's gradient", "experts' gradient", "kept logits")
 """The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
@@ -34,10 +34,14 @@ torch's AdamW."""
 ENGINE_PROCESSES = 850 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
 actor, of which vLLM's engine process is a fork."""
+BF16_REST = 600 << 20
+"""Bytes that an engine in bf16 or fp16 has besides: what is left over in a whole run of SmolLM2, and is there after a
+trim as well. oneDNN keeps kernels for each number of tokens that a step had; how much of it they are was not
+measured."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one step of a CPU engine (engines/start.py)."""
 PREFILL_COPIES = 5
-"""Bytes that a prefill takes on CPU, as a multiple of one layer's outputs: these, what oneDNN and the attention work
+"""Factor by which the memory of a prefill on CPU exceeds one layer's outputs: these, what oneDNN and the attention work
 with, and the holes that they leave in glibc's heap. Measured with SmolLM2: 76 KB a token, where outputs are 16 KB."""
 STEP_LOGITS = 4
 """Arrays [sequences, vocabulary] in fp32 that a step of a CPU engine has at its peak: logits, their log-probs, scaled
@@ -63,8 +67,7 @@ class HostPlan:
         engine: Parts of one engine with its rollout actor.
         ranks: Learner ranks on a node.
         engines: Engines on a node, rounded up.
-        checkpoint: One rank's copy of its states, which exists while a checkpoint is written beside training; 0
-            without GPUs, where it is written from the states themselves.
+        checkpoint: What one rank copies of its states, which exists while a checkpoint is written beside training.
         others: Controller, Ray's daemons, environment servers.
     """
 
@@ -131,11 +134,12 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
     parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS, on_gpu=False)
     copied = 0 if cfg.ckpt.disable_ds else math.ceil(checkpoint_bytes(cfg) / ranks)
     kept = {"kept on the host": host - copied}
-    checkpoint = copied if gpus else 0  # on a CPU it is written from the states themselves (learner/saved)
+    checkpoint = copied if gpus or not copied else _copied_on_cpu(cfg, n, w, ranks)
     if gpus:
         learner = {"process": LEARNER_HOST} | kept
         engine = {"processes": ENGINE_HOST}
     else:
+        parts["keys of shared prompts"] = _keys_of_shared_prompts(cfg, shape)
         learner = {"process": LEARNER_PROCESS} | _rank_on_cpu(parts, n, shape, ranks) | kept
         engine = _engine_on_cpu(cfg, n, shape, w)
         kv_tokens = engine["KV cache"] // max(1, shape.kv_values * w)  # 0: config.json does not say
@@ -150,6 +154,32 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         checkpoint=checkpoint,
         others=CONTROLLER + ENV_WORKER * servers,
     )
+
+
+def _copied_on_cpu(cfg: Config, n: int, w: int, ranks: int) -> int:
+    """Return the bytes of its states that a rank on a CPU copies for a checkpoint (learner/saved/background.py).
+
+    It is written from the states themselves, but for tensors that are a part of a larger one: the weights of ZeRO-2,
+    and master weights in fp32, which are the weights themselves.
+    """
+    masters = 4 * math.ceil(n / ranks) if w == 4 else 0
+    return masters + (n * w if cfg.ds.zero_stage < 3 else 0)
+
+
+def _keys_of_shared_prompts(cfg: Config, shape: Shape) -> int:
+    """Return the bytes of the keys and values that packed responses to a shared prompt keep for the backward pass.
+
+    Each response has those of its prompt and its own for every head, in fp32 (learner/attention/packed.py). Prompts and
+    responses are taken to be as long as they may be.
+    """
+    if not cfg.shares_prompts:
+        return 0
+    tokens = micro_batch_tokens(cfg)
+    response = max(1, min(cfg.rollout.max_new_tokens, cfg.data.max_len - 1))
+    prompt = max(0, min(cfg.data.max_len - response, tokens - response))
+    responses = (tokens - prompt) / response
+    layers = shape.layers - recomputed_layers(cfg, shape) + (recomputed_layers(cfg, shape) > 0)
+    return int(layers * responses * (prompt + response) * 2 * 4 * shape.heads * shape.head_dim)
 
 
 def _rank_on_cpu(parts: dict[str, int], n: int, shape: Shape, ranks: int) -> dict[str, int]:
@@ -192,5 +222,6 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
         "weights": n * w,
         "packed embedding and head": 2 * w * shape.vocabulary * shape.hidden,
         "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
+        "rest in bf16": BF16_REST if w == 2 else 0,
         "largest step": max(PREFILL_COPIES * tokens * of_token, STEP_LOGITS * 4 * sequences * shape.vocabulary),
     }

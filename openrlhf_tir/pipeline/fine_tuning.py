@@ -222,7 +222,7 @@ class FineTuning:
         return total / weight
 
     async def _save(self) -> None:
-        """Begin a checkpoint: the learner's state is copied now and written while training goes on.
+        """Begin a checkpoint: the learner's state is held as it is now and written while training goes on.
 
         A disk that refuses is logged, and the next checkpoint tries again.
         """

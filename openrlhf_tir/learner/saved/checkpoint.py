@@ -81,7 +81,7 @@ def save_rank(
     counters: Mapping[str, Any],
     extra_files: Mapping[str, Any],
 ) -> None:
-    """Copy a rank's state to host memory, and start to write it to `directory`. Collective.
+    """Hold a rank's state as it is now, and start to write it to `directory`. Collective.
 
     The files are complete when `writer.written` returns on every rank. The directory does not appear atomically; that
     is up to the caller.

@@ -11,6 +11,7 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
 from openrlhf_tir.memory import host_plan as plans
 from openrlhf_tir.memory.host_plan import (
+    BF16_REST,
     BUCKET_BYTES,
     CONTROLLER,
     CPU_CHUNK_TOKENS,
@@ -62,6 +63,7 @@ def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
         "weights": 2 * N,
         "packed embedding and head": 2 * 2 * 50 * 8,
         "KV cache": CPU_KV_CACHE,
+        "rest in bf16": BF16_REST,
         "largest step": PREFILL_COPIES * 4096 * 2 * (3 * 16 + (4 + 2 * 2) * 2 + 4 * 8),
     }
     assert (plan.ranks, plan.engines, plan.others) == (1, 1, CONTROLLER), "the environment's server is elsewhere"
@@ -85,6 +87,24 @@ def test_attention_in_fp32_keeps_queries_keys_values_and_its_output_once_more(tm
     assert host_plan(small(tmp_path, **fp32), gpus=False).learner["activations"] == 3 * 1000 * layer
 
 
+def test_responses_to_a_shared_prompt_keep_its_keys_and_values_each_for_every_head(tmp_path):
+    """1,000 tokens are a prompt of 50 and 19 responses of 50, each with 100 keys; 2 x 4 heads x 2 values in fp32."""
+    packed = {"packing_samples": True, "attn_implementation": "sdpa"}
+    learner = host_plan(small(tmp_path, ds=packed), gpus=False).learner
+    assert learner["keys of shared prompts"] == 3 * 19 * 100 * 2 * 4 * 4 * 2
+    alone = host_plan(small(tmp_path, ds=packed | {"share_prompts": False}), gpus=False).learner
+    assert "keys of shared prompts" not in alone
+
+
+def test_a_checkpoint_on_a_cpu_copies_what_is_a_part_of_a_larger_tensor(tmp_path):
+    def copied(**ds):
+        return host_plan(small(tmp_path, ds=ds), gpus=False).checkpoint
+
+    assert copied() == 0, "all is written from the states themselves"
+    assert copied(param_dtype="fp32") == 4 * N, "master weights are the weights themselves"
+    assert copied(zero_stage=2) == 2 * N
+
+
 def test_with_few_tokens_the_optimisers_step_is_the_peak_and_not_a_pass(tmp_path):
     cfg = small(tmp_path, train={"max_tokens_per_gpu": 100})
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
@@ -94,10 +114,9 @@ def test_with_few_tokens_the_optimisers_step_is_the_peak_and_not_a_pass(tmp_path
 
 
 def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_path):
-    """5.23 GB at the peak: benchmarks.learner --only memory, one rank, rows of 1,280 tokens, no checkpoint."""
-    cfg = small(
-        tmp_path, train={"max_tokens_per_gpu": 1280}, ds={"packing_samples": True, "attn_implementation": "sdpa"}
-    )
+    """5.23 GB at the peak: benchmarks.learner --only memory, one rank, rows of 1,280 tokens, no prompt shared."""
+    ds = {"packing_samples": True, "attn_implementation": "sdpa", "share_prompts": False}
+    cfg = small(tmp_path, train={"max_tokens_per_gpu": 1280}, ds=ds)
     cfg = cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(tmp_path)})})
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     assert host_plan(cfg, gpus=False).rank_bytes == pytest.approx(5.23e9, rel=0.1)
