@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -75,6 +80,39 @@ def broken_batch(world: int):
     return make_batch(groups, world), groups
 
 
+@contextmanager
+def checkpoints_held_back() -> Iterator[None]:
+    """No file of a checkpoint is written before a step waits for it, or the block ends: a step that does not wait
+    changes what the files will hold."""
+    from openrlhf_tir.learner.saved import background
+
+    awaited = threading.Event()
+    write, writer_of = background._write, background.BackgroundWriter
+    save, settle = writer_of.save, writer_of.settle
+
+    def late(*arguments: Any) -> Any:
+        awaited.wait()
+        return write(*arguments)
+
+    def begun(writer: background.BackgroundWriter, state_dict: Any, path: Any) -> None:
+        awaited.clear()
+        save(writer, state_dict, path)
+
+    def awaiting(writer: background.BackgroundWriter) -> None:
+        awaited.set()
+        settle(writer)
+
+    with (
+        mock.patch.object(background, "_write", late),
+        mock.patch.object(writer_of, "save", begun),
+        mock.patch.object(writer_of, "settle", awaiting),
+    ):
+        try:
+            yield
+        finally:
+            awaited.set()
+
+
 def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     import torch
 
@@ -89,19 +127,20 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
         return Zero3Rank(config(model, world, **ds), rank, world, "127.0.0.1", port)
 
     results["loaded"] = [_weight_hash(start()) for _ in range(3)]
-    learner = start()
-    results["scores"] = learner.score(SEQUENCES)
-    results["published"] = learner.publish(out / f"published-{world}.safetensors")
-    results["broadcast"] = _broadcast(learner, rank)
-    results["exposed"] = _expose(learner)
-    results["grads"] = _record_gradients(learner)
-    results["metrics"] = learner.step(*batch(world, seed=0))
-    results["weights"] = _weight_hash(learner)
+    with checkpoints_held_back():
+        learner = start()
+        results["scores"] = learner.score(SEQUENCES)
+        results["published"] = learner.publish(out / f"published-{world}.safetensors")
+        results["broadcast"] = _broadcast(learner, rank)
+        results["exposed"] = _expose(learner)
+        results["grads"] = _record_gradients(learner)
+        results["metrics"] = learner.step(*batch(world, seed=0))
+        results["weights"] = _weight_hash(learner)
 
-    _draw()  # so that the states saved are not those that every start seeds
-    learner.save(out / f"ckpt-{world}")
-    results["drawn"] = _draw()
-    learner.step(*batch(world, seed=1))  # while the checkpoint is being written: it must hold the weights from before
+        _draw()  # so that the states saved are not those that every start seeds
+        learner.save(out / f"ckpt-{world}")
+        results["drawn"] = _draw()
+        learner.step(*batch(world, seed=1))  # the checkpoint must hold the weights from before
     results["written"] = learner.written()
     results["continued"] = _weight_hash(learner)
     results["version"] = learner.version
