@@ -34,10 +34,10 @@ torch's AdamW."""
 ENGINE_PROCESSES = 850 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
 actor, of which vLLM's engine process is a fork."""
-BF16_REST = 600 << 20
-"""Bytes that an engine in bf16 or fp16 has besides: what is left over in a whole run of SmolLM2, and is there after a
-trim as well. oneDNN keeps kernels for each number of tokens that a step had; how much of it they are was not
-measured."""
+BF16_REST = 900 << 20
+"""Bytes that an engine in bf16 or fp16 and its actor have besides: what is left over at the peak of a whole run of
+SmolLM2, an evaluation. Two thirds are there after a trim as well; oneDNN keeps kernels for each number of tokens that a
+step had, but how much of it they are was not measured."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one step of a CPU engine (engines/start.py)."""
 PREFILL_COPIES = 5
