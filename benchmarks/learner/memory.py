@@ -6,7 +6,7 @@
              2 ranks
     shared   the same as a run has it: a prompt is computed once for its SHARING responses
     growth   ours with small batches of changing lengths and a weight push per update, a checkpoint every few; by how
-             much the level after an update rises, and the peak while a checkpoint's copy is held
+             much the level after an update rises, and the peak while a checkpoint is written
 
 Every way runs in processes of its own, one way after another. This process reads their PSS (/proc/PID/smaps_rollup)
 while they run: the peak, summed over the ranks of a way, and the level after each update. Seconds are CPU seconds of a

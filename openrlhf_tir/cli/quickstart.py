@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=sorted([TOY, SMOLLM2]),
         default=TOY,
-        help="toy: 167 thousand parameters, some minutes; smollm2: SmolLM2-135M-Instruct, 20 to 35 minutes [%(default)s]",
+        help="toy: 167 thousand parameters, minutes; smollm2: SmolLM2-135M-Instruct, 20 to 35 minutes [%(default)s]",
     )
     parser.add_argument(
         "--task",

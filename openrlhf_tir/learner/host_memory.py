@@ -20,13 +20,14 @@ from typing import Any
 from ..machine.host_allocator import give_back_freed
 
 SUB_GROUP_ELEMENTS = 2**25
-"""Elements per rank that the optimizer updates at once: 128 MiB in fp32. A larger parameter is updated alone."""
+"""Elements per rank that the optimizer updates at once, 128 MiB in fp32; more by the rest of the parameter that reaches
+them."""
 BUCKET_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
 """Gradient elements that are reduced over the ranks at once, by device. A larger parameter is reduced alone, without a
 buffer."""
 REST_PER_TRIM = 275
 """A `Trimmer` rests for this many times the duration of a trim. A trim takes some .02 s, and to touch the returned
-pages again .2 s, so that both take at most 4 % of the time."""
+pages again .2 s: with 275 = (.02 + .2) / .02 / .04 both take at most 4 % of the time."""
 
 
 def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool = True) -> None:

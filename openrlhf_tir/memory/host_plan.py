@@ -20,14 +20,21 @@ LEARNER_PROCESS = 500 << 20
 PASS_SLACK = 0.25
 """Memory of a pass on CPU besides the tensors that are counted, as a share of these: gradients in flight, oneDNN's
 buffers, and holes in glibc's heap."""
-PARTS_OF_A_PASS = ("activations", "keys of shared prompts", "logits", "head's gradient", "experts' gradient", "kept logits")
+PARTS_OF_A_PASS = (
+    "activations",
+    "keys of shared prompts",
+    "logits",
+    "head's gradient",
+    "experts' gradient",
+    "kept logits",
+)
 """The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
 BUCKET_BYTES = 2 << 23
 """Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
 STEP_ELEMENTS = 2**25
-"""Elements that the optimiser updates at once; a larger parameter is updated alone (learner/host_memory.py)."""
+"""Elements that the optimiser updates at once (learner/host_memory.py), or its largest parameter if that is larger."""
 STEP_BYTES = 12
 """Bytes per element that is updated, beside gradients and states: a flat copy of the gradient, and two arrays of
 torch's AdamW."""
