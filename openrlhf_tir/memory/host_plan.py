@@ -17,7 +17,7 @@ from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
 LEARNER_PROCESS = 500 << 20
 """Bytes of a learner's process on CPU besides the parts that are counted: Python, torch, DeepSpeed, Ray."""
-PASS_SLACK = 0.25
+PASS_SLACK = 0.4
 """Memory of a pass on CPU besides the tensors that are counted, as a share of these: gradients in flight, oneDNN's
 buffers, and holes in glibc's heap."""
 PARTS_OF_A_PASS = (
@@ -38,13 +38,13 @@ STEP_ELEMENTS = 2**25
 STEP_BYTES = 12
 """Bytes per element that is updated, beside gradients and states: a flat copy of the gradient, and two arrays of
 torch's AdamW."""
-ENGINE_PROCESSES = 850 << 20
+ENGINE_PROCESSES = 1100 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
 actor, of which vLLM's engine process is a fork."""
-BF16_REST = 900 << 20
+BF16_REST = 650 << 20
 """Bytes that an engine in bf16 or fp16 and its actor have besides: what is left over at the peak of a whole run of
-SmolLM2, an evaluation. Two thirds are there after a trim as well; oneDNN keeps kernels for each number of tokens that a
-step had, but how much of it they are was not measured."""
+SmolLM2, an evaluation. Half of them are there after a trim as well; oneDNN keeps kernels for each number of tokens that
+a step had, but how much of it they are was not measured."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill tokens of one step of a CPU engine (engines/start.py)."""
 PREFILL_COPIES = 5
@@ -57,7 +57,7 @@ ENGINE_HOST = 3400 << 20
 """Host bytes of an engine with a GPU: 1.3 GiB of the actor and 2.1 GiB of vLLM's engine, with an H100."""
 LEARNER_HOST = 2100 << 20
 """Host bytes of a learner's process with a GPU, with an H100."""
-CONTROLLER = 780 << 20
+CONTROLLER = 900 << 20
 """Bytes of the controller's process and of Ray's daemons on its node."""
 ENV_WORKER = 40 << 20
 """Bytes of an environment server and of each of its workers."""

@@ -106,7 +106,8 @@ def test_a_checkpoint_on_a_cpu_copies_what_is_a_part_of_a_larger_tensor(tmp_path
 
 
 def test_with_few_tokens_the_optimisers_step_is_the_peak_and_not_a_pass(tmp_path):
-    cfg = small(tmp_path, train={"max_tokens_per_gpu": 100})
+    short = {"data": {"max_len": 20}, "rollout": {"max_new_tokens": 10}}
+    cfg = small(tmp_path, train={"max_tokens_per_gpu": 50, "micro_batch_size": 1}, **short)
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     learner = host_plan(cfg, gpus=False).learner
     assert learner["optimiser's step"] == STEP_BYTES * STEP_ELEMENTS
