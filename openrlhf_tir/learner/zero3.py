@@ -94,10 +94,15 @@ class Zero3Rank:
         self.device = self.strategy.device
         self.sender = Sender()
         self.exposer = Exposer(torch.device(self.device))
+        self.writer = BackgroundWriter(keeps=self.device == "cpu")
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
-        """Start again in this process: weights of cfg.actor.model_name_or_path, a new optimizer, version 0."""
+        """Start again in this process: weights of cfg.actor.model_name_or_path, a new optimizer, version 0.
+
+        A checkpoint of the model before is written to its end; `written` answers for it afterwards as well.
+        """
+        self.writer.settle()
         self.engine.destroy()
         self.auxiliary.destroy()
         del self.model, self.optimizer, self.engine, self.auxiliary, self.average
@@ -109,7 +114,6 @@ class Zero3Rank:
         self.cfg = cfg
         self.estimator = get_estimator(cfg.algo.advantage.estimator)
         self.lr_at = rl_schedule(cfg)
-        self.writer = BackgroundWriter(keeps=self.device == "cpu")
         self.runner = MicroBatchRunner(cfg, self.strategy, self.writer.settle)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model

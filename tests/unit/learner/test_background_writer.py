@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.slow  # importing torch and deepspeed
+
+DEADLINE_S = 20.0
+"""Seconds after which a wait is a failure."""
 
 
 @pytest.fixture
@@ -18,7 +23,7 @@ def held_back(monkeypatch):
     write, may_write = background._write, threading.Event()
 
     def later(state: Any, path: Any) -> tuple[int, str]:
-        may_write.wait()
+        assert may_write.wait(DEADLINE_S)
         return write(state, path)
 
     monkeypatch.setattr(background, "_write", later)
@@ -29,7 +34,7 @@ def held_back(monkeypatch):
 def changed_after(call, allow: threading.Event, *, waits: bool) -> list[str]:
     """Return the order in which `call` and the writer's permission to write came to their ends.
 
-    A call that `waits` gets a moment in which it could end too early; one that does not is awaited.
+    A call that `waits` gets a moment in which it could end too early; one that does not is awaited, up to a deadline.
     """
     order = []
 
@@ -39,7 +44,7 @@ def changed_after(call, allow: threading.Event, *, waits: bool) -> list[str]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(0.2 if waits else None)
+    thread.join(0.2 if waits else DEADLINE_S / 2)
     order.append("allowed")
     allow.set()
     thread.join()
@@ -74,10 +79,12 @@ def test_a_step_waits_also_while_another_thread_waits_for_the_files(tmp_path, he
 
     writer = BackgroundWriter(keeps=True)
     writer.save({"weights": torch.arange(4.0)}, tmp_path / "file")
-    asks = threading.Thread(target=writer.written)
+    asks = threading.Thread(target=writer.written, daemon=True)
     asks.start()
+    deadline = time.monotonic() + DEADLINE_S
     while writer._pending:
-        pass
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     assert changed_after(writer.settle, held_back, waits=True) == ["allowed", "settled"]
     asks.join()
 
@@ -96,8 +103,6 @@ def test_what_is_kept_shares_memory_unless_it_is_a_part_of_a_larger_tensor():
 
 
 def test_a_step_calls_settle_before_the_optimizer_changes_anything():
-    from types import SimpleNamespace
-
     from openrlhf_tir.config import Config
     from openrlhf_tir.learner.passes import MicroBatchRunner
 
@@ -106,3 +111,27 @@ def test_a_step_calls_settle_before_the_optimizer_changes_anything():
     runner = MicroBatchRunner(Config(), strategy, lambda: called.append("settle"))
     runner.apply(object(), SimpleNamespace(param_groups=[]), 0.1)
     assert called == ["settle", "step"]
+
+
+def test_a_checkpoint_of_the_model_before_is_written_before_a_rank_gives_that_model_up(
+    tmp_path, held_back, monkeypatch
+):
+    """After fine-tuning a rank takes the run's model. The engine may free its weights in place, so it is asked last."""
+    import torch
+
+    from openrlhf_tir.config import Config
+    from openrlhf_tir.learner.saved.background import BackgroundWriter
+    from openrlhf_tir.learner.zero3 import Zero3Rank
+
+    weights = torch.arange(4.0)
+    rank = Zero3Rank.__new__(Zero3Rank)
+    rank.writer = BackgroundWriter(keeps=True)
+    rank.model = rank.optimizer = rank.average = None
+    rank.engine = SimpleNamespace(destroy=weights.zero_)
+    rank.auxiliary = SimpleNamespace(destroy=lambda: None)
+    rank.exposer = SimpleNamespace(release=lambda: None)
+    monkeypatch.setattr(Zero3Rank, "_start", lambda self, cfg: None)
+    rank.writer.save({"weights": weights}, tmp_path / "file")
+    assert changed_after(lambda: rank.reload(Config()), held_back, waits=True) == ["allowed", "settled"]
+    assert list(rank.writer.written()) == [str(tmp_path / "file")]
+    assert torch.load(tmp_path / "file", weights_only=True)["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
