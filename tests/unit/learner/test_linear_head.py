@@ -246,11 +246,25 @@ def test_bf16_is_as_near_to_the_truth_as_the_plain_formulas_are():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_products_in_bf16_have_few_sizes_on_a_cpu_and_give_what_they_gave(monkeypatch, masked):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"entropy_grad": True},
+        {"truncation": Truncation(top_k=6, top_p=0.9)},
+        {"truncation": Truncation(top_k=6, top_p=0.9), "entropy_grad": True},
+        {"keep_bytes": 1 << 20},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_products_in_bf16_have_few_sizes_on_a_cpu_and_give_what_they_gave(monkeypatch, masked, options, with_bias):
     """oneDNN keeps kernels for each size. The padding changes neither scores nor gradients."""
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(100, H, generator=generator).bfloat16().requires_grad_()
     weight = torch.randn(V, H, generator=generator).bfloat16().requires_grad_()
+    bias = torch.randn(V, generator=generator).bfloat16().requires_grad_() if with_bias else None
+    leaves = [x for x in (hidden, weight, bias) if x is not None]
     targets = torch.randint(V, (100,), generator=generator)
     wanted = (torch.arange(100) % 3 > 0) if masked else None
     rows = set()
@@ -259,9 +273,15 @@ def test_products_in_bf16_have_few_sizes_on_a_cpu_and_give_what_they_gave(monkey
 
     def results(tokens: int):
         scores = chunked_scores(
-            hidden[:tokens], weight, targets[:tokens], wanted=None if wanted is None else wanted[:tokens]
+            hidden[:tokens],
+            weight,
+            targets[:tokens],
+            bias=bias,
+            wanted=None if wanted is None else wanted[:tokens],
+            **options,
         )
-        return [*scores, *torch.autograd.grad(scores.log_probs.sum(), [hidden, weight])]
+        loss = scores.log_probs.sum() + (scores.entropy.sum() if options.get("entropy_grad") else 0.0)
+        return [*scores, *torch.autograd.grad(loss, leaves)]
 
     padded = {tokens: results(tokens) for tokens in range(70, 100)}
     assert rows <= {64, 96, 128}
