@@ -54,7 +54,7 @@ class Stops(StoppingCriteria):
 
 
 def stop_in(codec: HfCodec, ids: Sequence[int], stops: Sequence[str]) -> str | None:
-    """The stop string that the text of `ids` holds, if any."""
+    """Return the stop string that the text of `ids` holds; None if it holds none."""
     text = codec.decode(ids)
     return next((stop for stop in stops if stop in text), None)
 
@@ -75,29 +75,39 @@ class Batched:
         return await answer
 
     def ended(self, _: object) -> None:
-        """A conversation is over."""
+        """Count a conversation as over."""
         self.live -= 1
         self._go()
 
     def _go(self) -> None:
+        """Answer the waiting requests if all conversations under way wait. If that fails, all of them get the error:
+        nobody would see it in a callback, and they would wait for ever."""
+        self._waiting = [request for request in self._waiting if not request[2].cancelled()]
         if not self._waiting or len(self._waiting) < self.live:
             return
         self.spent("tools", self._idle_since)
         since = time.monotonic()
-        asked, self._waiting = self._waiting, []
-        for (_, _, answer), completion in zip(asked, self._complete(asked), strict=True):
+        requests = self._waiting
+        self._waiting = []
+        try:
+            completions = self._complete(requests)
+        except Exception as error:
+            for _, _, answer in requests:
+                answer.set_exception(error)
+            return
+        for (_, _, answer), completion in zip(requests, completions, strict=True):
             answer.set_result(completion)
         self.spent("generate", since)
         self._idle_since = time.monotonic()
 
-    def _complete(self, asked: Sequence[tuple[Sequence[int], Sampling, Any]]) -> list[Completion]:
+    def _complete(self, requests: Sequence[tuple[Sequence[int], Sampling, Any]]) -> list[Completion]:
         end = self.codec.tokenizer.eos_token_id
-        width = max(len(ids) for ids, _, _ in asked)
-        first = asked[0][1]
-        made = self.model.generate(
-            input_ids=torch.tensor([[end] * (width - len(ids)) + list(ids) for ids, _, _ in asked]),
-            attention_mask=torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _, _ in asked]),
-            max_new_tokens=max(sampling.max_tokens for _, sampling, _ in asked),
+        width = max(len(ids) for ids, _, _ in requests)
+        first = requests[0][1]
+        rows = self.model.generate(
+            input_ids=torch.tensor([[end] * (width - len(ids)) + list(ids) for ids, _, _ in requests]),
+            attention_mask=torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _, _ in requests]),
+            max_new_tokens=max(sampling.max_tokens for _, sampling, _ in requests),
             do_sample=first.temperature > 0,
             temperature=first.temperature or None,
             top_k=first.top_k,
@@ -106,11 +116,13 @@ class Batched:
             pad_token_id=end,
             stopping_criteria=StoppingCriteriaList([Stops(self.codec, first.stop, width)]),
         )[:, width:].tolist()
-        return [self.completion(ids, sampling) for ids, (_, sampling, _) in zip(made, asked, strict=True)]
+        return [self.completion(ids, sampling) for ids, (_, sampling, _) in zip(rows, requests, strict=True)]
 
     def completion(self, ids: list[int], sampling: Sampling) -> Completion:
-        """What a row of the batch wrote: up to its stop string, its end token or its own limit. Behind the first two it
-        is filled with end tokens."""
+        """Return what a row of the batch wrote, up to its stop string, its end token or its own limit.
+
+        Behind the first two it is filled with end tokens.
+        """
         end = self.codec.tokenizer.eos_token_id
         wrote = ids[: ids.index(end)] if end in ids else ids
         stop = stop_in(self.codec, wrote[-LAST:], sampling.stop)
@@ -159,27 +171,27 @@ class Chats:
         self.cfg = cfg
         self.tokenizer = AutoTokenizer.from_pretrained(base)
         self.codec = HfCodec(self.tokenizer)
-        found = ChatFormat.of(cfg, cfg.env, self.codec, self.tokenizer)
-        if found is None:
+        chat_format = ChatFormat.of(cfg, cfg.env, self.codec, self.tokenizer)
+        if chat_format is None:
             raise SystemExit(
                 f"env.protocol = {cfg.env.protocol!r} is no messages protocol. Take a recipe that has one."
             )
-        self.format = found
+        self.format = chat_format
         self.reward = load(cfg.reward.name)
 
     def task(self, row: Mapping[str, Any]) -> Task:
-        """A row of the data with its prompt as the model reads it."""
+        """Return a row of the data as a task, with its prompt as the model reads it."""
         messages = tuple(row["prompt"])
         prompt = self.format.template.render(self.format.template.inert(messages))
         return Task(prompt, row["label"], meta=row["meta"], chat=Chat(messages))
 
     def roll(self, model: PreTrainedModel, tasks: Sequence[Task], tools: Client, spent: Spent) -> list[Trajectory]:
-        """One scored response to each task. RuntimeError if the sandbox fails, which is no reward."""
+        """Return one scored response to each task. Raises RuntimeError if the sandbox fails, which is no reward."""
         with torch.no_grad(), autocast(model):
-            made = asyncio.run(self._roll(model, tasks, tools, spent))
-        for trajectory, task in zip(made, tasks, strict=True):
+            trajectories = asyncio.run(self._roll(model, tasks, tools, spent))
+        for trajectory, task in zip(trajectories, tasks, strict=True):
             trajectory.reward = self.scored(trajectory, task)
-        return made
+        return trajectories
 
     async def _roll(
         self, model: PreTrainedModel, tasks: Sequence[Task], tools: Client, spent: Spent
@@ -191,7 +203,7 @@ class Chats:
         return await asyncio.gather(*under_way)
 
     async def episode(self, index: int, task: Task, engine: Engine, tools: Client) -> Trajectory:
-        """A response to `task`, sampled by `engine`; not scored."""
+        """Return a response to `task`, sampled by `engine` and not scored."""
         cfg = self.cfg
         protocol = protocols.make(cfg.env)
         return await run_episode(
@@ -214,13 +226,15 @@ class Chats:
         )
 
     def scored(self, trajectory: Trajectory, task: Task) -> float:
-        """The reward of a response. RuntimeError if it failed, which is no reward."""
+        """Return the reward of a response. Raises RuntimeError if it failed, which is no reward."""
         if trajectory.failed:
             raise RuntimeError(f"A response failed ({trajectory.failed}): {trajectory.why}. See the sandbox's log.")
         return call_now(self.reward, trajectory, task, RewardContext.of(self.cfg.reward)).reward
 
 
 def autocast(model: PreTrainedModel) -> Any:
-    """bf16 for a model whose weights are float32. Around the whole of a rollout, so that the weights are converted
-    once and not for every token."""
+    """Return a context that computes in bf16 with a model whose weights are float32.
+
+    Enter it around the whole of a rollout: it keeps converted weights until it is left.
+    """
     return torch.autocast("cpu", torch.bfloat16) if model.dtype == torch.float32 else nullcontext()

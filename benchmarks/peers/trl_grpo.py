@@ -56,16 +56,18 @@ class Task:
     recorder: Recorder
     """Made when training begins: its clock runs from then."""
 
-    def __init__(self, work: Work, of: PeersTask, tools: Client | None) -> None:
-        self.work, self.of, self.tools = work, of, tools
-        self.rows = {of.prompt(row): row for row in work.rows("train")}
+    def __init__(self, work: Work, peers_task: PeersTask, tools: Client | None) -> None:
+        self.work = work
+        self.peers_task = peers_task
+        self.tools = tools
+        self.rows = {peers_task.prompt(row): row for row in work.rows("train")}
         self.sampled, self.rewards = 0, [0.0]
 
     def rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         assert self.tools is not None
         model = trainer.accelerator.unwrap_model(trainer.model)
         model.eval()
-        made = self.of.roll(model, [self.rows[p] for p in prompts], self.tools, self.recorder.spent)
+        made = self.peers_task.roll(model, [self.rows[p] for p in prompts], self.tools, self.recorder.spent)
         model.train()
         return {
             "prompt_ids": [s.prompt_ids for s in made],
@@ -79,7 +81,7 @@ class Task:
     def reward(
         self, completions: list[str], completion_ids: list[list[int]], label: list[str], **more: Any
     ) -> list[float]:
-        """That of the rollout; without tools, of what TRL has sampled."""
+        """Return the rewards of the rollout; without tools, those of what TRL has sampled."""
         self.sampled += sum(more.get("written", map(len, completion_ids)))
         self.rewards = more.get("scored") or [
             correct(text, has_ended(ids, text), gold)
@@ -99,7 +101,7 @@ class Steps(TrainerCallback):
         task.sampled = 0
         print(f"step {state.global_step}: reward {mean(task.rewards):.3f}", flush=True)
         if directory := task.work.due(state.global_step):
-            task.of.save(kwargs["model"], directory)
+            task.peers_task.save(kwargs["model"], directory)
 
 
 def stopping(generate: Any) -> Any:
@@ -143,13 +145,13 @@ def config(work: Work) -> GRPOConfig:
 
 def train(work: Work) -> None:
     torch.set_num_threads(work.threads)
-    of = task_of(work)
-    model = of.load(torch.float32)
+    peers_task = task_of(work)
+    model = peers_task.load(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=work.lr, betas=work.betas, weight_decay=0.0)
-    rows = [{"prompt": of.prompt(row), "label": row["label"]} for row in work.rows("train")]
+    rows = [{"prompt": peers_task.prompt(row), "label": row["label"]} for row in work.rows("train")]
 
     def run(tools: Client | None) -> None:
-        task = Task(work, of, tools)
+        task = Task(work, peers_task, tools)
         trainer = Timed(
             model=model,
             reward_funcs=task.reward,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,13 +10,14 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks.peers import openrlhf_own, ours, plain, systems, venvs
 from benchmarks.peers.__main__ import names_of, of_recipe
-from benchmarks.peers.chat_rollout import Chats
+from benchmarks.peers.chat_rollout import Batched, Chats
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.evaluate import first_near
 from benchmarks.peers.figures import as_json, figures, markdown, medians, over_trl
@@ -28,6 +30,7 @@ from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, save
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.miniatures import numbers
 from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode, save_tokenizer
+from openrlhf_tir.types import Sampling
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 TICKS_S = 0.05
@@ -411,6 +414,18 @@ def chatted(chats: Chats, model: Scripted, port: int):
     made = chats.roll(model, tasks, client, lambda phase, since: None)
     client.close()
     return made, tasks[0].prompt
+
+
+async def test_a_generation_that_fails_when_another_conversation_ends_is_an_error_and_no_endless_wait(chats):
+    def generate(**_):
+        raise MemoryError("no room")
+
+    engine = Batched(SimpleNamespace(generate=generate), chats.codec, 2, lambda phase, since: None)
+    waiting = asyncio.ensure_future(engine.generate([5], Sampling(max_tokens=3), request_id="0"))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(engine.ended, None)
+    with pytest.raises(MemoryError):
+        await asyncio.wait_for(waiting, 20.0)
 
 
 def test_a_chat_stops_behind_its_block_and_goes_on_with_what_python_printed(chats, port):
