@@ -68,12 +68,20 @@ def moments(run_dir: Path, every: float, pid: int | None = None) -> Iterator[Mom
     directory."""
     command = _command_of(run_dir) if pid is None else psutil.Process(pid)
     processes = RunProcesses(command.pid)
-    while command.is_running() and command.status() != psutil.STATUS_ZOMBIE:
+    while _runs(command):
         began = time.monotonic()
         update = latest_step(run_dir)
-        held = [found for member in processes.find() if (found := _held(member.process)) is not None]
-        yield Moment(time.time(), update, held)
+        readings = [_held(member.process) for member in processes.find()]
+        yield Moment(time.time(), update, [held for held in readings if held is not None])
         time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return False once a process has ended, whether or not its parent has asked how."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _command_of(run_dir: Path) -> psutil.Process:
@@ -86,14 +94,14 @@ def _command_of(run_dir: Path) -> psutil.Process:
     names = paths | {f"--run-dir={path}" for path in paths}
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        found = [
+        candidates = [
             info.process
             for info in all_processes()
             if names & {*info.command} and not any("memory_watch" in word for word in info.command)
         ]
         with suppress(psutil.Error):
-            if found:
-                return min(found, key=lambda process: process.create_time())
+            if candidates:
+                return min(candidates, key=lambda process: process.create_time())
         time.sleep(1.0)
     raise SystemExit(f"No process has {run_dir} in its command line. Give its --pid.")
 
@@ -130,15 +138,15 @@ def figures(samples: Iterable[Moment]) -> dict[str, dict[str, Any]]:
             if parts["pss"] > peaks.get(role, {}).get("pss", 0):
                 peaks[role] = parts
         whole = max(whole, sum(parts["pss"] for parts in by_role.values()))
-    found: dict[str, dict[str, Any]] = {
+    of_roles: dict[str, dict[str, Any]] = {
         role: {f"{kind}_gb": round(size / 1e9, 3) for kind, size in parts.items()}
         for role, parts in sorted(peaks.items(), key=lambda peak: -peak[1]["pss"])
     }
     for (role, _), by_update in lowest.items():
         grew = growth(by_update)
         if grew is not None:
-            found[role].setdefault("growth_mb_per_update", []).append(round(grew / 1e6, 2))
-    return {"all": {"pss_gb": round(whole / 1e9, 3)}} | found
+            of_roles[role].setdefault("growth_mb_per_update", []).append(round(grew / 1e6, 2))
+    return {"all": {"pss_gb": round(whole / 1e9, 3)}} | of_roles
 
 
 def growth(by_update: dict[int, int]) -> float | None:
@@ -173,10 +181,10 @@ def main() -> None:
             for moment in moments(args.run_dir, args.every, args.pid):
                 file.write(json.dumps(moment) + "\n")
                 file.flush()
-    found = figures(read(args.read or out))
-    for role, of_role in found.items():
+    by_role = figures(read(args.read or out))
+    for role, of_role in by_role.items():
         print(f"{role:32s}" + "  ".join(f"{name} {value}" for name, value in of_role.items()))
-    print(json.dumps(found))
+    print(json.dumps(by_role))
 
 
 if __name__ == "__main__":

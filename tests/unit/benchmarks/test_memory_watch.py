@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from benchmarks import memory_watch
@@ -58,6 +59,14 @@ def test_a_run_is_watched_to_its_end_with_what_it_starts(tmp_path):
         assert first.update == 3
         assert [held.pid for held in first.held] == [run.pid] and first.held[0].pss > MB
         list(watched)  # it ends with the run
+
+
+def test_a_run_that_ends_between_two_looks_at_it_has_ended(monkeypatch):
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as run:
+        process = psutil.Process(run.pid)
+        assert run.wait(timeout=20) == 0
+    monkeypatch.setattr(process, "is_running", lambda: True)
+    assert not memory_watch._runs(process)
 
 
 def test_samples_are_read_as_they_were_written(tmp_path):
