@@ -61,8 +61,8 @@ SAVE_EVERY = 10
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured: batches of `micro_batches` times ROWS sequences, `updates` of them per way; with `on_demand`
-    each when it is asked for by a line on the standard input."""
+    """What is measured: batches of `micro_batches` times ROWS sequences, `updates` of them per way. With `on_demand` an
+    update begins when a line comes on the standard input."""
 
     model: str
     micro_batches: int = 6
@@ -232,16 +232,18 @@ def _updates(work: Work, number: int) -> Iterator[int]:
 
 
 class _Stopwatch:
-    """Runs from its construction."""
+    """Measures an update from its own construction on, by CPU time and by the clock."""
 
     def __init__(self) -> None:
-        self.cpu, self.clock = time.process_time(), time.monotonic()
+        self._cpu = time.process_time()
+        self._clock = time.monotonic()
 
-    def tell(self, update: int) -> None:
+    def report(self, update: int) -> None:
         """Print one update's line for the measuring process."""
-        seconds, wall = time.process_time() - self.cpu, time.monotonic() - self.clock
-        told = {"update": update, "seconds": seconds, "wall": wall, "pss": pss_bytes(os.getpid())}
-        print(json.dumps(told), flush=True)
+        seconds = time.process_time() - self._cpu
+        wall = time.monotonic() - self._clock
+        line = {"update": update, "seconds": seconds, "wall": wall, "pss": pss_bytes(os.getpid())}
+        print(json.dumps(line), flush=True)
 
 
 def plain(work: Work) -> None:
@@ -274,7 +276,7 @@ def plain(work: Work) -> None:
         with torch.no_grad():
             for master, p in zip(masters, parameters, strict=True):
                 p.copy_(master)
-        watch.tell(update)
+        watch.report(update)
 
 
 def config(work: Work, ranks: int, *, share_prompts: bool) -> Any:
@@ -319,7 +321,7 @@ def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool, shared: 
                 if update % SAVE_EVERY == 0:
                     learner.save(Path(scratch) / "checkpoint")
                     learner.written()
-            watch.tell(update)
+            watch.report(update)
         learner.close()
 
 

@@ -5,16 +5,16 @@
     shared   the same as a run has it: a prompt is computed once for its group of eight, whose prompts are half of its
              tokens
 
-All three are there at once, each with one thread, and do an update only when they are asked to, one after the other,
-beginning with another one each round. So what else the machine does meets all of them, and a ratio is the median over
-rounds of what was measured side by side. The first round is left out.
+All three run at once, each with one thread, and update in turns, beginning with another one each round. So other work
+on the machine slows all of them, and a ratio is the median over rounds of what was measured side by side. The first
+round is left out.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import IO, Any, cast
@@ -30,15 +30,15 @@ ROUNDS = 4
 def measure(model: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return the ratios of a step's seconds with the model of a directory, ready for the last line."""
     work = Work(model, micro_batches=MICRO_BATCHES, updates=rounds + 1, on_demand=True)
-    told: list[dict[str, dict[str, float]]] = []
+    updates: list[dict[str, dict[str, float]]] = []
     with ExitStack() as stack:
         running = {way: stack.enter_context(_started(way, work)) for way in WAYS}
         for number in range(rounds + 1):
             turn = number % len(WAYS)
-            told.append({way: _update(way, running[way]) for way in (*WAYS[turn:], *WAYS[:turn])})
-            seconds = ", ".join(f"{way} {told[-1][way]['seconds']:.1f}" for way in WAYS)
+            updates.append({way: _update(way, running[way]) for way in (*WAYS[turn:], *WAYS[:turn])})
+            seconds = ", ".join(f"{way} {updates[-1][way]['seconds']:.1f}" for way in WAYS)
             print(f"  round {number}{'' if number else ' (not counted)'}: CPU seconds of {seconds}", flush=True)
-    return ratios(told[1:])
+    return ratios(updates[1:])
 
 
 def ratios(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -47,16 +47,16 @@ def ratios(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, flo
     def over_plain(way: str, name: str) -> float:
         return median(of[way][name] / of["plain"][name] for of in rounds)
 
-    found = {"plain_step_s": median(of["plain"]["seconds"] for of in rounds)}
+    figures = {"plain_step_s": median(of["plain"]["seconds"] for of in rounds)}
     for suffix, way in (("", "ours"), ("_shared", "shared")):
-        found[f"step_over_plain{suffix}"] = over_plain(way, "seconds")
-        found[f"step_over_plain{suffix}_by_clock"] = over_plain(way, "wall")
-    return found
+        figures[f"step_over_plain{suffix}"] = over_plain(way, "seconds")
+        figures[f"step_over_plain{suffix}_by_clock"] = over_plain(way, "wall")
+    return figures
 
 
 @contextmanager
-def _started(way: str, work: Work) -> Any:
-    """A way's process, which ends with the block."""
+def _started(way: str, work: Work) -> Iterator[subprocess.Popen[str]]:
+    """Start a way's process, which ends with the block."""
     from openrlhf_tir.weights.rendezvous import served_store
 
     store = served_store("127.0.0.1")
@@ -65,12 +65,12 @@ def _started(way: str, work: Work) -> Any:
 
 
 def _update(way: str, process: subprocess.Popen[str]) -> dict[str, float]:
-    """Let a way do one update and return what it says of it."""
-    asked, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+    """Let a way do one update and return its line."""
+    demand = cast(IO[str], process.stdin)
     if process.poll() is None:
-        asked.write("\n")
-        asked.flush()
-    for line in answers:
+        demand.write("\n")
+        demand.flush()
+    for line in cast(IO[str], process.stdout):
         if line.startswith('{"update"'):
             return json.loads(line)
     raise SystemExit(f"{way} ended with {process.wait()} before its update was done; its error is above.")

@@ -198,14 +198,14 @@ def _rank_on_cpu(parts: dict[str, int], n: int, shape: Shape, ranks: int) -> dic
         shape: Its shape. The embedding is its largest parameter.
         ranks: Learner ranks.
     """
-    held = {name: part for name, part in parts.items() if name != "reserve"}
+    on_cpu = {name: part for name, part in parts.items() if name != "reserve"}
     if ranks == 1:
-        held.pop("gathered weights", None)  # they are the rank's own
-    of_pass = {name: held.pop(name) for name in PARTS_OF_A_PASS if name in held}
+        on_cpu.pop("gathered weights", None)  # they are the rank's own
+    of_pass = {name: on_cpu.pop(name) for name in PARTS_OF_A_PASS if name in on_cpu}
     of_pass |= {"gradients' bucket": BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
     at_once = max(STEP_ELEMENTS, math.ceil(shape.vocabulary * shape.hidden / ranks))
     of_step = {"optimiser's step": STEP_BYTES * min(math.ceil(n / ranks), at_once)}
-    return held | max(of_pass, of_step, key=lambda these: sum(these.values()))
+    return on_cpu | max(of_pass, of_step, key=lambda phase: sum(phase.values()))
 
 
 def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:

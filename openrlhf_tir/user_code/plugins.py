@@ -87,7 +87,7 @@ MOVED = {
     "openrlhf_tir.episodes.turns": "openrlhf_tir.rollout.protocols",
     "openrlhf_tir.toy": "openrlhf_tir.miniatures.toy",
 }
-"""Modules of this package that a recipe, or the configuration of an older run, may name -> where they are today."""
+"""Older names of modules that a recipe, or the configuration of an older run, may hold -> the names now."""
 
 
 def is_own(place: Place, name: str) -> bool:
@@ -119,7 +119,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _module(place, _today(where), prefix, own=is_own(place, name))
+    module = _module(place, _current_name(where), prefix, own=is_own(place, name))
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -147,8 +147,8 @@ def load(place: Place, name: str) -> Any:
     return thing
 
 
-def _today(module: str) -> str:
-    """Return the name that a module has today, of one that may have an older name in MOVED."""
+def _current_name(module: str) -> str:
+    """Return the name that a module has now; `module` may be its older name in MOVED."""
     old = next((old for old in MOVED if f"{module}.".startswith(f"{old}.")), None)
     return MOVED[old] + module[len(old) :] if old else module
 

@@ -244,7 +244,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def read_back(self) -> ReadBackReport:
         """Prove what the model holds after `finish_weight_update`: see weights/readback.py.
 
-        On a CPU it is the end of a push: what the weights before have left is given back to the system.
+        This ends a push. On a CPU the memory that the previous weights took then goes back to the system.
         """
         with set_current_vllm_config(self.vllm_config):
             report = self._read_back()
