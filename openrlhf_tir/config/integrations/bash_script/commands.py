@@ -277,7 +277,8 @@ class Commands(Conditions):
         saved, outer = self.positional, self.source
         self.positional, self.source = arguments, source
         try:
-            self.statement(body)
+            with self.outside_loops():
+                self.statement(body)
         except Return:
             pass
         finally:
@@ -379,9 +380,13 @@ class Commands(Conditions):
         if len(arguments) < 2:
             return None
         known, name = arguments[:2]
-        at = int(str(self.variables.get("OPTIND", "1")))
+        index = str(self.variables.get("OPTIND"))
+        at = max(int(index), 1) if index.isdecimal() else 1
         word = self.positional[at - 1] if at <= len(self.positional) else ""
-        if len(word) < 2 or word[0] != "-" or word == "--":
+        if word == "--":
+            self.variables["OPTIND"] = str(at + 1)
+            return False
+        if len(word) < 2 or word[0] != "-":
             return False
         letter, value = word[1], word[2:]
         self.variables[name] = letter if letter in known else "?"
@@ -396,12 +401,12 @@ class Commands(Conditions):
         return True
 
     def _break(self, arguments: list[str], line: int) -> bool | None:
-        if self.loops_of_arguments:
+        if self.loops:
             raise Break
         return None
 
     def _continue(self, arguments: list[str], line: int) -> bool | None:
-        if self.loops_of_arguments:
+        if self.loops:
             raise Continue
         return None
 

@@ -21,12 +21,16 @@ class Return(Exception):
 
 
 class Break(Exception):
-    """The loop over the script's arguments ends here."""
+    """The loop ends here."""
 
 
 class Continue(Exception):
-    """The next round of the loop over the script's arguments begins here."""
+    """The next round of the loop begins here."""
 
 
 class Enough(Exception):
     """More commands, or deeper, than a script of training has."""
+
+
+ENDS = (Exit, Return, Break, Continue)
+"""What a script may do behind a condition instead of going on."""

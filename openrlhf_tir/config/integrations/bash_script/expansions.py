@@ -9,7 +9,8 @@ import fnmatch
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from .arithmetic import calculate
@@ -39,7 +40,8 @@ class Expansions:
         self.functions: dict[str, Node] = {}
         self.cwd = cwd
         self.depth = 0
-        self.loops_of_arguments = 0
+        self.loops = 0
+        """Loops around the current statement that `break` and `continue` are read of."""
         self.source = b""
         self.unread: set[str] = set()
         """Files that the script writes and has not started so far."""
@@ -47,6 +49,15 @@ class Expansions:
         """Variables without a value that the words of the current command have."""
         self.first_line: int | None = None
         """The line to which what is read now belongs, inside of a text that a line of the script holds."""
+
+    @contextmanager
+    def outside_loops(self) -> Iterator[None]:
+        """Pass over `break` and `continue` inside: the loops around are none of theirs."""
+        outer, self.loops = self.loops, 0
+        try:
+            yield
+        finally:
+            self.loops = outer
 
     def raw(self, node: Node) -> str:
         """Return the source of a node."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from .commands import Commands, trains
-from .ends import MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
+from .ends import ENDS, MAX_COMMANDS, MAX_DEPTH, MAX_ROUNDS, Break, Continue, Enough, Exit, Return
 from .syntax import PLACEHOLDER, Node, errors, parser
 from .unknown_text import unknowns
 
@@ -68,7 +68,8 @@ class Statements(Commands):
         saved = (dict(self.variables), list(self.positional), dict(self.functions), self.cwd, self.first_line)
         self.first_line = line
         try:
-            self.text(text)
+            with self.outside_loops():
+                self.text(text)
         except (Exit, Return):
             pass
         finally:
@@ -84,7 +85,8 @@ class Statements(Commands):
         elif node.type == "subshell":
             cwd, variables = self.cwd, dict(self.variables)
             try:
-                self.children(node)
+                with self.outside_loops():
+                    self.children(node)
             except Exit:
                 pass
             finally:
@@ -110,7 +112,7 @@ class Statements(Commands):
         before = len(self.script.commands)
         try:
             return self.statement(second)
-        except (Exit, Return):
+        except ENDS:
             if not self._may_go_on([first], status, before):
                 raise
             return None
@@ -120,41 +122,35 @@ class Statements(Commands):
         return None if status is None else not status
 
     def _if_statement(self, node: Node) -> None:
-        branch: list[Node] = []
-        condition: list[Node] = []
-        seen_then = False
-        for child in node.children:
-            if child.type in ("elif_clause", "else_clause"):
-                break
-            if child.type == "then":
-                seen_then = True
-            elif child.is_named:
-                (branch if seen_then else condition).append(child)
-        status = self._status(condition)
-        before = len(self.script.commands)
-        if status is not False:
-            try:
-                self._all(branch)
-            except (Exit, Return):
-                if not self._may_go_on(condition, status, before):
-                    raise
-            else:
+        clauses = [c for c in node.named_children if c.type in ("elif_clause", "else_clause")]
+        conditions: list[Node] = []
+        known: bool | None = True
+        for clause in (node, *clauses):
+            condition, branch = self._condition_and_branch(clause)
+            status = self._status(condition)
+            conditions += condition
+            known = None if status is None else known
+            if status is not False and self._branch(branch, conditions, known):
                 if status is None:
                     self._say_taken(condition)
                 return
-        for clause in node.named_children:
-            if clause.type == "elif_clause":
-                parts = [c for c in clause.children if c.is_named or c.type == "then"]
-                at = next((i for i, c in enumerate(parts) if c.type == "then"), len(parts))
-                status = self._status(parts[:at])
-                if status is not False:
-                    if status is None:
-                        self._say_taken(parts[:at])
-                    self._all(parts[at + 1 :])
-                    return
-            elif clause.type == "else_clause":
-                self.children(clause)
-                return
+
+    def _condition_and_branch(self, clause: Node) -> tuple[list[Node], list[Node]]:
+        """Return what stands before and behind the `then` of an `if` or `elif`. An `else` has no condition."""
+        parts = [c for c in clause.children if c.type not in ("elif_clause", "else_clause")]
+        then = next((i for i, part in enumerate(parts) if part.type == "then"), 0)
+        return [c for c in parts[:then] if c.is_named], [c for c in parts[then:] if c.is_named]
+
+    def _branch(self, branch: list[Node], condition: list[Node], status: bool | None) -> bool:
+        """Read the statements behind a condition. Return False if they end what they are in and it is read on."""
+        before = len(self.script.commands)
+        try:
+            self._all(branch)
+        except ENDS:
+            if not self._may_go_on(condition, status, before):
+                raise
+            return False
+        return True
 
     def _status(self, condition: list[Node]) -> bool | None:
         """Return whether a condition holds, None where only a run can tell."""
@@ -170,23 +166,23 @@ class Statements(Commands):
         )
 
     def _may_go_on(self, condition: list[Node], status: bool | None, before: int) -> bool:
-        """Return True if an `exit` or `return` behind a condition only guards what follows, and say so.
+        """Return True if an `exit`, `return`, `break` or `continue` only guards what follows, and say so.
 
         `if ! curl -s $SERVER; then exit 1; fi` and `[ -f rows.jsonl ] || exit 1` ask for what is there on the machine
         of the script. Here it need not be.
 
         Args:
-            condition: The condition.
-            status: What came out of it here.
+            condition: The conditions that lead to it.
+            status: What came out of them here; None where only a run can tell.
             before: How many commands the script had before the branch that ends it.
         """
-        text = " ".join(" ".join(self.raw(node).split()) for node in condition)
+        text = "; ".join(" ".join(self.raw(node).split()) for node in condition)
         trained = any(trains(word) for command in self.script.commands[before:] for word in command.words)
         if trained or _ARGUMENTS.search(text) or not (status is None or _MACHINE.search(text)):
             return False
         self.script.note(
-            f"Line {self.line(condition[0])}: `{text}` may end the script here, which only its machine can tell; it is"
-            " read on. See to it that what is asked for is there."
+            f"Line {self.line(condition[0])}: `{text}` may end the script or a loop here, which only its machine can"
+            " tell; it is read on. See to it that what is asked for is there."
         )
         return True
 
@@ -201,26 +197,21 @@ class Statements(Commands):
                 continue
             patterns = item.children_by_field_name("value")
             if any(fnmatch.fnmatchcase(value, self._joined(pattern)) for pattern in patterns):
-                self._all([c for c in item.named_children if c not in patterns])
+                status = None if unknowns(value) else True
+                branch = [c for c in item.named_children if c not in patterns]
+                self._branch(branch, [node.child_by_field_name("value")], status)
                 return
 
     def _for_statement(self, node: Node) -> None:
         name = self.raw(node.child_by_field_name("variable"))
         values = [word for child in node.children_by_field_name("value") for word in self.words(child)]
-        with self._another_loop():
+
+        def rounds() -> Iterator[None]:
             for value in values:
                 self.variables[name] = value
-                self.statement(node.child_by_field_name("body"))
+                yield
 
-    def _once(self, node: Node) -> None:
-        """A loop whose number of rounds only a run can tell."""
-        before = len(self.script.commands)
-        body = node.child_by_field_name("body")
-        if body is not None:
-            with self._another_loop():
-                self.statement(body)
-        if any(trains(word) for command in self.script.commands[before:] for word in command.words):
-            self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
+        self._loop(rounds(), node.child_by_field_name("body"))
 
     def _while_statement(self, node: Node) -> None:
         """A loop over the script's arguments runs as often as bash would run it, every other one once."""
@@ -230,29 +221,42 @@ class Statements(Commands):
             self._once(node)
             return
         ends_when_true = node.children[0].type == "until"
-        self.loops_of_arguments += 1
-        try:
+
+        def rounds() -> Iterator[None]:
             for _ in range(MAX_ROUNDS):
                 status = self.statement(condition)
                 if status is None or status == ends_when_true:
-                    break
+                    return
+                yield
+
+        self._loop(rounds(), body)
+
+    def _loop(self, rounds: Iterable[None], body: Node) -> None:
+        """Read a loop whose rounds are known, up to a `break`."""
+        self.loops += 1
+        try:
+            for _ in rounds:
                 with suppress(Continue):
                     self.statement(body)
         except Break:
             pass
         finally:
-            self.loops_of_arguments -= 1
+            self.loops -= 1
+
+    def _once(self, node: Node) -> None:
+        """A loop whose number of rounds only a run can tell.
+
+        A `break` or `continue` in it is passed over: another round may come to what is behind it.
+        """
+        before = len(self.script.commands)
+        body = node.child_by_field_name("body")
+        if body is not None:
+            with self.outside_loops():
+                self.statement(body)
+        if any(trains(word) for command in self.script.commands[before:] for word in command.words):
+            self.script.note(f"Line {self.line(node)} begins a loop; its commands are read once.")
 
     _c_style_for_statement = _once
-
-    @contextmanager
-    def _another_loop(self) -> Iterator[None]:
-        """Inside, `break` and `continue` are of a loop that is not over the script's arguments, and are passed over."""
-        outer, self.loops_of_arguments = self.loops_of_arguments, 0
-        try:
-            yield
-        finally:
-            self.loops_of_arguments = outer
 
     def _function_definition(self, node: Node) -> None:
         self.functions[self.raw(node.child_by_field_name("name"))] = (node.child_by_field_name("body"), self.source)

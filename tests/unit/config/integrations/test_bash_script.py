@@ -79,12 +79,14 @@ def words(text: str, **environ: str) -> list[str]:
         ("X=/a; A=(a.b=[$X/c] c=\\[$X\\]); run \"${A[@]}\"", ["run", "a.b=[/a/c]", "c=[/a]"]),
         ("set -- p 'q r' s; run \"${@:2}\" ${@:1:1} \"${*:3}\"", ["run", "q r", "s", "p", "s"]),
         ("A=(a 'b c'); run \"${A[@]:1}\" ${A[@]:0:1} \"${A[@]/#/--}\"", ["run", "b c", "a", "--a", "--b c"]),
+        ("X='#a#'; run ${X//#/b}", ["run", "bab"]),
+        ("A=($(ls) b); run \"${A[@]:1}\"", ["run", "${A[@]:1}"]),
         ("X=a.b.a; run ${X/#a/c} ${X/%a/c} ${X/a/c}", ["run", "c.b.a", "a.b.c", "c.b.a"]),
         ("set -- p 'q r'; run a > log 2>&1 b \"$@\"", ["run", "a", "b", "p", "q r"]),
     ],
 )  # fmt: skip
 def test_words_are_those_that_bash_would_pass(text, expected):
-    assert words(text, Y="y") == expected
+    assert [readable(word) for word in words(text, Y="y")] == expected
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,23 @@ def test_words_are_those_that_bash_would_pass(text, expected):
         ("if ! curl -s http://h; then echo down; exit 1; fi; run a", ["a"]),
         ("[ -f /nowhere/rows.jsonl ] || { echo no rows; exit 1; }; run a", ["a"]),
         ('if [ -z "$TOKEN" ]; then exit 1; else run a; fi; run b', ["a", "b"]),
+        ("if [ -f /nowhere ]; then X=1; else exit 1; fi; run a", ["a"]),
+        ("if [ -f /nowhere ]; then X=1; elif curl -s http://h; then exit 1; fi; run a", ["a"]),
+        ("X=1; if [ $X = 2 ]; then run a; elif [ $X = 1 ]; then exit; fi; run b", []),
+        ("X=1; if [ $X = 2 ]; then run a; else exit 1; fi; run b", []),
+        ("if ready; then exit 1; else exit 2; fi; run a", ["a"]),
+        ("if [ $(hostname) ]; then exit 1; fi; run a", ["a"]),
+        ('if [ "$(hostname)" != x ]; then exit 1; fi; run a', ["a"]),
+        ("[ 1 -lt 1 ] || [ 1 -gt 1 ] || run a; [ 1 -le 1 ] && [ 1 -ge 1 ] && [ 1 -ne 2 ] && run b", ["a", "b"]),
+        ("if test x = x -o x = x -a 1 = 2; then run a; fi", ["a"]),
+        ("case $(uname -m) in x86_64) run a;; *) exit 1;; esac; run b", ["b"]),
+        ("case 1 in x86_64) run a;; *) exit 1;; esac; run b", []),
+        ("for x in 1 2 3; do if [ $x = 2 ]; then break; fi; run $x; done; run z", ["1", "z"]),
+        ("for x in 1 2 3; do [ $x = 2 ] && continue; run $x; done; run z", ["1", "3", "z"]),
+        ("for x in 1 2; do if curl -s http://h; then continue; fi; run $x; done", ["1", "2"]),
+        ("for x in 1 2; do for y in a b; do break; done; run $x$y; done", ["1a", "2a"]),
+        ("f() { break; }; for x in 1 2; do f; (continue); bash -c break; run $x; done", ["1", "2"]),
+        ("while sleep 1; do if [ 1 = 1 ]; then continue; fi; run a; done; break; run b", ["a", "b"]),
         ("f() { curl -s http://h && return; run a; }; f", ["a"]),
         ("if [ $# -lt 1 ]; then exit 1; fi; run a", []),
         ('if [ -z "$1" ]; then exit 1; fi; run a', []),
@@ -178,6 +197,8 @@ run ${LR:-1} ${N:-2} ${V:-no} "$@"
         (OPTIONS, [], ["1", "2", "no"]),
         (OPTIONS, ["-n", "4", "-v", "-l5", "rest"], ["5", "4", "yes", "rest"]),
         (OPTIONS, ["-vl", "5", "rest"], ["5", "2", "yes", "rest"]),
+        (OPTIONS, ["-v", "--", "-l", "5"], ["1", "2", "yes", "-l", "5"]),
+        ("OPTIND=x" + OPTIONS, ["-l", "5"], ["5", "2", "no"]),
         (OPTIONS, ["-vl5"], ["5", "2", "yes"]),
         (OPTIONS, ["-x"], None),
     ],
