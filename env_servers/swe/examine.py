@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
+from .busy import TIME_LIMIT, refuse_if_busy
 from .falsify import FalseCopy, Falsifier
 from .inside_run import functions_of, run_inside
 from .suite import Outcome, Suite
@@ -54,8 +55,15 @@ class Examiner:
         self._without_patch: OrderedDict[bytes, Outcome] = OrderedDict()
 
     async def plain(self, tree: Tree, suite: Suite, *, whole: bool = False) -> Outcome:
-        """Run the tests on a repository without a patch. Raises SandboxError."""
-        return await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=whole)
+        """Run the tests on a repository without a patch.
+
+        Raises:
+            SandboxError: The sandbox failed, or the tests reached their time limit on a busy machine.
+        """
+        outcome = await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=whole)
+        if outcome.ended == TIME_LIMIT:
+            await refuse_if_busy(self._sandbox)
+        return outcome
 
     async def patched(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
         """Examine a patched repository.

@@ -4,7 +4,8 @@
     restore           the tests' files, and everything that configures pytest or Python, are as the repository had them
     examine           the tests, and falsified copies of them (`examine`)
 
-Everything that a patch can cause is a verdict with a name (`Report.reason`); a sandbox that fails is a SandboxError.
+Everything that a patch can cause is a verdict with a name (`Report.reason`). A sandbox that fails is a SandboxError; so
+is a time limit on a machine that is too busy (`busy`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from env_servers.python_tir.sandbox import Snippet
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
+from .busy import TIME_LIMIT, refuse_if_busy
 from .examine import Examiner
 from .programs import bundle
 from .suite import Outcome, Suite, keeps_settings
@@ -90,7 +92,7 @@ class Grader:
             is_ours: True for a gold patch, which nobody has a reason to forge: its tests are run once.
 
         Raises:
-            SandboxError: The sandbox failed.
+            SandboxError: The sandbox failed, or a time limit was reached on a busy machine.
         """
         if not patch.strip():
             return Report(False, "patch_empty")
@@ -102,7 +104,10 @@ class Grader:
                 return Report(False, "patch_does_not_apply", detail=applied["error"])
             files, left_out = restored(tree, applied, suite)
             examine = self._examiner.once if is_ours else self._examiner.patched
-            return report_of(await examine(tree, files, suite), suite, left_out)
+            outcome = await examine(tree, files, suite)
+            if outcome.ended == TIME_LIMIT:
+                await refuse_if_busy(self._sandbox)
+            return report_of(outcome, suite, left_out)
 
     async def evaluate_tree(self, tree: Tree, suite: Suite) -> Report:
         """Run the tests on a repository without a patch. Raises SandboxError."""
@@ -131,6 +136,8 @@ class Grader:
             result: dict[str, Any] = json.loads(execution.files["result"])
             return result
         except (KeyError, ValueError):  # for example with a patch of thousands of files
+            if execution.killed == TIME_LIMIT:
+                await refuse_if_busy(self._sandbox)
             reason = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
             return {"error": f"it could not be applied within the limits: {reason}"}
 

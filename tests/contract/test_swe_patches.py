@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.swe import busy
 from env_servers.swe.env import LIMITS
 from env_servers.swe.grade import Grader
 from env_servers.swe.sources import bundled, names
@@ -66,6 +68,27 @@ def test_the_sets_are_large_and_their_names_are_unique():
     assert (len(FORGERIES), len(RIGHT), len(IDIOMS)) >= (140, 50, 45)
     named = [*(case for case, _ in [*FORGERIES, *RIGHT]), *BY_OUTCOME, *IDIOMS]
     assert {case["name"] for case in named} >= SAMPLE
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0])
+async def test_a_time_limit_is_the_patchs_fault_unless_a_process_gets_too_little_of_a_core(grader, monkeypatch, share):
+    """No machine gives a process less than nothing of a core, and none gives it two."""
+    monkeypatch.setattr(busy, "LEAST_SHARE", share)
+    monkeypatch.setattr(grader._examiner, "_test_s", 2.0)
+    base = BASES[0]
+    endless = patch(base.tree, {"lib.py": "while True:\n    pass\n"})
+    never_ends = {path: (mode, b"while True:\n    pass\n") for path, (mode, _) in base.tree.items()}
+    if share:
+        with pytest.raises(SandboxError):
+            await grader.evaluate(base.tree, endless, base.suite)
+        with pytest.raises(SandboxError):
+            await grader.evaluate_tree(never_ends, base.suite)
+    else:
+        for report in [
+            await grader.evaluate(base.tree, endless, base.suite),
+            await grader.evaluate_tree(never_ends, base.suite),
+        ]:
+            assert (report.resolved, report.reason) == (False, "time_limit")
 
 
 @pytest.mark.parametrize(("case", "base"), chosen(FORGERIES))
