@@ -8,6 +8,8 @@ import os
 import subprocess
 import time
 from dataclasses import asdict, dataclass, field
+from datetime import date
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,8 @@ class Attempt:
         steps: Accuracy of what was sampled for each update, with seconds of wall time and of the learner's step.
         flags: Flags of the quickstart besides the arm's.
         peak_by_process: The processes of `peak_pss_gb` that held at least 0.05 of it.
+        commit: The checkout's commit, with "+" if files differ from it.
+        date: Day of the end, as YYYY-MM-DD.
         cpu: Name of the processor.
         load: Average number of runnable processes of the machine at the start and at the end.
     """
@@ -80,6 +84,8 @@ class Attempt:
     steps: list[dict[str, float]] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     peak_by_process: dict[str, float] = field(default_factory=dict)
+    commit: str = ""
+    date: str = ""
 
     @property
     def complete(self) -> bool:
@@ -124,6 +130,8 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
         cpu=cpu_name(),
         load=[round(load_before, 1), round(os.getloadavg()[0], 1)],
         flags=list(flags),
+        commit=_commit(),
+        date=date.today().isoformat(),
         peak_by_process={
             name: round(gib * 2**30 / 1e9, 2) for name, gib in pss.peak_by_process.items() if gib * 2**30 / 1e9 >= 0.05
         },
@@ -141,7 +149,8 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
         attempt.open = len(audited.open)
         attempt.errors += map(str, audited.errors)
     columns = metrics.read(run_dir) if run_dir.is_dir() else {}
-    attempt.false_alarms = int(_sum(columns, "pushes_repeated") + _sum(columns, "failed/weights_unverified"))
+    refused = zip_longest(columns.get("canary_repeats", ()), columns.get("pushes_repeated", ()))
+    attempt.false_alarms = sum(any(of_push) for of_push in refused) + int(_sum(columns, "failed/weights_unverified"))
     attempt.errors += [f"{name}: {_sum(columns, name):g}" for name in columns if _is_failure(name, columns)]
     before, after = evaluations(run_dir) if columns else (None, None)
     attempt.before = _figures(before)
@@ -164,6 +173,11 @@ def cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else 'unknown'}, {os.cpu_count()} cores"
+
+
+def _commit() -> str:
+    described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(described, cwd=REPO, capture_output=True, text=True).stdout.strip()
 
 
 def _figures(evaluation: Evaluation | None) -> dict[str, Any]:
