@@ -21,13 +21,13 @@ from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rollout.group_evaluator import GroupEvaluator
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.types import Completion, StepReport, Task
 from openrlhf_tir.user_code import plugins
 from tests.contract.outside_method import lay_out
+from tests.step_reply import reply_of
 from tests.unit.rollout.test_episode import CharCodec
 from tests.unit.rollout.test_group_evaluator import Here
 
@@ -62,10 +62,7 @@ class OwnEnvs:
                 return await own.reset(task, seed)
 
             async def step(self, action, *, step_id):
-                said = await own.step(action, 1.0)
-                return StepReply(
-                    session_id="s", step_id=step_id, observation=said.observation, reward=said.reward, done=said.done
-                )
+                return reply_of(await own.step(action, 1.0), step_id)
 
         yield Session()
 

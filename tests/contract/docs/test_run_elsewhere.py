@@ -26,6 +26,7 @@ from openrlhf_tir.rollout import protocols
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Sampling
+from tests.step_reply import reply_of
 
 from .docs_blocks import DOCS, block
 
@@ -92,10 +93,7 @@ class LocalEnv:
         return ""
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        step = judge(await self.sandbox.run(action))
-        return StepReply(
-            session_id="s", step_id=step_id, observation=step.observation, outcome=step.outcome, signals=step.signals
-        )
+        return reply_of(judge(await self.sandbox.run(action)), step_id)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.torch_engine import TorchEngine
 from openrlhf_tir.miniatures.toy.model import build_model
@@ -18,10 +17,8 @@ from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols.chat_format import chat_formats
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.types import KEEP, Group, GroupKey, Task
-from openrlhf_tir.user_code import plugins
-from tests.contract.docs.docs_blocks import block
 
-from .test_chat_group import Games, Guessed
+from .documented_game import Games, Guessed, game_config
 
 pytestmark = pytest.mark.slow
 KEY, MOVED_AT = GroupKey(0, 3), 4
@@ -48,25 +45,14 @@ class Greedy(TorchEngine):
 
 
 async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, SequenceMigration]:
-    (tmp_path / "asks.py").write_text(block("protocols.md", "python", "class Asks"))
-    (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
-    cfg = Config(
-        env={
-            "name": "guess",
-            "protocol": f"{tmp_path / 'asks.py'}:Asks",
-            "options": {"hint": " Try again."},
-            "max_calls": 2,
-        },
-        rollout={"n_samples_per_prompt": 4, "batch_size": 4, "max_new_tokens": 100, "drift_check": 1.0},
-        data={"apply_chat_template": True, "max_len": 224},
-    )
+    cfg = game_config(tmp_path, samples=4)
     tokenizer = build_tokenizer()
     codec = HfCodec(tokenizer)
     here, lane = (Greedy(build_model(0), codec, cfg=cfg, version=v) for v in (0, 1))
     migration = SequenceMigration(here, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
     here.loop, here.lane = asyncio.get_running_loop(), lane
     here.migration = migration if moves else None
-    games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
+    games = Games(tmp_path)
     runner = GroupRunner(
         cfg,
         here,

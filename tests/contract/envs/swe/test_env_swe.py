@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 
@@ -22,6 +21,7 @@ from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols import make
 from openrlhf_tir.rollout.protocols.chat_format import ChatFormat
 from openrlhf_tir.types import Task, Trajectory
+from tests.step_reply import reply_of
 from tests.unit.rollout.protocols.chat_models import tokenizer
 from tests.unit.rollout.protocols.test_chat_rendering import Said
 
@@ -457,8 +457,7 @@ class InProcess:
         return await self.env.reset(task(), 0)
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        step = await self.env.step(action, 60)
-        return StepReply(session_id="s", step_id=step_id, **{f.name: getattr(step, f.name) for f in fields(step)})
+        return reply_of(await self.env.step(action, 60), step_id)
 
 
 def function(name: str, **parameters: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import fields
 
 import pytest
 
@@ -16,6 +15,7 @@ from openrlhf_tir.miniatures.reproduce.methods import skyrl
 from openrlhf_tir.miniatures.toy.lessons import mending
 from openrlhf_tir.miniatures.toy.tokenizer import encode
 from openrlhf_tir.protocol import StepReply
+from tests.step_reply import reply_of
 from tests.unit.miniatures.toy.mending_episode import episode_of, played
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
@@ -31,8 +31,7 @@ class OfRow:
         return await self.env.reset(self.meta, 0)
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        step = await self.env.step(action, 60)
-        return StepReply(session_id="s", step_id=step_id, **{f.name: getattr(step, f.name) for f in fields(step)})
+        return reply_of(await self.env.step(action, 60), step_id)
 
 
 async def test_demonstrations_match_real_sessions_and_pass_the_hidden_tests():

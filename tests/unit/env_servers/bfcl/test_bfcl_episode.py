@@ -9,12 +9,12 @@ import pytest
 
 from env_servers.adapters.bfcl.env import BfclEnv
 from openrlhf_tir.config import Reward
-from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols.structured import Tool
 from openrlhf_tir.types import Task
+from tests.step_reply import reply_of
 from tests.unit.rollout.test_episode import CharCodec, PlayedEngine
 
 from .stand_in import FUNCTIONS, HereAndNow, install
@@ -31,16 +31,7 @@ class Session:
         return await self.env.reset(TASK, 0)
 
     async def step(self, action, *, step_id):
-        s = await self.env.step(action, 1.0)
-        return StepReply(
-            session_id="s",
-            step_id=step_id,
-            observation=s.observation,
-            reward=s.reward,
-            done=s.done,
-            outcome=s.outcome,
-            signals=s.signals,
-        )
+        return reply_of(await self.env.step(action, 1.0), step_id)
 
 
 def call(*made):
