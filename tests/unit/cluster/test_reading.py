@@ -21,6 +21,21 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, InfraError
 from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
+SPEAKS = """
+import os
+
+dup2 = os.dup2
+
+
+def speaking(*descriptors):
+    dup2(*descriptors)
+    print("a library speaks")
+
+
+os.dup2 = speaking
+"""
+"""A library that prints once the reader has set the answer's descriptor aside."""
+
 
 @pytest.fixture
 def cfg(tmp_path, monkeypatch):
@@ -47,6 +62,19 @@ async def test_what_another_process_reads_is_what_this_one_would(cfg):
     assert list(read.prompts.tasks) == list(here.prompts.tasks) and len(read.prompts) == 12
     assert read.held_out == here.held_out and read.canary == here.canary
     assert read.prompts.dropped == here.prompts.dropped
+
+
+async def test_what_a_library_prints_while_it_reads_is_shown_and_is_no_part_of_the_answer(
+    cfg, tmp_path, monkeypatch, capfd
+):
+    """It waits in a buffer, as the output is no terminal."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    (tmp_path / "imports").mkdir()
+    (tmp_path / "imports/sitecustomize.py").write_text(SPEAKS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "imports"), *sys.path]))
+    async with reading(cfg) as inputs:
+        assert len((await inputs).prompts) == 12
+    assert "a library speaks" in capfd.readouterr().err
 
 
 async def test_its_error_is_raised_with_its_code(cfg):
