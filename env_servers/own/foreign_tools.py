@@ -153,7 +153,7 @@ class ToolEnv(Env):
         try:
             return (*await tool.call(self.session, arguments), None)
         except Exception as e:
-            if is_outage(e) or (isinstance(e, DEFECTS) and not _of_a_text(e)):
+            if is_outage(e) or (isinstance(e, DEFECTS) and not _in_executed_text(e)):
                 raise
             return f"Error when executing {name}: {described(e)}", None, "refused"
 
@@ -212,8 +212,8 @@ def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
     return table if isinstance(table, Mapping) else {}
 
 
-def _of_a_text(error: Exception) -> bool:
-    """Return True for an error of code that is no file: `eval`, `exec` and `ast.parse` of what the model wrote."""
+def _in_executed_text(error: Exception) -> bool:
+    """Return True if an error comes from `eval`, `exec` or `ast.parse` of a text, and not from a file."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return error.filename.startswith("<")
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -135,9 +135,9 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     given = {**_config_file(flags.pop("config", None), path), **flags}
     reader = SourceReader(tree, given, path.parent)
     declared: dict[str, Any] = {}
-    for one in reversed(reader.trees()):
-        declared |= _declared(one)
-        lists = _lists(one)
+    for module_tree in reversed(reader.trees()):
+        declared |= _declared(module_tree)
+        lists = _lists(module_tree)
         given |= {name: [value] for name, value in given.items() if name in lists and not isinstance(value, list)}
     reader.flags = {**declared, **given}
     # `if args.lr is None: args.lr = 2e-5`

@@ -124,8 +124,9 @@ async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
     assert await workers.run(time.sleep, 1.0) is None
     for _ in range(4):
         assert await workers.run(burn, 0.3) >= 0.3
-    with pytest.raises(CpuSpent, match=r"burn used up reward\.verify_timeout_s = 0\.5 s of CPU"):
+    with pytest.raises(CpuSpent, match=r"burn used up reward\.verify_timeout_s = 0\.5 s of CPU") as spent:
         await workers.run(burn, 60.0)
+    assert spent.value.out_of_time
 
 
 @pytest.mark.slow
@@ -168,8 +169,9 @@ async def test_a_custom_reward_that_hangs_is_a_fault_of_its_code(pool_of):
 async def test_an_interrupt_that_meets_no_line_of_the_reward_is_a_call_that_was_late(pool_of):
     """An Overrun is no Exception: it would have ended the run, as if somebody had asked for that."""
     pool = pool_of(verify_deadline_s=0.5)
-    with pytest.raises(Late):
+    with pytest.raises(Late) as late:
         await pool.workers.run(SlowToLoad())
+    assert late.value.out_of_time
 
 
 @pytest.mark.slow

@@ -795,9 +795,15 @@ def test_rloo_has_its_own_defaults_its_kl_in_the_reward_and_responses_as_actions
     assert (cfg.algo.kl.init_coef, cfg.rollout.n_samples_per_prompt) == (0.0, 4) and "normalize_advantages" in told
 
 
-@pytest.mark.parametrize(("prompt", "rendered"), [("1+1?", False), ([{"role": "user", "content": "1+1?"}], True)])
-def test_prompts_that_are_texts_are_not_rendered_by_the_chat_template(imported, tmp_path, prompt, rendered):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
+MESSAGES = [{"role": "user", "content": "1+1?"}]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "rendered"),
+    [(["1+1?"], False), ([MESSAGES], True), (["1+1?", MESSAGES], True)],
+)
+def test_prompts_that_are_texts_are_not_rendered_by_the_chat_template(imported, tmp_path, prompts, rendered):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     data = "load_dataset('json', data_files='rows.jsonl')"
     _, path, _ = imported(HEAD + f"GRPOTrainer('m', right, GRPOConfig(), {data})")
     assert load(str(path), {}).data.apply_chat_template is rendered
@@ -922,6 +928,10 @@ def both(completions, environments, **kwargs):
     return [e.total * len(c) for e, c in zip(environments, completions)]
 
 
+async def later(environments, **kwargs):
+    return [e.total for e in environments]
+
+
 def plain(completions, **kwargs):
     return [0.0 for _ in completions]
 
@@ -950,6 +960,21 @@ def test_rewards_of_trls_environments_are_asked_by_the_environment(imported, rew
     assert counter.get_reward() == value
 
 
+def test_the_prompts_of_an_environment_are_messages_whatever_its_rows_hold(imported, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1+1?"}) + "\n")
+    text = OF_ENVIRONMENTS.format(rewards="total", weights=None, factory="Counter")
+    for rows in ("'rows'", "load_dataset('json', data_files='rows.jsonl')"):
+        _, path, told = imported(f"from datasets import load_dataset\n{text.replace(repr('rows'), rows)}")
+        assert load(str(path), {}).data.apply_chat_template and "apply_chat_template" not in told
+
+
+def test_an_argument_that_is_none_is_as_if_it_were_not_given(imported):
+    _, path, told = imported(
+        HEAD + "GRPOTrainer('m', right, GRPOConfig(num_generations=None, odd=None, even=2), 'rows')"
+    )
+    assert load(str(path), {}).rollout.n_samples_per_prompt == 8 and "even" in told and "odd" not in told
+
+
 def test_a_get_reward_that_reward_functions_call_is_left_as_it_is(imported):
     own = "\n    def get_reward(self):\n        return self.total\n\n\ndef total"
     text = OF_ENVIRONMENTS.replace("\n\ndef total", own).replace("[e.total for", "[e.get_reward() for")
@@ -960,7 +985,9 @@ def test_a_get_reward_that_reward_functions_call_is_left_as_it_is(imported):
     assert counter.get_reward() == 2.0
 
 
-@pytest.mark.parametrize(("rewards", "factory"), [("both", "Counter"), ("total", "lambda: Counter()")])
+@pytest.mark.parametrize(
+    ("rewards", "factory"), [("both", "Counter"), ("later", "Counter"), ("total", "lambda: Counter()")]
+)
 def test_what_an_environment_cannot_be_asked_has_a_sentence(imported, rewards, factory):
     _, path, told = imported(OF_ENVIRONMENTS.format(rewards=rewards, weights=None, factory=factory))
     assert "get_reward" in told and "reward" not in tomllib.loads(path.read_text())
