@@ -245,6 +245,24 @@ def test_bf16_is_as_near_to_the_truth_as_the_plain_formulas_are():
         assert (our - true).norm() <= 1.5 * (their - true).norm()
 
 
+@pytest.mark.parametrize("rows", [1, 3, V])
+def test_the_gradient_of_a_bf16_head_is_added_up_in_parts_of_its_rows(monkeypatch, rows):
+    """Three rows at a time leave a part of two of the eleven."""
+    hidden, weight, _, targets = inputs(torch.float32, with_bias=False)
+    leaves = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
+    products = []
+    matmul = torch.Tensor.__matmul__
+    monkeypatch.setattr(linear_head, "SUM_BYTES", rows * H * 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", lambda a, b: products.append(matmul(a, b)) or products[-1])
+        ours = torch.autograd.grad(chunked_scores(*leaves, targets).log_probs.sum(), leaves)
+    assert max(len(product) for product in products[1:]) == rows, "the first is the gradient of the hidden states"
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    truth = torch.autograd.grad(plain(*exact, targets)[0].sum(), exact)
+    for our, true in zip(ours, truth, strict=True):
+        torch.testing.assert_close(our.double(), true, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     "options",
