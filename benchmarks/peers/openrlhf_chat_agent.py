@@ -21,15 +21,18 @@ from benchmarks.peers.work import Work
 from openrlhf_tir.types import Completion, Sampling
 
 
-class ItsEngine:
+class OpenRlhfEngine:
     """A ports.Engine on OpenRLHF's, with its own sampling parameters."""
 
     def __init__(self, engine: Any, params: Any) -> None:
-        self.engine, self.params = engine, params
+        self.engine = engine
+        self.params = params
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         params = deepcopy(self.params)
-        params.max_tokens, params.stop, params.include_stop_str_in_output = sampling.max_tokens, [*sampling.stop], True
+        params.max_tokens = sampling.max_tokens
+        params.stop = [*sampling.stop]
+        params.include_stop_str_in_output = True
         (out,) = (await self.engine.generate(list(token_ids), params)).outputs
         logprobs = [0.0] * len(out.token_ids)
         if out.logprobs is not None:
@@ -67,13 +70,14 @@ class AgentExecutor(AgentExecutorBase):
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        chats, task = self.task.chats, self.task.chats.task(self.rows[prompt])
-        made = await chats.episode(0, task, ItsEngine(llm_engine, sampling_params), self.tools)
-        reward = torch.tensor(chats.scored(made, task))
-        tokens = made.prompt_ids.tolist()
+        chats = self.task.chats
+        task = chats.task(self.rows[prompt])
+        trajectory = await chats.episode(0, task, OpenRlhfEngine(llm_engine, sampling_params), self.tools)
+        reward = torch.tensor(chats.scored(trajectory, task))
+        tokens = trajectory.prompt_ids.tolist()
         logprobs = [0.0] * len(tokens)
         ranges, written = [], 0
-        for segment in made.segments:
+        for segment in trajectory.segments:
             if segment.source == "model":
                 ranges.append((len(tokens), len(tokens) + len(segment.token_ids)))
                 written += len(segment.token_ids)
@@ -89,6 +93,6 @@ class AgentExecutor(AgentExecutorBase):
             "observation_tokens": tokens,
             "action_ranges": ranges,
             "rollout_log_probs": logprobs if sampling_params.logprobs is not None else None,
-            "truncated": made.finish_reason == "length",
+            "truncated": trajectory.finish_reason == "length",
             "extra_logs": {"written": torch.tensor(float(written))},
         }

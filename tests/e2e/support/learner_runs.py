@@ -80,32 +80,38 @@ def broken_batch(world: int):
     return make_batch(groups, world), groups
 
 
+HOLD_BACK_S = 300.0
+"""Seconds after which nobody waits for a file that is held back, which is a failure."""
+
+
 @contextmanager
 def checkpoints_held_back() -> Iterator[None]:
-    """No file of a checkpoint is written before a step waits for it, or the block ends: a step that does not wait
-    changes what the files will hold."""
+    """Write no file of a checkpoint before a step waits for it, or the block ends.
+
+    A step that does not wait changes what the files will hold.
+    """
     from openrlhf_tir.learner.saved import background
 
     awaited = threading.Event()
     write, writer_of = background._write, background.BackgroundWriter
     save, settle = writer_of.save, writer_of.settle
 
-    def late(*arguments: Any) -> Any:
-        awaited.wait()
+    def delayed_write(*arguments: Any) -> Any:
+        assert awaited.wait(HOLD_BACK_S)
         return write(*arguments)
 
-    def begun(writer: background.BackgroundWriter, state_dict: Any, path: Any) -> None:
+    def save_and_hold(writer: background.BackgroundWriter, state_dict: Any, path: Any) -> None:
         awaited.clear()
         save(writer, state_dict, path)
 
-    def awaiting(writer: background.BackgroundWriter) -> None:
+    def release_and_settle(writer: background.BackgroundWriter) -> None:
         awaited.set()
         settle(writer)
 
     with (
-        mock.patch.object(background, "_write", late),
-        mock.patch.object(writer_of, "save", begun),
-        mock.patch.object(writer_of, "settle", awaiting),
+        mock.patch.object(background, "_write", delayed_write),
+        mock.patch.object(writer_of, "save", save_and_hold),
+        mock.patch.object(writer_of, "settle", release_and_settle),
     ):
         try:
             yield
