@@ -51,7 +51,7 @@ RUN_BY = {
     ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
-    ("protocols.md", "python", "class Asks"): "tests/unit/rollout/test_chat_group.py",
+    ("protocols.md", "python", "class Asks"): "tests/e2e/test_guess_game.py",
     ("rewards.md", "python", "def earned"): RECIPES,
     ("algorithms.md", "python", "def plain_gradient"): RECIPES,
     ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/agents/test_openrlhf_files.py",
