@@ -71,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     words = list(args.words)
+    if words[:1] == ["--"]:
+        del words[0]
     flags = None
     if "--run" in words:
         i = words.index("--run")

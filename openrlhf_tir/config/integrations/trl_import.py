@@ -273,8 +273,11 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
     made: dict[str, str] = {}
     names = script.names("reward_funcs")
     environment = script.names("environment_factory")
-    weights = trl("reward_weights")
+    weights = trl("reward_weights") or []
+    weights = [weights] if isinstance(weights, int | float) else weights  # --reward_weights 0.5
     each = weights if isinstance(weights, list) and len(weights) == len(names) else [1.0] * len(names)
+    if each is not weights and weights:
+        draft.differs(f"reward_weights={weights} is no list of {len(names)} numbers, and TRL would refuse it: 1.0 each.")
     weight_of = dict(zip(names, map(float, each), strict=True))
     judges = [name for name in names if "environments" in reader.parameters(name)]
     rewards: dict[str, float] = {}
@@ -290,7 +293,7 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
             rewards[place] = weight_of[name]
     if not names and environment:
         rewards["env"] = 1.0
-    if len(rewards) == 1 and (judges or not weights):
+    if [*rewards.values()] == [1.0]:
         draft.set("reward.name", next(iter(rewards)))
     elif rewards:
         draft.set("reward.weights", rewards)
@@ -575,6 +578,11 @@ def _method_of_rloo(draft: Draft, trl: TrlArguments) -> None:
     if float(trl("beta")):
         draft.set("algo.kl.init_coef", float(trl("beta")), "RLOOTrainer has it in the reward")
         draft.set("algo.kl.estimator", "k1")
+        draft.differs(
+            f"beta={trl('beta')}: RLOOTrainer takes the KL of a whole response off its reward, before responses are"
+            " compared. Here, as in OpenRLHF, rewards are compared first, and a token then has the KL of itself and of"
+            " those behind it."
+        )
     if clip := trl("reward_clip_range"):
         draft.set("reward.clip_range", [float(bound) for bound in clip])
     if trl("normalize_advantages"):

@@ -143,7 +143,7 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     # `if args.lr is None: args.lr = 2e-5`
     reader.flags |= {name: value for name, value in reader.set_later().items() if name in declared}
     trainers, configs = reader.kinds(TRAINERS), reader.kinds(CONFIGS)
-    calls = [c for c in reader.calls() if called(c) in trainers and (called(c) in TRAINERS or _takes_rows(c))]
+    calls = [c for c in reader.calls() if called(c) in trainers and _makes_trainer(c, trainers[called(c)], reader)]
     if not calls:
         others = sorted({called(c) for c in reader.calls() if called(c).endswith("Trainer")})
         remains = f" It makes a {others[0]}, which remains TRL's: python {path}." if others else ""
@@ -187,9 +187,22 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     return found
 
 
-def _takes_rows(call: ast.Call) -> bool:
-    """Return True for a call with the arguments of TRL's trainers: a class from elsewhere may have others."""
-    return bool(call.args) or any(k.arg in (None, "train_dataset", "reward_funcs") for k in call.keywords)
+def _makes_trainer(call: ast.Call, trainer: str, reader: SourceReader) -> bool:
+    """Return True for a call that makes a trainer.
+
+    A class from elsewhere that is called like one of TRL's may have other arguments, and GRPOTrainerCallback(x), which
+    only has the name in its own, is no trainer at all.
+
+    Args:
+        call: A call of TRL's trainer, or of something that `SourceReader.kinds` takes for one.
+        trainer: The trainer of TRL's that it is taken for.
+        reader: The script.
+    """
+    name = called(call)
+    if name == trainer or any(k.arg in ("train_dataset", "reward_funcs") for k in call.keywords):
+        return True
+    is_trainer = name.endswith(trainer) or reader.is_defined(name)
+    return is_trainer and (bool(call.args) or any(k.arg is None for k in call.keywords))
 
 
 def _trains(call: ast.Call) -> bool:

@@ -170,6 +170,29 @@ def _statements(
                     yield from _statements(inner, tests, into_functions=into_functions)
 
 
+def _bindings(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are given by a call, `**others` as a table.
+
+    Parameters whose value stands in a `*list` or a `**table` of the call are left out.
+    """
+    arguments = function.args
+    plain = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    named = [*plain, *(a.arg for a in arguments.kwonlyargs)]
+    is_spread = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    bound: dict[str, ast.expr] = {}
+    if not is_spread:
+        bound |= dict(zip(reversed(plain), reversed(arguments.defaults), strict=False))
+        pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        bound |= {a.arg: default for a, default in pairs if default is not None}
+        bound |= dict(zip(plain, call.args, strict=False))
+    bound |= {k.arg: k.value for k in call.keywords if k.arg in named}
+    if arguments.kwarg is not None and not is_spread:
+        others = [k for k in call.keywords if k.arg not in named]
+        table = ast.Dict([ast.Constant(k.arg) for k in others], [k.value for k in others])
+        bound[arguments.kwarg.arg] = ast.fix_missing_locations(ast.copy_location(table, call))
+    return bound
+
+
 def _added_to(statement: ast.stmt, name: str) -> ast.expr | None:
     """Return what a statement adds to the list of a name; None where it adds nothing."""
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
@@ -179,6 +202,28 @@ def _added_to(statement: ast.stmt, name: str) -> ast.expr | None:
         return None
     of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
     return call.args[0] if of_name and called(call) in ("append", "extend") else None
+
+
+def _put_into(statement: ast.stmt, name: str) -> ast.expr | None:
+    """Return the table of what a statement puts into the table of a name: `t["k"] = v`, `t.update(more)`, `t |= more`.
+
+    None where it puts nothing into it.
+    """
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(statement, ast.Assign) and isinstance(target, ast.Subscript):
+        of_name = isinstance(target.value, ast.Name) and target.value.id == name
+        return ast.copy_location(ast.Dict([target.slice], [statement.value]), statement) if of_name else None
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr):
+        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or called(call) != "update":
+        return None
+    if not isinstance(call.func.value, ast.Name) or call.func.value.id != name:
+        return None
+    keys: list[ast.expr | None] = [None for _ in call.args]
+    keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
+    table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
+    return ast.fix_missing_locations(ast.copy_location(table, call))
 
 
 class SourceReader:
@@ -208,6 +253,8 @@ class SourceReader:
         """Ids of the conditions that are being evaluated, whose own names may be set under them."""
         self._reading: set[int] = set()
         """Ids of the expressions in which `names` is looking."""
+        self._parameters = self._bound_parameters()
+        """Functions that the script calls in one place -> what their parameters are given there."""
         self._truths: dict[int, bool | None] = {}
         """Id of a condition -> whether it holds, of those that were evaluated on their own."""
         statements = _statements(tree.body, into_functions=True)
@@ -223,6 +270,16 @@ class SourceReader:
                         self.assigned[item.optional_vars.id] = item.context_expr
                         held = self._values.setdefault(item.optional_vars.id, [])
                         held.append((node.lineno, item.context_expr, tests))
+
+    def _bound_parameters(self) -> list[tuple[ast.FunctionDef, dict[str, ast.expr]]]:
+        """Return the functions of the script's top level that are called in one place, with their parameters."""
+        calls = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+        bound = []
+        for function in (n for n in self.tree.body if isinstance(n, ast.FunctionDef)):
+            of_it = [call for call in calls if called(call) == function.name]
+            if len(of_it) == 1 and not any(node is of_it[0] for node in ast.walk(function)):
+                bound.append((function, _bindings(function, of_it[0])))
+        return bound
 
     def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt, tests: Tests) -> None:
         """Remember what a name is given; of `a, b = f()` the first is what a loader of models returns."""
@@ -240,9 +297,15 @@ class SourceReader:
     def given(self, name: ast.Name | ast.Attribute) -> ast.expr | None:
         """Return what a name or an attribute holds where it is used: the last value above it, or else the last one.
 
-        A value that is given under a condition which does not hold is none.
+        A value that is given under a condition which does not hold is none. A parameter of a function that is called in
+        one place holds what it is given there.
         """
-        values = self._values.get(ast.unparse(name), [])
+        source = ast.unparse(name)
+        values = self._values.get(source, [])
+        for function, parameters in self._parameters:
+            if source in parameters and function.lineno <= name.lineno <= (function.end_lineno or function.lineno):
+                inside = [(v, tests) for line, v, tests in values if function.lineno <= line < name.lineno]
+                return next((v for v, tests in reversed(inside) if self.may_hold(tests)), parameters[source])
         above = [(value, tests) for line, value, tests in values if line < name.lineno]
         below = [(value, tests) for line, value, tests in values if line >= name.lineno]
         for value, tests in [*reversed(above), *reversed(below)]:
@@ -462,7 +525,8 @@ class SourceReader:
         if isinstance(node, ast.Name) and node.id == "__name__":
             return "__main__"
         if isinstance(node, ast.Name) and (held := self.given(node)) is not None:
-            return self.value(held, depth + 1)
+            value = self.value(held, depth + 1)
+            return self._filled(node, held, value, depth) if isinstance(value, dict) else value
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in self.flags:
             return self.flags[node.attr]  # model_args.model_name_or_path
         if isinstance(node, ast.Attribute) and (held := self.given(node)) is not None:
@@ -573,6 +637,35 @@ class SourceReader:
             return UNKNOWN
         missing = UNKNOWN if isinstance(node, ast.Subscript) else values[1] if len(values) > 1 else None
         return os.environ.get(values[0], missing)
+
+    def _filled(self, name: ast.Name, made: ast.expr, table: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        """Return the table of a name with what statements put into it before it is used.
+
+        Args:
+            name: The name, where it is used.
+            made: The expression that it was given.
+            table: The value of that expression.
+            depth: How many expressions this one is inside of.
+        """
+        filled = dict(table)
+        for statement, tests in self._statements:
+            more = _put_into(statement, name.id) if made.lineno < statement.lineno < name.lineno else None
+            if more is None or not self.may_hold(tests):
+                continue
+            added = self.value(more, depth + 1)
+            if not isinstance(added, dict):
+                self.notes.append(
+                    f"line {statement.lineno}: {ast.unparse(statement)[:120]}: only a run can tell what it adds."
+                    " Correct the recipe."
+                )
+                continue
+            if any(self._truth(test) is None for test in tests):
+                self.notes.append(
+                    f"line {statement.lineno}: {ast.unparse(statement)[:120]} depends on what only a run can tell. It"
+                    " is taken in: leave it out of the recipe if the run had not."
+                )
+            filled |= added
+        return filled
 
     def _table(self, node: ast.Dict, depth: int) -> Any:
         """Return a dict whose keys are all known. A value that is not known stays UNKNOWN."""

@@ -45,6 +45,8 @@ _SPACED_DIGITS = re.compile(r"(?<!\^)\d\.?\s+\.?\d|\d\s+\.|\d_")
 """Numerals side by side, which may be a product or a mixed number, and a numeral with an impossible base."""
 _SECONDS = re.compile(r"\s*\d{1,2}\s*:\s*[0-5]\d\s*:\s*[0-5]\d\b.*")
 """A time of day with seconds."""
+_CLOCK = re.compile(r"(?:^|:)\s*0\d")
+"""A term with a leading zero, 1:30:00, which a clock shows and no ratio has."""
 _CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
@@ -298,8 +300,11 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
 
 
 def _equal_ratios(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6. Two times with seconds are no ratios."""
-    if len(a) != len(b) or len(a) > MAX_RATIO or all(_SECONDS.fullmatch(":".join(terms)) for terms in (a, b)):
+    """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6. Times with seconds are no ratios."""
+    texts = [":".join(terms) for terms in (a, b)]
+    if len(a) != len(b) or len(a) > MAX_RATIO:
+        return False
+    if all(map(_SECONDS.fullmatch, texts)) or any(map(_CLOCK.search, texts)):
         return False
     terms = [(_expression(x), _expression(y)) for x, y in zip(a, b, strict=True)]
     pairs = [(x, y) for x, y in terms if x is not None and y is not None]

@@ -389,6 +389,59 @@ def short(completions, **kwargs):
             [],
             {"actor.model_name_or_path": "m", "actor.learning_rate": 3e-6, "train.seed": 42},
         ),
+        (
+            "def build(rate, beta=0.1, **others):\n    values = dict(learning_rate=rate, temperature=1.0)\n"
+            "    values.update(others)\n    values['beta'] = beta\n    return GRPOConfig(**values)\n\n\n"
+            "GRPOTrainer('m', right, build(2e-6, temperature=0.8, max_steps=3), 'rows')",
+            [],
+            {
+                "actor.learning_rate": 2e-6,
+                "rollout.temperature": 0.8,
+                "algo.kl.init_coef": 0.1,
+                "train.max_steps": 3,
+            },
+        ),
+        (
+            "def train(rate, rewards, steps=5):\n    rate = rate or 4e-6\n"
+            "    GRPOTrainer('m', rewards, GRPOConfig(learning_rate=rate, max_steps=steps), 'rows')\n\n\n"
+            "rate = None\ntrain(rate, [right, short])",
+            [],
+            {
+                "actor.learning_rate": 4e-6,
+                "train.max_steps": 5,
+                "reward.weights": {"r_functions.py:right": 1.0, "r_functions.py:short": 1.0},
+            },
+        ),
+        (
+            "from extra import GRPOTrainerCallback\n"
+            "GRPOTrainer('m', right, GRPOConfig(learning_rate=2e-6), 'rows').add_callback(GRPOTrainerCallback(5))\n"
+            "print(GRPOTrainerCallback('other'))",
+            [],
+            {"actor.model_name_or_path": "m", "actor.learning_rate": 2e-6, "reward.name": "r_functions.py:right"},
+        ),
+        (
+            "from extra import GRPOTrainer_v2\n"
+            "GRPOTrainer_v2(model='m', reward_funcs=right, args=GRPOConfig(), train_dataset='rows')",
+            [],
+            {"actor.model_name_or_path": "m", "reward.name": "r_functions.py:right"},
+        ),
+        (
+            "def of(environments, **kwargs):\n    return [1.0 for _ in environments]\n\n\n"
+            "GRPOTrainer('m', [right, of], GRPOConfig(reward_weights=[0.5, 1.0]), 'rows')",
+            [],
+            {"reward.weights": {"r_functions.py:right": 0.5}},
+        ),
+        (
+            "p = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\na = p.parse_args()\n"
+            "GRPOTrainer('m', right, GRPOConfig(learning_rate=a.lr), 'rows')",
+            ["--", "--lr", "2e-6"],
+            {"actor.learning_rate": 2e-6},
+        ),
+        (
+            "GRPOTrainer('m', right, GRPOConfig(), 'rows')",
+            ["--reward_weights", "0.5"],
+            {"reward.weights": {"r_functions.py:right": 0.5}},
+        ),
     ],
     ids=[
         "flag",
@@ -402,6 +455,13 @@ def short(completions, **kwargs):
         "none",
         "later",
         "items",
+        "function of a config",
+        "function that trains",
+        "callback",
+        "class from elsewhere",
+        "weight of one reward",
+        "dashes",
+        "one weight",
     ],
 )
 def test_what_scripts_of_others_say_is_read(imported, text, words, expected):
@@ -413,6 +473,22 @@ def test_what_scripts_of_others_say_is_read(imported, text, words, expected):
         for part in name.split("."):
             found = found.get(part, {})
         assert found == value or (not value and not found), name
+
+
+def test_what_a_table_gets_from_what_only_a_run_knows_is_said(imported):
+    text = (
+        "values = {'learning_rate': 2e-6}\nvalues.update(ask())\nif ask():\n    values['top_p'] = 0.9\n"
+        "GRPOTrainer('m', right, GRPOConfig(**values), 'rows')"
+    )
+    _, path, told = imported(HEAD + text)
+    cfg = load(str(path), {})
+    assert (cfg.actor.learning_rate, cfg.rollout.top_p) == (2e-6, 0.9)
+    assert "values.update(ask())" in told and "values['top_p'] = 0.9" in told
+
+
+def test_weights_of_another_number_than_the_rewards_are_said(imported):
+    _, path, told = imported(HEAD + "GRPOTrainer('m', right, GRPOConfig(reward_weights=[0.5, 1.0]), 'rows')")
+    assert load(str(path), {}).reward.name.endswith(":right") and "differs: reward_weights" in told
 
 
 def test_rows_in_columns_and_functions_of_a_file_beside_the_script_are_taken_over(imported, tmp_path):
@@ -753,7 +829,7 @@ def test_lists_of_rewards_that_are_joined_are_read(imported, rewards):
 
 def test_a_list_that_is_joined_to_itself_is_read(imported):
     text = SCRIPT.replace(
-        "def main():\n", "def main(others=None):\n    others = others + [brevity]\n    others = [accuracy] + others\n"
+        "def main():\n", "def main(others=ask()):\n    others = others + [brevity]\n    others = [accuracy] + others\n"
     )
     _, path, told = imported(text.replace("[accuracy, brevity]", "others").replace("reward_weights=[1.0, 0.5],", ""))
     names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
@@ -789,10 +865,11 @@ def test_rloo_has_its_own_defaults_its_kl_in_the_reward_and_responses_as_actions
     assert (cfg.algo.kl.init_coef, cfg.algo.kl.use_loss, cfg.algo.kl.estimator) == (0.05, False, "k1")
     assert (cfg.actor.loss_agg_mode, cfg.actor.loss_agg_constant) == ("seq-mean-token-sum-norm", 1.0)
     assert cfg.reward.clip_range == (-5.0, 5.0) and cfg.actor.eps_clip_low_high == (0.3, 0.3)
-    assert "normalize_advantages" not in told
+    assert "normalize_advantages" not in told and "differs: beta=0.05" in told
     _, path, told = imported(RLOO.format(arguments="beta=0.0, normalize_advantages=True, num_generations=4"))
     cfg = load(str(path), {})
-    assert (cfg.algo.kl.init_coef, cfg.rollout.n_samples_per_prompt) == (0.0, 4) and "normalize_advantages" in told
+    assert (cfg.algo.kl.init_coef, cfg.rollout.n_samples_per_prompt) == (0.0, 4)
+    assert "normalize_advantages" in told and "differs: beta" not in told
 
 
 MESSAGES = [{"role": "user", "content": "1+1?"}]
