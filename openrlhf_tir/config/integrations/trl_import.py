@@ -277,7 +277,9 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
     weights = [weights] if isinstance(weights, int | float) else weights  # --reward_weights 0.5
     each = weights if isinstance(weights, list) and len(weights) == len(names) else [1.0] * len(names)
     if each is not weights and weights:
-        draft.differs(f"reward_weights={weights} is no list of {len(names)} numbers, and TRL would refuse it: 1.0 each.")
+        draft.differs(
+            f"reward_weights={weights} is no list of {len(names)} numbers, and TRL would refuse it: 1.0 each."
+        )
     weight_of = dict(zip(names, map(float, each), strict=True))
     judges = [name for name in names if "environments" in reader.parameters(name)]
     rewards: dict[str, float] = {}
