@@ -205,6 +205,12 @@ def _openrlhf_rules(flags: CommandFlags) -> None:
         flags.drop("actor.eps_clip", "OpenRLHF looks at --actor.eps_clip_low_high alone where both are given.")
     values.pop("actor.eps_clip", None)
     estimator = values.get("algo.advantage.estimator", ["gae"])[0]
+    if estimator == "grpo":
+        flags.notes.append(
+            f"{flags.text('algo.advantage.estimator')}: group_norm, OpenRLHF's name of GRPO. It would refuse this one."
+        )
+        estimator = "group_norm"
+        values["algo.advantage.estimator"] = [estimator]
     of_critic = [name for name in values if name.startswith("critic.")] if estimator != "gae" else []
     if of_critic:
         written = ", ".join(flags.text(name) for name in of_critic)

@@ -275,6 +275,7 @@ def test_what_has_no_recipe_is_named_with_the_command_that_remains(capsys):
             "algo.advantage.is_correction_level": "off"}),
         ("--rollout.batch_size 100 --train.batch_size 64", {"train.batch_size": 50}),
         ("--rollout.batch_size 4 --train.batch_size 128", {"train.batch_size": 8, "updates_per_batch": 1}),
+        ("--algo.advantage.estimator grpo", {"algo.advantage.estimator": "group_norm"}),
         ("--algo.advantage.estimator rloo --critic.adam.lr 1", {"critic.learning_rate": 9e-6}),
         ("--train.colocate_all --vllm.num_engines 1 --vllm.tensor_parallel_size 2", {
             "vllm.num_engines": 2, "vllm.tensor_parallel_size": 1, "ds.zero_stage": 3}),
@@ -297,7 +298,14 @@ def test_a_flag_becomes_what_openrlhf_does_with_it(flags, expected):
 
 @pytest.mark.parametrize(
     "flags",
-    ["--no.such 1", "--rollout.batch_size many", "--actor.adam.lr", "--algo.kl.estimator k9", "--ds.param_dtype fp8"],
+    [
+        "--no.such 1",
+        "--rollout.batch_size many",
+        "--actor.adam.lr",
+        "--algo.kl.estimator k9",
+        "--ds.param_dtype fp8",
+        "--algo.advantage.estimator grpo",
+    ],
 )
 def test_a_flag_that_openrlhf_would_refuse_is_said(flags):
     recipe = of_flags(NEEDED + flags)
