@@ -250,6 +250,13 @@ SENTENCES = {
 """Pattern of overrides that have no counterpart -> why, or what to do."""
 
 
+_INTERPOLATION = re.compile(r"\$\{(?P<source>[^${}]*)\}")
+"""OmegaConf's reference to another value, or to a variable of the environment."""
+MAX_INTERPOLATIONS = 20
+"""References of a value that are followed; two that lead to each other never end."""
+_ABSENT = object()
+
+
 @dataclass
 class VerlRecipe:
     """What a command line of verl becomes."""
@@ -317,7 +324,7 @@ def import_verl(
         change: What is done to the draft before it is checked.
     """
     draft = Draft()
-    values = {**_of_config(overrides.config, directories, draft), **overrides.values}
+    values = _resolved({**_of_config(overrides.config, directories, draft), **overrides.values}, draft)
     for theirs, name_here in RENAMED.items():
         for key in [k for k in values if k == theirs or k.startswith(f"{theirs}.")]:
             values.setdefault(name_here + key.removeprefix(theirs), values.pop(key))
@@ -408,8 +415,49 @@ def _of_config(config: Mapping[str, str], directories: Sequence[Path], draft: Dr
         {k: v for k, v in (table or {}).items() if k not in ("hydra", "defaults")} if isinstance(table, dict) else {}
     )
     # YAML 1.1, which PyYAML reads, takes 1e-6 for a text; OmegaConf, which verl reads with, for a number.
-    values = {k: value_of(v) if isinstance(v, str) and not v.startswith("${") else v for k, v in flat(table).items()}
-    return {k: v for k, v in values.items() if not (isinstance(v, str) and v.startswith("${"))}
+    return {key: value_of(value) if isinstance(value, str) else value for key, value in flat(table).items()}
+
+
+def _resolved(values: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
+    """Return values with what OmegaConf puts in the place of `${data.train_files}` and `${oc.env:NAME,default}`.
+
+    A value that refers to what only verl's own configuration has is left out: verl's default of it holds.
+    """
+    resolved: dict[str, Any] = {}
+    for key, value in values.items():
+        parts = [_interpolated(part, values, draft) for part in (value if isinstance(value, list) else [value])]
+        if _ABSENT not in parts:
+            resolved[key] = parts if isinstance(value, list) else parts[0]
+    return resolved
+
+
+def _interpolated(value: Any, values: Mapping[str, Any], draft: Draft) -> Any:
+    """Return one value with its interpolations resolved; _ABSENT where one of them is not known."""
+    for _ in range(MAX_INTERPOLATIONS):
+        match = _INTERPOLATION.search(value) if isinstance(value, str) else None
+        if match is None:
+            return value
+        source = match["source"]
+        kind, colon, rest = source.partition(":")
+        found = _ABSENT
+        if kind == "oc.env" and colon:
+            name, comma, default = rest.partition(",")
+            found = os.environ.get(name, default if comma else _ABSENT)
+            if name not in os.environ:
+                what = f"{default} is taken" if comma else "left out"
+                draft.differs(f"${{{source}}}: {name} is not set here, {what}. Export it, and import again.")
+        elif kind == "oc.decode":
+            found = rest
+        elif not colon:
+            found = values.get(source, _ABSENT)
+        else:
+            draft.differs(f"{value}: only a run can tell that value. Left at verl's default.")
+        if found is _ABSENT:
+            return _ABSENT
+        whole = match.span() == (0, len(value))
+        value = found if whole else f"{value[: match.start()]}{found}{value[match.end() :]}"
+        value = value_of(value) if isinstance(value, str) else value
+    return _ABSENT
 
 
 def _data(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> list[str]:

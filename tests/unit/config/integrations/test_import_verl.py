@@ -285,6 +285,24 @@ def test_values_of_a_hydra_file_are_under_those_of_the_command_line(tmp_path):
     assert s["rollout.max_new_tokens"] == 77 and s["data.max_len"] == 97
 
 
+def test_references_of_a_hydra_file_are_followed(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text(
+        "data:\n  train_files: ${oc.env:ROWS_OF_NOBODY,/rows}/train.parquet\n  val_files: ['${data.train_files}']\n"
+        "  max_prompt_length: ${data.max_response_length}\n  max_response_length: ${oc.decode:${oc.env:LONGEST}}\n"
+        "  seed: ${oc.env:SEED_OF_NOBODY}\n  shuffle: ${data.shuffle}\n  prompt_key: ${no.such.key}\n"
+        "trainer: {experiment_name: '${now:%Y}'}\n"
+    )
+    monkeypatch.setenv("LONGEST", "70")
+    monkeypatch.delenv("ROWS_OF_NOBODY", raising=False)
+    recipe = import_verl(read_overrides([*GRPO[:1], f"--config-path={tmp_path}", "--config-name=mine"]))
+    s = recipe.draft.settings
+    assert (s["data.prompt_dataset"], s["eval.dataset"]) == ("/rows/train.parquet", "/rows/train.parquet")
+    assert (s["rollout.max_new_tokens"], s["data.max_len"]) == (70, 140)
+    assert "train.seed" not in s and s["data.row_schema"] == "verl"
+    told = "\n".join(recipe.draft.differences)
+    assert all(name in told for name in ("ROWS_OF_NOBODY", "SEED_OF_NOBODY", "${now:%Y}")) and "LONGEST" not in told
+
+
 def test_train_with_overrides_of_verl_points_to_the_import(capsys):
     assert main(["train", "algorithm.adv_estimator=grpo", "data.train_files=x"]) == 2
     assert "import-verl" in capsys.readouterr().err
