@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, Script, read_script
+from ..config.integrations.bash_script import Command, Script
 from ..config.integrations.openrlhf_commands import RECIPES, Call, calls_of
 from ..config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from ..config.integrations.openrlhf_sft import import_train_sft
@@ -15,21 +15,20 @@ from ..config.integrations.recipe_draft import Draft, toml_of
 from ..config.integrations.rehearsal import rehearse
 from ..data.chat_template import special_texts_of
 from ..errors import ConfigError
-from .exit_codes import DONE, NO
+from .exit_codes import NO
 from .imports import (
     add_script_arguments,
-    check_number,
+    chosen_command,
     count_rows,
     first_rows,
+    give,
     line_of,
+    read_bash,
     recipe_head,
-    refuse_python,
     say,
     say_differences,
     script_words,
-    start,
-    write,
-    written_files,
+    write_files_of,
 )
 
 EXAMPLES = """examples
@@ -75,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
         calls = calls or [Call(args.program, (args.program,), tuple(words), 0)]
     else:
         path = Path(words[0])
-        refuse_python(path, "import-openrlhf")
-        script, source = read_script(path, arguments=words[1:]), Source(path.name, _directories(path))
+        script, source = read_bash(path, words[1:], "import-openrlhf"), Source(path.name, _directories(path))
         calls = calls_of(script.commands)
     for note in script.notes:
         say(note)
@@ -88,18 +86,16 @@ def run(args: argparse.Namespace) -> int:
         if not calls:
             say(f"{source.name} starts no program of OpenRLHF: it remains as it is, bash {' '.join(words)}.")
         return NO
-    check_number(args.number, trains)
-    chosen = trains[args.number - 1]
-    for i, call in enumerate(trains, 1):
-        if call is not chosen:
-            say(f"{line_of(call.line)}{call.program} is training command {i} of {len(trains)}: --number {i} imports it")
+    chosen = chosen_command(args.number, trains)
     if args.out is None and args.run is not None:
         args.out = f"{Path(source.name).stem}.toml"
-    words, files = written_files(chosen.flags, script.files, args.out)
-    chosen = replace(chosen, flags=tuple(words))
-    write({file.path: file.text for file in files}, force=args.force)
+    chosen = replace(chosen, flags=write_files_of(script, chosen.flags, args.out, force=args.force))
     imported, text = recipe_of(chosen, source, rehearsal=args.rehearse)
-    return _finish(args, chosen, imported, text)
+    say(f"{imported.summary}.")
+    for sentence in imported.draft.defaults:
+        say(f"OpenRLHF's default: {sentence}")
+    say_differences(imported.draft, imported.problems)
+    return give(args, text, "sft" if chosen.program == "train_sft" else "train")
 
 
 def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:
@@ -147,24 +143,6 @@ def is_rendered(draft: Draft) -> bool:
     specials = special_texts_of(str(draft.settings.get("actor.model_name_or_path", "")))
     known = re.compile("|".join(map(re.escape, specials))) if specials else SPECIAL
     return any(known.search(text) for text in texts)
-
-
-def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str) -> int:
-    """Say what differs, give the recipe, and start it where that is wanted."""
-    say(f"{imported.summary}.")
-    for sentence in imported.draft.defaults:
-        say(f"OpenRLHF's default: {sentence}")
-    say_differences(imported.draft, imported.problems)
-    if args.out is None:
-        print(text, end="")
-        return DONE
-    path = Path(args.out)
-    write({path: text}, force=args.force)
-    command = "sft" if call.program == "train_sft" else "train"
-    say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
-    if args.run is None:
-        return DONE
-    start(command, path, args.run)
 
 
 def _directories(path: Path) -> list[Path]:

@@ -8,28 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, Script, read_script
+from ..config.integrations.bash_script import Command, Script
 from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError
-from .exit_codes import DONE, NO
+from .exit_codes import NO
 from .imports import (
     add_script_arguments,
-    check_number,
+    chosen_command,
     count_rows,
     first_rows,
+    give,
     line_of,
+    read_bash,
     recipe_head,
-    refuse_python,
     say,
     say_differences,
-    say_how_to_rehearse,
     script_words,
-    start,
-    write,
-    written_files,
+    write_files_of,
 )
 
 EXAMPLES = """examples
@@ -99,8 +97,7 @@ def run(args: argparse.Namespace) -> int:
         calls = calls or [Call("verl.trainer.main_ppo", tuple(words), 0)]
     else:
         path = Path(words[0])
-        refuse_python(path, "import-verl")
-        script, name = read_script(path, arguments=words[1:]), path.stem
+        script, name = read_bash(path, words[1:], "import-verl"), path.stem
         here = path.absolute().parent
         directories = [Path.cwd(), here, *here.parents[:3]]
         calls = calls_of(script.commands)
@@ -117,16 +114,10 @@ def run(args: argparse.Namespace) -> int:
                 " If the script wants arguments, give them behind its name."
             )
         return NO
-    check_number(args.number, trains)
-    chosen = trains[args.number - 1]
-    for i, call in enumerate(trains, 1):
-        if call is not chosen:
-            say(f"{line_of(call.line)}training command {i} of {len(trains)}: --number {i} imports it")
+    chosen = chosen_command(args.number, trains)
     if args.out is None and args.run is not None:
         args.out = f"{name}.toml"
-    chosen_words, files = written_files(chosen.words, script.files, args.out)
-    chosen = replace(chosen, words=tuple(chosen_words))
-    write({file.path: file.text for file in files}, force=args.force)
+    chosen = replace(chosen, words=write_files_of(script, chosen.words, args.out, force=args.force))
     recipe = import_verl(
         read_overrides(chosen.words),
         program=chosen.program,
@@ -136,7 +127,11 @@ def run(args: argparse.Namespace) -> int:
         rows_of=count_rows,
         change=rehearse if args.rehearse else None,
     )
-    return _finish(args, chosen, recipe, name)
+    say(f"{recipe.summary}.")
+    say_differences(recipe.draft, recipe.problems)
+    if recipe.nothing:
+        say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
+    return give(args, text_of(chosen, recipe, name))
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:
@@ -179,23 +174,3 @@ def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
         },
     )
     return toml_of(recipe.draft, head)
-
-
-def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str) -> int:
-    """Say what is trained and what differs, give the recipe, and start it where that is wanted."""
-    say(f"{recipe.summary}.")
-    say_differences(recipe.draft, recipe.problems)
-    if recipe.nothing:
-        say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
-    text = text_of(call, recipe, name)
-    if args.out is None:
-        print(text, end="")
-        return DONE
-    path = Path(args.out)
-    write({path: text}, force=args.force)
-    say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
-    if not args.rehearse:
-        say_how_to_rehearse()
-    if args.run is None:
-        return DONE
-    start("train", path, args.run)

@@ -6,15 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from ..config.integrations.bash_script import readable, unknowns
+from ..config.integrations.bash_script import Script, read_script, readable, unknowns
 from ..config.integrations.recipe_draft import Draft
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
+from .exit_codes import DONE
 
 
 def has_no_gpu() -> bool:
@@ -91,17 +91,25 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse_python(path: Path, command: str) -> None:
-    """Refuse a Python program that starts the training: reading it would not tell the command, and it is not run.
+def read_bash(path: Path, arguments: Sequence[str], command: str) -> Script:
+    """Return what a bash script would do.
+
+    A Python program that starts the training is refused: reading it would not tell the command, and it is not run.
+
+    Args:
+        path: The script.
+        arguments: What it is given.
+        command: The import command, for the message.
 
     Raises:
-        ConfigError: The file is a Python program.
+        ConfigError: The file is a Python program, or cannot be read.
     """
     if path.suffix == ".py":
         raise ConfigError(
             f"{path} is a Python program, and what it starts only a run can tell. Print the command where it starts it,"
             f" for example print(shlex.join(command)), and give it: openrlhf-tir {command} -- COMMAND"
         )
+    return read_script(path, arguments=arguments)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -122,13 +130,40 @@ def say_differences(draft: Draft, problems: Iterable[str]) -> None:
         say(f"correct this: {problem}")
 
 
-def check_number(number: int, commands: Sequence[Any]) -> None:
-    """Raise ConfigError unless --number names one of the training commands, which are counted from 1."""
+class Started(Protocol):
+    """A command of a script that starts a program."""
+
+    @property
+    def program(self) -> str:
+        """The program."""
+
+    @property
+    def line(self) -> int:
+        """Where it stands; 0 for a command that comes from no script."""
+
+
+AnyStarted = TypeVar("AnyStarted", bound=Started)
+
+
+def chosen_command(number: int, commands: Sequence[AnyStarted]) -> AnyStarted:
+    """Return the training command that --number names, counted from 1, and say which others there are.
+
+    Raises:
+        ConfigError: There is no such command.
+    """
     if not 1 <= number <= len(commands):
         upper = f" to {len(commands)}" if len(commands) > 1 else ""
         raise ConfigError(
             f"--number {number}: the script has {len(commands)} training command(s). Use --number 1{upper}."
         )
+    chosen = commands[number - 1]
+    for i, command in enumerate(commands, 1):
+        if command is not chosen:
+            say(
+                f"{line_of(command.line)}{command.program} is training command {i} of {len(commands)}: --number {i}"
+                " imports it"
+            )
+    return chosen
 
 
 def recipe_head(origin: Sequence[str], lists: Mapping[str, Sequence[str]]) -> list[str]:
@@ -140,28 +175,24 @@ def recipe_head(origin: Sequence[str], lists: Mapping[str, Sequence[str]]) -> li
     return head
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file that a script writes and its command reads, which the import has to write in the script's place."""
+def write_files_of(script: Script, words: Sequence[str], out: str | None, *, force: bool) -> tuple[str, ...]:
+    """Write the files that a script writes and its command reads, and return the command's words with their new names.
 
-    path: Path
-    text: str
-
-
-def written_files(
-    words: Sequence[str], files: Mapping[str, str], out: str | None
-) -> tuple[list[str], list[WrittenFile]]:
-    """Return a command's words with the files that its script writes named beside the recipe, and these files.
-
-    A reward function that stands in the script as a here-document is on no disk while nothing is run.
+    A reward function that stands in the script as a here-document is on no disk while nothing is run: it is written
+    beside the recipe.
 
     Args:
+        script: The script.
         words: The command's words.
-        files: What the script writes, by the path as the script names it.
         out: The recipe's path; None where it is printed, so that nothing is written.
+        force: Replace files that are there.
+
+    Raises:
+        ConfigError: A file is there with another text, or one cannot be written.
     """
     words = list(words)
-    written: list[WrittenFile] = []
+    written: dict[Path, str] = {}
+    files = script.files
     for name, text in sorted(files.items(), key=lambda item: -len(item[0])):
         named = {i: path for i, word in enumerate(words) if (path := _named_path(word, name))}
         if not named:
@@ -173,11 +204,12 @@ def written_files(
             say(f"{name}: the script writes this file itself. With --out FILE the import writes it beside the recipe.")
             continue
         beside = Path(out).absolute().with_name(f"{Path(out).stem}_{Path(readable(name)).name}")
-        written.append(WrittenFile(beside, text))
+        written[beside] = text
         for i, path in named.items():
             words[i] = words[i].replace(path, str(beside))
         say(f"{name}: the script writes this file itself; the import writes it as {beside.name} beside the recipe")
-    return words, written
+    write(written, force=force)
+    return tuple(words)
 
 
 def _named_path(word: str, name: str) -> str | None:
@@ -235,6 +267,30 @@ def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(recipe), *flags])
+
+
+def give(args: argparse.Namespace, text: str, command: str = "train") -> int:
+    """Print a recipe, or write it to --out and start it where --run asks for that, and return the exit code.
+
+    Args:
+        args: The arguments of `add_script_arguments`.
+        text: The recipe.
+        command: The command that runs it.
+
+    Raises:
+        ConfigError: A file is there with another text, or it cannot be written.
+    """
+    if args.out is None:
+        print(text, end="")
+        return DONE
+    path = Path(args.out)
+    write({path: text}, force=args.force)
+    say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
+    if not args.rehearse:
+        say_how_to_rehearse()
+    if args.run is None:
+        return DONE
+    start(command, path, args.run)
 
 
 FIRST_ROWS = 16
