@@ -58,7 +58,7 @@ class Http:
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url, self._sessions = url, 0
         self._http = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=150)
+            headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=660)
         )
 
     async def __aenter__(self) -> Http:
@@ -77,11 +77,11 @@ class Http:
         assert status == 200, body
         return body["session_id"]
 
-    def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 120.0) -> dict:
+    def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 600.0) -> dict:
         return {"session_id": session, "step_id": step_id, "action": action, "deadline_s": deadline_s}
 
     async def step(
-        self, session: str, step_id: int, action: str, deadline_s: float = 120.0
+        self, session: str, step_id: int, action: str, deadline_s: float = 600.0
     ) -> tuple[int, Any, dict[str, str]]:
         return await self.send("POST", "/step", json=self.step_body(session, step_id, action, deadline_s))
 

@@ -118,7 +118,7 @@ async def test_a_push_reaches_a_paused_engine_and_the_request_that_waits_has_the
     task = asyncio.create_task(engine.generate(prompt, Sampling(2, seed=1), request_id="w"))
     await asyncio.sleep(0)
     digest = await HfLearner(1).publish(tmp_path / "w.safetensors")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.update_weights(tmp_path / "w.safetensors", 1, digest)
     await engine.resume()
     assert (await task).versions.tolist() == [1, 1]

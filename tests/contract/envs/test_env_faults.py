@@ -36,7 +36,7 @@ def servers(tmp_path_factory):
 
 
 def client(
-    bad: str, good: str, outage_timeout_s: float = 2.0, timeout_s: float = 5.0, max_retries: int = 3
+    bad: str, good: str, outage_timeout_s: float = 2.0, timeout_s: float = 60.0, max_retries: int = 3
 ) -> EnvClient:
     """A fault that answers is not to be taken for a timeout because this machine is busy."""
     return EnvClient(
@@ -86,7 +86,7 @@ async def test_a_fault_fails_its_own_trajectories_only(servers, tmp_path, fault)
         client(
             bad,
             good,
-            timeout_s=0.4 if fault == "hang" else 5.0,
+            timeout_s=0.4 if fault == "hang" else 60.0,
             max_retries=1000 if fault == "500" else 3,  # no call is given up before the server is
         ) as envs,
     ):

@@ -74,7 +74,7 @@ async def test_concurrent_hostile_snippets_leave_the_server_healthy(http):
 
 async def test_no_false_time_limit_at_concurrency_64(http):
     sessions = await asyncio.gather(*[http.open() for _ in range(64)])
-    replies = await asyncio.gather(*[http.step(s, 0, "print(1)", deadline_s=60) for s in sessions])
+    replies = await asyncio.gather(*[http.step(s, 0, "print(1)") for s in sessions])
     assert [body["observation"] for _, body, _ in replies] == ["1\n"] * 64
 
 
@@ -104,7 +104,7 @@ async def test_snippets_end_when_their_server_is_killed(tmp_path):
                 f" os.execv('/usr/bin/sleep', ['{marker}', '600'])"
             )
             call = asyncio.create_task(http.step(await http.open(), 0, code))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(subprocess.run(running, capture_output=True).stdout.split()) < 2:
                     await asyncio.sleep(0.05)
                 process.kill()

@@ -64,7 +64,7 @@ def test_a_run_is_watched_to_its_end_with_what_it_starts(tmp_path):
 def test_a_run_that_ends_between_two_looks_at_it_has_ended(monkeypatch):
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as run:
         process = psutil.Process(run.pid)
-        assert run.wait(timeout=20) == 0
+        assert run.wait(timeout=60) == 0
     monkeypatch.setattr(process, "is_running", lambda: True)
     assert not memory_watch._runs(process)
 

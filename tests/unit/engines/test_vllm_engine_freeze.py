@@ -165,7 +165,7 @@ async def test_a_resume_during_a_push_lifts_the_pause_that_was_there_before(engi
 async def test_a_pause_during_a_push_stays_after_it_and_its_canary_is_answered_first(engine, llm, canary):
     await engine.begin_update()
     await engine.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.finish_update(1, canary)
     assert llm.frozen
     await engine.resume()
@@ -182,7 +182,7 @@ async def test_a_paused_engine_stays_paused_through_a_push(engine, llm):
 async def test_a_push_with_a_canary_goes_through_a_pause_which_holds_again_after_it(engine, llm):
     """A person's POST /pause must not cost the engine at the next push."""
     await engine.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.begin_update()
         await engine.finish_update(1, CANARY)
     assert llm.calls == ["pause", "start", "finish", "resume", "canary", "pause"]
@@ -193,14 +193,14 @@ async def test_a_push_with_a_canary_goes_through_a_pause_which_holds_again_after
 
 async def test_a_canary_of_its_own_is_answered_in_a_pause_as_well(engine, llm):
     await engine.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.sample_canary(*CANARY)
     assert llm.calls == ["pause", "resume", "canary", "pause"] and llm.frozen
 
 
 async def test_a_broadcast_is_used_in_a_pause(engine, llm):
     await engine.pause()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.receive_weights(MEETING, 1, "push1")
         await engine.apply_received(1, "d1", CANARY)
     assert llm.frozen and engine.version == 1 and engine.broken is None
@@ -218,7 +218,7 @@ async def test_whatever_users_ask_for_at_once_with_a_push_no_half_loaded_engine_
             await getattr(engine, wish)()
             await asyncio.sleep(0)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(user(), push(), user())
     assert llm.frozen == (wishes[-1] == "pause")
 

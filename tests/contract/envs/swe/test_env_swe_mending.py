@@ -37,7 +37,7 @@ class OfRow:
 async def test_demonstrations_match_real_sessions_and_pass_the_hidden_tests():
     sandbox = new_sandbox(LIMITS, evaluations=1)
     ours = shared(
-        sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
+        sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
     )
     try:
         for row in mending.rows(4, "train", 42):
@@ -68,7 +68,7 @@ async def test_a_guess_a_view_and_an_edit_fit_into_the_miniatures_lengths_and_ar
     calls = [mending.edit(guess.text, right.text), mending.READ, mending.edit(wrong.text, right.text)]
     sandbox = new_sandbox(LIMITS, evaluations=1)
     env = SweEnv(
-        shared(sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
+        shared(sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
     )
     try:
         episode = await episode_of(encode("".join(calls)), right.question, OfRow(env, row["meta"]))
@@ -83,7 +83,7 @@ async def test_a_guess_a_view_and_an_edit_fit_into_the_miniatures_lengths_and_ar
 async def test_a_wrong_edit_of_a_whole_repository_fails_its_hidden_tests_which_are_not_in_it():
     sandbox = new_sandbox(LIMITS, evaluations=1)
     ours = shared(
-        sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
+        sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
     )
     env = SweEnv(ours)
     try:

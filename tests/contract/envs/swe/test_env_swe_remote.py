@@ -118,7 +118,7 @@ async def remote(stand_in, monkeypatch, request):
 
 
 def env_of(remote: Remote, **fields) -> SweEnv:
-    return SweEnv(Shared(remote, Stages(start=4, evaluate=4, max_waiting_starts=4), 5.0, **fields))
+    return SweEnv(Shared(remote, Stages(start=4, evaluate=4, max_waiting_starts=4), 60.0, **fields))
 
 
 async def finished(remote: Remote, row: dict, *commands: str):
@@ -154,7 +154,7 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
         session, steps = await http.open(image[1]), itertools.count()
 
         async def says(name: str, **arguments: object) -> str:
-            _, reply, _ = await http.step(session, next(steps), call(name, **arguments), 60)
+            _, reply, _ = await http.step(session, next(steps), call(name, **arguments))
             assert reply["outcome"] == "ok" and reply["reward"] is None, reply
             return reply["observation"]
 
@@ -168,7 +168,7 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
         assert "exit code 130]" in await says("execute_bash", command="C-c", is_input="true")
         assert "x + 1" in await says("str_replace_editor", command="view", path="/testbed/src/lib.py")
         await says("str_replace_editor", command="str_replace", path="/testbed/src/lib.py", old_str=" + 1", new_str="")
-        _, last, _ = await http.step(session, next(steps), call("finish"), 60)
+        _, last, _ = await http.step(session, next(steps), call("finish"))
         assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
         _, text, _ = await http.send("GET", "/metrics")
         for line in ("env_runtime_faults_lost 0.0", "env_starting 0.0", "env_evaluations_waiting 0.0"):
@@ -618,7 +618,7 @@ async def test_local_docker_containers_work(docker, image, tmp_path):
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session = await http.open(image[1])
         both = json.dumps([json.loads(call("execute_bash", command=MEND))[0], json.loads(call("finish"))[0]])
-        _, last, _ = await http.step(session, 0, both, 60)
+        _, last, _ = await http.step(session, 0, both)
         assert (last["reward"], last["done"]) == (1.0, True), last
         status, body, _ = await http.send("POST", "/reset", json={"task": {**image[1], "image": "nobody/has:1"}})
         assert (

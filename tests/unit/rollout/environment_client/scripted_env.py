@@ -96,7 +96,7 @@ async def stall(request, body):
 
 def client(*scripts: Script, **kwargs) -> EnvClient:
     return EnvClient(
-        {"e": [s.url for s in scripts]}, **{"step_timeout_s": 5.0, "backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs}
+        {"e": [s.url for s in scripts]}, **{"step_timeout_s": 60.0, "backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs}
     )
 
 
