@@ -30,25 +30,29 @@ case ${1:-} in
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 
-failed=0
-# Two halves side by side, two processes each (much of it waits for servers): every process of xdist imports and collects
-# all tests of its half, some 30 CPU seconds for unit tests and 15 for contract tests.
-half() { exec "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 "$@"; } # call it in ( )
-output=$(mktemp)
-(half tests/contract) > "$output" 2>&1 &
-contract=$!
-trap 'kill "$contract" 2> /dev/null || true; rm -f "$output"' EXIT # a job in the background does not hear Ctrl-C
-(half --ignore tests/e2e --ignore tests/contract) || failed=1
-wait "$contract" || failed=1
-cat "$output"
-rm -f "$output"
-trap - EXIT
-"$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 tests/e2e || failed=1
-golden=../shared/golden
-if [[ -d $golden && -f tests/golden/__main__.py ]]; then
+# Four parts side by side, printed one after the other. Contract and end to end tests mostly wait: for servers, for time
+# limits, for processes that start. Each process of xdist imports and collects all tests of its part, some 15 CPU seconds
+# for unit tests and 3 for contract tests.
+part() { exec "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder "$@"; } # call it in ( )
+vectors() {
+    local golden=../shared/golden
+    [[ -d $golden && -f tests/golden/__main__.py ]] || { echo "golden vectors: skipped, there is no $golden"; return; }
     mapfile -t files < <(find tests/golden -name '[a-z]*.py' ! -name 'test_*' -printf '%f\n' | sed 's/\.py$/.jsonl/' | while read -r f; do [[ -f $golden/$f ]] && echo "$golden/$f"; done | sort)
-    "$python" -m tests.golden "${files[@]}" || failed=1
-else
-    echo "golden vectors: skipped, there is no $golden"
-fi
+    exec "$python" -m tests.golden "${files[@]}"
+}
+output=$(mktemp -d)
+(part -n 3 tests/contract) &> "$output/1" &
+parts=($!)
+# Ray makes its processes nice, and the other parts would leave them nothing.
+(RAY_worker_niceness=0 part -n 2 tests/e2e) &> "$output/2" &
+parts+=($!)
+(vectors) &> "$output/3" &
+parts+=($!)
+trap 'kill "${parts[@]}" 2> /dev/null || true; rm -rf "$output"' EXIT # a job in the background does not hear Ctrl-C
+failed=0
+(part -n 2 --ignore tests/e2e --ignore tests/contract) || failed=1
+for i in 0 1 2; do
+    wait "${parts[$i]}" || failed=1
+    cat "$output/$((i + 1))"
+done
 exit $failed

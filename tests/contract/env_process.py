@@ -46,7 +46,7 @@ def env_server(
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=15)
+            process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

@@ -68,7 +68,7 @@ def watched(tmp_path):
     address = re.search(r"http://\S+", server.stdout.readline())
     yield run_dir, address[0]
     server.terminate()
-    server.wait(30)
+    server.wait(120)
 
 
 @pytest.fixture

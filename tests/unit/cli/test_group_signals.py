@@ -77,7 +77,7 @@ def stopped(process: subprocess.Popen, output, send) -> tuple[int, str]:
         said = ""
         with suppress(OSError):  # a terminal whose last writer is gone
             said = output.read()
-        _, left = psutil.wait_procs(ours, timeout=30)
+        _, left = psutil.wait_procs(ours, timeout=120)
         assert not left, "processes of the run are left"
         return code, said
     finally:

@@ -148,7 +148,7 @@ def test_a_user_starts_ray_though_another_user_has_used_the_port_and_leaves_noth
             begun = launcher.children(recursive=True)
             launcher.terminate()
             assert launcher.wait(60) == 143
-            _, left = psutil.wait_procs(begun, timeout=30)
+            _, left = psutil.wait_procs(begun, timeout=120)
             assert not left
             assert not glob.glob(f"/tmp/openrlhf_tir_ray_{port}_*.pid"), "the launcher left its own note"
             assert process.poll() is None and squatted.exists() and theirs != port, "and ended nobody else's Ray"
@@ -181,7 +181,7 @@ def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launche
         assert int(started[1].split()[0]) in {process.pid for process in begun}
         launcher.terminate()
         assert launcher.wait(60) == 143
-        _, left = psutil.wait_procs(begun, timeout=30)
+        _, left = psutil.wait_procs(begun, timeout=120)
         assert not left, "the launcher left a Ray behind, or what would start it again"
     finally:
         for process in (launcher, *begun):

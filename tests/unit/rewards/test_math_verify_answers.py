@@ -81,18 +81,12 @@ async def test_an_overlong_answer_never_reaches_algebra(monkeypatch):
     assert await AnswerChecker(NoWorkers()).equal("x" * 5000, "x" * 5000) is True
 
 
-@pytest.mark.parametrize("pair", EQUAL, ids=repr)
-def test_equal_answers_are_equal_in_both_directions(pair):
-    answer, gold = pair
-    assert equal(answer, gold)
-    assert equal(gold, answer)
+def test_equal_answers_are_equal_in_both_directions():
+    assert [(answer, gold) for answer, gold in EQUAL if not (equal(answer, gold) and equal(gold, answer))] == []
 
 
-@pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: repr(pair)[:60])
-def test_different_answers_are_unequal_in_both_directions(pair):
-    answer, gold = pair
-    assert not equal(answer, gold)
-    assert not equal(gold, answer)
+def test_different_answers_are_unequal_in_both_directions():
+    assert [(answer, gold) for answer, gold in DIFFERENT if equal(answer, gold) or equal(gold, answer)] == []
 
 
 @given(st.text(alphabet=r"\{}()[]^_,<=0123456789xyzei/.%$ ²½√\ud800", max_size=20))

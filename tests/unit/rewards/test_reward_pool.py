@@ -253,7 +253,7 @@ class Stuck:
         self.begun.set()
 
     def join(self):
-        self.free.wait(30)
+        self.free.wait(60)
 
 
 def test_workers_that_do_not_end_do_not_keep_their_server_from_ending(monkeypatch, caplog):

@@ -43,7 +43,7 @@ class Gate:
             self._open[name].set()
 
     async def holds(self, *names: str) -> None:
-        async with asyncio.timeout(30), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: self.inside == list(names))
 
 

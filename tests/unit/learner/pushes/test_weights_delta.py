@@ -117,7 +117,7 @@ def test_what_a_chunk_gave_is_taken_while_the_next_ones_of_its_tensor_are_compar
     taken = threading.Event()
 
     def task(weight, part, data) -> int:
-        assert part.start == 0 or taken.wait(30), "the second chunk waits until the first one's result was taken"
+        assert part.start == 0 or taken.wait(60), "the second chunk waits until the first one's result was taken"
         return part.start
 
     with ThreadPoolExecutor(1) as pool:

@@ -41,7 +41,7 @@ async def test_a_new_server_is_asked_whether_it_is_what_the_section_says_and_not
         right.health = {"env": "python_tir", "status": "ok"}
         several = clients(guess=["http://g"])
         several.set_urls({"sums": [right.url], "guess": ["http://g"]})
-        async with asyncio.timeout(30), several.session("sums", {}) as session:
+        async with asyncio.timeout(60), several.session("sums", {}) as session:
             await session.reset()
         assert right.probes >= 1 and right.resets
         several.check("sums")
