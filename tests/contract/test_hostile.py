@@ -31,10 +31,7 @@ def server(tmp_path_factory):
 
 async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
     sessions = [await http.open() for _ in attacks]
-    body = [
-        http.step_body(session, 0, attack.code)
-        for session, attack in zip(sessions, attacks, strict=True)
-    ]
+    body = [http.step_body(session, 0, attack.code) for session, attack in zip(sessions, attacks, strict=True)]
     _, text, _ = await http.send("POST", "/step_batch", json=body)
     replies = {reply["session_id"]: reply for reply in map(json.loads, text.splitlines())}
     return [replies[session] for session in sessions]

@@ -23,7 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None
 def world():
     sandbox = new_sandbox(LIMITS, evaluations=2)
     world = World(
-        shared(sandbox, evaluations=2, command_s=2.0, test_s=60.0, max_turns=50, mirror=None, sessions=8, memory=4 << 30)
+        shared(
+            sandbox, evaluations=2, command_s=2.0, test_s=60.0, max_turns=50, mirror=None, sessions=8, memory=4 << 30
+        )
     )
     asyncio.run(world.judged(""))
     yield world

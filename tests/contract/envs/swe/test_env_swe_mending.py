@@ -68,7 +68,9 @@ async def test_a_guess_a_view_and_an_edit_fit_into_the_miniatures_lengths_and_ar
     calls = [mending.edit(guess.text, right.text), mending.READ, mending.edit(wrong.text, right.text)]
     sandbox = new_sandbox(LIMITS, evaluations=1)
     env = SweEnv(
-        shared(sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
+        shared(
+            sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
+        )
     )
     try:
         episode = await episode_of(encode("".join(calls)), right.question, OfRow(env, row["meta"]))
