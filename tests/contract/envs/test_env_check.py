@@ -87,8 +87,6 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
 @pytest.mark.parametrize(
     ("module", "flags", "counts"),
     [
-        ("env_servers.echo", [], "19 kept, 0 broken, 0 not checked"),
-        ("env_servers.python_tir", [], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.python_tir", ["--stateful"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.echo", ["--processes", "2"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.functions", [], "17 kept, 0 broken, 2 not checked"),  # no action of it is slow

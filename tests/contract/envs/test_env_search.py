@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 
 import pytest
@@ -222,9 +221,10 @@ def test_a_second_start_reuses_the_index_of_the_first(tmp_path):
         (None, [], "cannot be read"),
         ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
         ('{"contents": "a b"}\n', ["--page-chars", "0"], "show nothing"),
+        ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub"),
     ],
 )
-def test_a_corpus_that_cannot_be_served_is_refused_with_the_remedy(tmp_path, monkeypatch, lines, flags, says):
+def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(tmp_path, monkeypatch, lines, flags, says):
     if lines is not None:
         (tmp_path / "corpus.jsonl").write_text(lines)
     monkeypatch.setattr(sys, "argv", ["search", "--corpus", str(tmp_path / "corpus.jsonl"), *flags])
@@ -232,14 +232,3 @@ def test_a_corpus_that_cannot_be_served_is_refused_with_the_remedy(tmp_path, mon
         main()
     assert says in str(end.value)
     assert [p.name for p in tmp_path.iterdir()] == ([] if lines is None else ["corpus.jsonl"])
-
-
-def test_a_model_that_cannot_be_loaded_is_refused_with_the_remedy(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"contents": "a b"}\n')
-    command = [sys.executable, "-m", SEARCH, "--corpus", str(tmp_path / "corpus.jsonl"), "--dense", "no/such-model"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert result.returncode == 1
-    assert "search does not start: " in result.stderr
-    assert "Give a directory, or a name on the hub" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["corpus.jsonl"]
