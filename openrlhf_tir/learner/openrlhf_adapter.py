@@ -453,8 +453,9 @@ class ZeroStrategy(DeepspeedStrategy):
     def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
         """Return openrlhf's configuration with the changes below.
 
-        torch's AdamW takes the place of FusedAdam: it computes the same and needs no compilation. The exceptions are
-        states that are offloaded (ds.adam_offload) or moved (device_states.py).
+        torch's fused AdamW takes the place of DeepSpeed's FusedAdam: it computes the same and needs no compilation. On
+        a CPU it takes a fifth of the time of torch's default AdamW, and no arrays for intermediate results. The
+        exceptions are states that are offloaded (ds.adam_offload) or moved (device_states.py).
 
         Args:
             optim_dict: Type and parameters of the optimizer; None for a model whose optimizer comes later.
@@ -463,7 +464,7 @@ class ZeroStrategy(DeepspeedStrategy):
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
         moves = self.colocated and self.device != "cpu"  # DeepSpeed can move only the states of its own FusedAdam
         if optim_dict is not None and not self.adam_offload and not moves:
-            config["optimizer"]["params"]["torch_adam"] = True
+            config["optimizer"]["params"] |= {"torch_adam": True, "fused": True}
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)
         config["steps_per_print"] = None

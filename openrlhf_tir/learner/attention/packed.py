@@ -35,9 +35,10 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import repeat_kv
 
 from ...errors import ConfigError
 
@@ -46,8 +47,6 @@ APART = frozenset({"full_attention", "sliding_attention"})
 """The layers of transformers' `layer_types` in which position ids keep the sequences of a row apart."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 HALF = (torch.bfloat16, torch.float16)
-CPU_MULTIPLE = 32
-"""Tokens to a multiple of which a segment is filled up on a CPU: its kernels are compiled, and kept, for each shape."""
 MAX_FLASH_HEAD_SIZE = 256
 """Largest head that flash attention computes; it also has to be a multiple of 8."""
 
@@ -180,37 +179,37 @@ def sdpa_packed(
         )
     layout = layout_of(position_ids)
     window = kwargs.get("sliding_window")
-    if _flash_can(query, value, kwargs.get("dropout", 0.0)):
-        return _flash(query, key, value, layout, window, kwargs.get("scaling")), None
+    scale = kwargs.get("scaling")
+    dropout = kwargs.get("dropout", 0.0)
+    if _flash_can(query, value, dropout):
+        return _flash(query, key, value, layout, window, scale), None
     dtype = query.dtype
     if dtype in HALF and not query.is_cuda:
         # On a CPU torch's backward pass takes 2.5 to 4.5 times as long in bf16 as in fp32; its forward pass .6 times.
         query, key, value = (x.float() for x in (query, key, value))
+    elif query.is_cuda:
+        # torch's kernels for fp32 on a GPU do not share a key's head between queries' heads.
+        repeats = query.shape[1] // key.shape[1]
+        key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
     queries, keys, values = (x.split(list(layout.lengths), dim=2) for x in (query, key, value))
     outputs = []
     with sdpa_kernel(WITHOUT_CUDNN):
         for segment, continued in enumerate(layout.continues):
-            q, k, v = (_filled_up(x[segment]) for x in (queries, keys, values))
-            hidden = 0
-            if continued >= 0:
-                hidden = _missing(keys[continued])
-                k = torch.cat([_filled_up(keys[continued], in_front=True), k], dim=2)
-                v = torch.cat([_filled_up(values[continued], in_front=True), v], dim=2)
-            output, _ = sdpa_attention_forward(module, q, k, v, _visible(q, k, window, hidden), **kwargs)
-            outputs.append(output[:, : layout.lengths[segment]])
+            seen = [segment] if continued < 0 else [continued, segment]
+            k, v = (torch.cat([x[i] for i in seen], dim=2) for x in (keys, values))
+            visible = _visible(queries[segment], k, window)
+            output = scaled_dot_product_attention(
+                queries[segment],
+                k,
+                v,
+                attn_mask=visible,
+                dropout_p=dropout,
+                is_causal=visible is None,
+                scale=scale,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            outputs.append(output.transpose(1, 2))
     return torch.cat(outputs, dim=1).to(dtype), None
-
-
-def _missing(heads: torch.Tensor) -> int:
-    """Return how many tokens [1, heads, length, d] lacks to the next multiple of CPU_MULTIPLE; 0 on a GPU."""
-    return 0 if heads.is_cuda else -heads.shape[2] % CPU_MULTIPLE
-
-
-def _filled_up(heads: torch.Tensor, *, in_front: bool = False) -> torch.Tensor:
-    """Fill [1, heads, length, d] up with zeros. Causality hides those at the end from the tokens before, and what they
-    see themselves is cut off; those in front are hidden by a mask."""
-    missing = _missing(heads)
-    return torch.nn.functional.pad(heads, (0, 0, missing, 0) if in_front else (0, 0, 0, missing))
 
 
 def _flash_can(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
@@ -256,11 +255,9 @@ def _flash(
     return output.unsqueeze(0)
 
 
-def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None, hidden: int) -> torch.Tensor | None:
+def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None) -> torch.Tensor | None:
     """Return [1, 1, queries, keys] bool of the keys that each query sees, the queries being the last of the keys; None
-    where plain causality says it (as many queries as keys, and no window that they are longer than).
-
-    `hidden`: so many of the first keys are filling that nobody sees."""
+    where plain causality says it (as many queries as keys, and no window that they are longer than)."""
     queries = query.shape[2]
     keys = key.shape[2]
     if queries == keys and not (window and keys > window):
@@ -269,7 +266,6 @@ def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None, hidden:
     visible = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(before)
     if window:
         visible = visible.triu(before + 1 - window)
-    visible[:, :hidden] = False
     return visible[None, None]
 
 
