@@ -195,11 +195,13 @@ def sdpa_packed(
     outputs = []
     with sdpa_kernel(WITHOUT_CUDNN):
         for segment, continued in enumerate(layout.continues):
-            seen = [segment] if continued < 0 else [continued, segment]
-            k, v = (torch.cat([x[i] for i in seen], dim=2) for x in (keys, values))
-            visible = _visible(queries[segment], k, window)
+            q, k, v = (x[segment] for x in (queries, keys, values))
+            if continued >= 0:
+                k = torch.cat([keys[continued], k], dim=2)
+                v = torch.cat([values[continued], v], dim=2)
+            visible = _visible(q, k, window)
             output = scaled_dot_product_attention(
-                queries[segment],
+                q,
                 k,
                 v,
                 attn_mask=visible,
