@@ -25,9 +25,9 @@ them."""
 BUCKET_ELEMENTS = {"cpu": 2**23, "cuda": 2**26}
 """Gradient elements that are reduced over the ranks at once, by device. A larger parameter is reduced alone, without a
 buffer."""
-REST_PER_TRIM = 275
+REST_PER_TRIM = 137
 """A `Trimmer` rests for this many times the duration of a trim. A trim takes some .02 s, and to touch the returned
-pages again .2 s: with 275 = (.02 + .2) / .02 / .04 both take at most 4 % of the time."""
+pages again .2 s: with 137 = (.02 + .2) / .02 / .08 both take at most 8 % of the time."""
 
 
 def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool = True) -> None:
@@ -51,7 +51,7 @@ class Trimmer:
     """Returns freed memory to the system where a rank is near its peak, as often as that costs little.
 
     glibc keeps freed blocks that are too small for the next activations: .4 GB at the peak of SmolLM2 (1,280 tokens).
-    Its micro batches take six seconds, so that a trim comes before each. With micro batches of milliseconds most are
+    Its micro batches take four seconds, so that a trim comes before each. With micro batches of milliseconds most are
     left out, and there is little to return.
     """
 
