@@ -129,6 +129,7 @@ def _on_cpus(args: argparse.Namespace) -> int:
         (f"each of {plan.engines} engines", plan.engine, plan.engine_bytes),
     ):
         _add_parts(table, where, parts, total)
+    table.add_row("/dev/shm, if it has room", "two files of weights", size(plan.pushes))
     table.add_row("other processes", "controller, Ray, environment servers", size(plan.others), end_section=True)
     table.add_row("the node", "all at the peak", size(plan.total))
     Console().print(table)

@@ -33,11 +33,6 @@ CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
 BUCKET_BYTES = 2 << 23
 """Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
-STEP_ELEMENTS = 2**25
-"""Elements that the optimiser updates at once (learner/host_memory.py), or its largest parameter if that is larger."""
-STEP_BYTES = 12
-"""Bytes per element that is updated, beside gradients and states: a flat copy of the gradient, and two arrays of
-torch's AdamW."""
 ENGINE_PROCESSES = 1100 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
 actor, of which vLLM's engine process is a fork."""
@@ -75,6 +70,7 @@ class HostPlan:
         ranks: Learner ranks on a node.
         engines: Engines on a node, rounded up.
         checkpoint: What one rank copies of its states, which exists while a checkpoint is written beside training.
+        pushes: Files of weights in /dev/shm, which is the node's memory: the one that is served, the one that arrives.
         others: Controller, Ray's daemons, environment servers.
     """
 
@@ -83,6 +79,7 @@ class HostPlan:
     ranks: int
     engines: int
     checkpoint: int
+    pushes: int
     others: int
 
     @property
@@ -98,7 +95,8 @@ class HostPlan:
     @property
     def total(self) -> int:
         """Bytes of a node at its peak."""
-        return self.ranks * (self.rank_bytes + self.checkpoint) + self.engines * self.engine_bytes + self.others
+        ranks = self.ranks * (self.rank_bytes + self.checkpoint)
+        return ranks + self.engines * self.engine_bytes + self.pushes + self.others
 
     @property
     def needs(self) -> str:
@@ -107,7 +105,8 @@ class HostPlan:
         return (
             f"{size(self.total)} of host memory: {self.ranks} learner rank{'s' * (self.ranks > 1)} of"
             f" {size(self.rank_bytes)}{copies}, {self.engines} engine{'s' * (self.engines > 1)} of"
-            f" {size(self.engine_bytes)}, {size(self.others)} of controller, Ray and environment servers"
+            f" {size(self.engine_bytes)}, {size(self.pushes)} of pushed weights in /dev/shm, {size(self.others)} of"
+            " controller, Ray and environment servers"
         )
 
     def faults(self, total: int) -> list[str]:
@@ -124,7 +123,7 @@ REMEDY = (
 )
 
 
-def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostPlan | None:
+def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free: int | None = None) -> HostPlan | None:
     """Return the plan; None if the model's size cannot be read here.
 
     Args:
@@ -132,6 +131,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         gpus: True if learner and engines have GPUs.
         kv_tokens: Tokens that an engine's KV cache holds, if that is known. For each of them vLLM keeps the experts in
             host memory (rollout.routing_replay).
+        shm_free: Free bytes in /dev/shm. If the files of pushes do not fit there, they are on disk. None: they fit.
     """
     model = cfg.actor.model_name_or_path
     n, shape = parameters(model), Shape.of(config_json(model))
@@ -147,11 +147,12 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         engine = {"processes": ENGINE_HOST}
     else:
         parts["keys of shared prompts"] = _keys_of_shared_prompts(cfg, shape)
-        learner = {"process": LEARNER_PROCESS} | _rank_on_cpu(parts, n, shape, ranks) | kept
+        learner = {"process": LEARNER_PROCESS} | _rank_on_cpu(parts, ranks) | kept
         engine = _engine_on_cpu(cfg, n, shape, w)
         kv_tokens = engine["KV cache"] // max(1, shape.kv_values * w)  # 0: config.json does not say
     if cfg.rollout.routing_replay and kv_tokens and shape.routing_bytes:
         engine["experts of cached tokens"] = kv_tokens * shape.routing_bytes
+    pushed = 2 * n * w
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
     return HostPlan(
         learner={name: part for name, part in learner.items() if part},
@@ -159,6 +160,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None) -> HostP
         ranks=max(1, cfg.actor.num_gpus_per_node),
         engines=math.ceil(cfg.vllm.num_engines / cfg.actor.num_nodes),
         checkpoint=checkpoint,
+        pushes=pushed if cfg.push_backend == "file" and (shm_free is None or pushed <= shm_free) else 0,
         others=CONTROLLER + ENV_WORKER * servers,
     )
 
@@ -176,8 +178,8 @@ def _copied_on_cpu(cfg: Config, n: int, w: int, ranks: int) -> int:
 def _keys_of_shared_prompts(cfg: Config, shape: Shape) -> int:
     """Return the bytes of the keys and values that packed responses to a shared prompt keep for the backward pass.
 
-    Each response has those of its prompt and its own for every head, in fp32 (learner/attention/packed.py). Prompts and
-    responses are taken to be as long as they may be.
+    Each response has those of its prompt and its own, in fp32 (learner/attention/packed.py). Prompts and responses are
+    taken to be as long as they may be.
     """
     if not cfg.shares_prompts:
         return 0
@@ -186,16 +188,15 @@ def _keys_of_shared_prompts(cfg: Config, shape: Shape) -> int:
     prompt = max(0, min(cfg.data.max_len - response, tokens - response))
     responses = (tokens - prompt) / response
     layers = shape.layers - recomputed_layers(cfg, shape) + (recomputed_layers(cfg, shape) > 0)
-    return int(layers * responses * (prompt + response) * 2 * 4 * shape.heads * shape.head_dim)
+    return int(layers * responses * (prompt + response) * 2 * 4 * shape.keys * shape.head_dim)
 
 
-def _rank_on_cpu(parts: dict[str, int], n: int, shape: Shape, ranks: int) -> dict[str, int]:
-    """Return what a rank without a GPU holds at its peak: in a pass, or in the optimiser's step, whichever is more.
+def _rank_on_cpu(parts: dict[str, int], ranks: int) -> dict[str, int]:
+    """Return what a rank without a GPU holds at its peak, which is in a pass: the optimiser's step needs a flat copy of
+    some gradients, less than a chunk of logits and the head's gradient.
 
     Args:
         parts: What learner_parts counts.
-        n: Parameters of the model.
-        shape: Its shape. The embedding is its largest parameter.
         ranks: Learner ranks.
     """
     on_cpu = {name: part for name, part in parts.items() if name != "reserve"}
@@ -203,9 +204,7 @@ def _rank_on_cpu(parts: dict[str, int], n: int, shape: Shape, ranks: int) -> dic
         on_cpu.pop("gathered weights", None)  # they are the rank's own
     of_pass = {name: on_cpu.pop(name) for name in PARTS_OF_A_PASS if name in on_cpu}
     of_pass |= {"gradients' bucket": BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
-    at_once = max(STEP_ELEMENTS, math.ceil(shape.vocabulary * shape.hidden / ranks))
-    of_step = {"optimiser's step": STEP_BYTES * min(math.ceil(n / ranks), at_once)}
-    return on_cpu | max(of_pass, of_step, key=lambda phase: sum(phase.values()))
+    return on_cpu | of_pass
 
 
 def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:

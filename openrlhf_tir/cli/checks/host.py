@@ -255,7 +255,7 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     Raises:
         ConfigError: The machine is too small.
     """
-    if not runs_here(cfg) or (plan := host_plan(cfg, gpus=machine.gpus > 0)) is None:
+    if not runs_here(cfg) or (plan := host_plan(cfg, gpus=machine.gpus > 0, shm_free=machine.shm_free)) is None:
         return []
     if not learner:
         plan = replace(plan, ranks=0)
