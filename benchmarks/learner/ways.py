@@ -11,7 +11,7 @@ padded     rows in the order in which they came, ROWS at a time, padded to the l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.learner.packing import MicroBatch, Row
@@ -21,15 +21,6 @@ from .workload import MAX_TOKENS
 
 ROWS = 8
 """Sequences of a padded pass: the default of train.micro_batch_size."""
-
-
-class Way(Protocol):
-    def prepare(self, batch: TrainBatch, groups: Sequence[Group]) -> None:
-        """Not timed."""
-
-    def step(self) -> float:
-        """One optimiser step on what was prepared; collective. Returns the gradient's norm, by which the ways are seen
-        to do the same."""
 
 
 def config(model: str, ranks: int, *, packed: bool = True) -> Config:
@@ -80,7 +71,7 @@ class Padded(Ours):
 
 
 def ways(model: str, rank: int, ranks: int, port: int) -> dict[str, Any]:
-    """name -> Way. All load the same weights and train in float32 with torch's AdamW."""
+    """name -> object with `prepare`, `step`. All load the same weights and train in float32 with torch's AdamW."""
     from .bare import Bare
     from .openrlhf_step import OpenRlhf
 

@@ -15,10 +15,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-FAULTS = (
-    "hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full",
-    "down",
-)  # fmt: skip
 HUGE_BYTES = 64 << 20
 
 

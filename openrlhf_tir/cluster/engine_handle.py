@@ -12,7 +12,6 @@ replaced, and raises EngineGone.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -38,7 +37,6 @@ from .shared_dir import marked
 from .tokens import tokens
 from .versions import wanted
 
-log = logging.getLogger(__name__)
 STOP_DEADLINE = Deadline(20.0, "engine_handle.STOP_DEADLINE")
 """Seconds for an actor to abort its requests and close its sessions after it was asked to stop. Then it is killed."""
 Arguments = TypeVarTuple("Arguments")

@@ -14,7 +14,6 @@ What happens to a lost engine: its environment sessions are closed, and another 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,7 +35,6 @@ from .fleet import Admit, Fleet
 from .ray_faults import death
 from .rollout_actor import RolloutActor
 
-log = logging.getLogger(__name__)
 AVOID_THE_ENGINE = ENGINE_FAULTS | {"deadline"}
 """Reasons of a failed group for which its prompt goes to another engine next time: a fault of the engine, or a deadline
 that a slow engine may have missed. Other reasons (environment, verifier, a refused request) would fail there as

@@ -46,11 +46,6 @@ PASSED_ON = (
 """Errors of `sft` that are this process's errors too. All others are faults of the infrastructure."""
 
 
-def model_of(run_dir: Path) -> Path:
-    """Return the directory that the cold-started model of a run has."""
-    return run_dir / DIRECTORY / MODEL
-
-
 def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
     """Fine-tune `base` on demonstrations and return the directory of the model.
 

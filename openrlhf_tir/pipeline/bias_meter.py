@@ -23,7 +23,6 @@ from ..types import GroupMeta
 
 UNKNOWN = "unknown"
 """The bin of a group that failed: it has no length and no accuracy."""
-STAGES = ("rolled", "kept", "trained")
 
 
 def length_bin(tokens: Sequence[int]) -> str:

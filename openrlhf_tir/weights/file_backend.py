@@ -47,7 +47,6 @@ from .ipc.importer import CannotMap, Importer, buckets_of
 from .readback import ReadBack
 
 log = logging.getLogger(__name__)
-EXTENSION = f"{__name__}.WorkerExtension"
 
 
 class WorkerExtension:

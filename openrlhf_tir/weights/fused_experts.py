@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,6 @@ _ONE_EXPERT = re.compile(r"(.+)\.(\d+)\.(\w+)\.weight")
 _ALL_EXPERTS = re.compile(r"(.+)\.(gate_up_proj|down_proj)(\.weight)?")
 _DIGIT = 256
 """The numbers of a matrix's elements are packed by digits that every dtype holds exactly."""
-Slice = Callable[[torch.Tensor], torch.Tensor]
 
 
 class ExpertPart(NamedTuple):

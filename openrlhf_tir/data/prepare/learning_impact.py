@@ -20,9 +20,6 @@ import numpy as np
 from ...errors import DataError
 from .outcomes import Outcome
 
-THRESHOLD = 0.6
-"""The paper trains on rows with this score or more."""
-
 
 def learning_impact(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
     """Return the score of every row that has one.

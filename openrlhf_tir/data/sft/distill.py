@@ -1,7 +1,7 @@
 """Turn a run's kept trajectories into rows for fine-tuning by rejection sampling. What the model wrote stays the
 model's, word for word.
 
-    kept trajectory -> refused, for one reason (the first of REASONS that holds)    counted
+    kept trajectory -> refused, for one reason (the first that holds)               counted
                     -> the same response to the same prompt as another one          duplicate; the one of the highest
                                                                                     reward stays
                     -> of each prompt the best `per_prompt`                         over_cap
@@ -24,7 +24,6 @@ from ...errors import DataError
 
 HALF = 0.5
 """A response with `correct` above it counts as correct, as for filters."""
-REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
 
 FIELDS = (
     "prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason",

@@ -20,7 +20,6 @@ A rollout actor has one client for its whole life. What happens to a call:
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -36,7 +35,6 @@ from .stage_times import StageTimes
 from .step_batches import StepBatches
 from .urls import EnvServer, EnvUrls
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 Urls = Mapping[str, str | Sequence[str]]
 """Environment -> base URL of its server, or several."""

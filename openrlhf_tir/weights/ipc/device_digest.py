@@ -18,7 +18,6 @@ from functools import cache
 import torch
 import xxhash
 
-WORD_BYTES = 8
 BLOCK_WORDS = 1 << 21
 """Words that are weighted at a time; this limits the memory for it to 16 MiB, beside as much for the weights."""
 MULTIPLIER = 6364136223846793005
@@ -37,7 +36,7 @@ def word_sums(buffer: torch.Tensor) -> torch.Tensor:
     """Return the sum and the weighted sum of a buffer's words, [2] int64 on its device. Nothing waits for the device.
 
     Args:
-        buffer: [bytes] uint8, a multiple of WORD_BYTES bytes that begin at such a multiple.
+        buffer: [bytes] uint8, a multiple of 8 bytes that begin at such a multiple.
     """
     words = buffer.view(torch.int64)
     weights = _weights(words.device)
