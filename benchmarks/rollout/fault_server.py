@@ -1,10 +1,11 @@
 """python -m benchmarks.rollout.fault_server: an echo environment that breaks on demand, in a process of its own.
 
-    POST /fault {"name": ..., "seconds": ...}    from now on /reset and /step do as FAULTS says ("": well again);
+    POST /fault {"name": ..., "seconds": ...}    from now on /reset and /step have this fault ("": well again);
                                                  /health keeps saying ok
     GET  /sessions                               {"open": [ids], "resets": n, "steps": n}
 
-"down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back
+The faults are "hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout",
+"full" and "down". "down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back
 after `seconds`. "wait" is no fault: no /step is answered until another name is given."""
 
 from __future__ import annotations
