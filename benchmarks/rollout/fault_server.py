@@ -5,8 +5,8 @@
     GET  /sessions                               {"open": [ids], "resets": n, "steps": n}
 
 The faults are "hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout",
-"full" and "down". "down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back
-after `seconds`. "wait" is no fault: no /step is answered until another name is given."""
+"full" and "down". "down" closes the port and every connection and forgets all sessions, as a server that is killed
+does, and comes back after `seconds`. "wait" is no fault: no /step is answered until another name is given."""
 
 from __future__ import annotations
 
