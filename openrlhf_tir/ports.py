@@ -90,13 +90,12 @@ class RolloutEngine(Engine, Protocol):
         """Number of learner updates behind the weights that sample now."""
 
     @classmethod
-    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> Self:
+    async def start(cls, model: str, cfg: Config, *, index: int = 0) -> Self:
         """Load a model.
 
         Args:
             model: A directory, or a name on the Hugging Face hub.
             cfg: The run's configuration.
-            version: The version that the loaded weights count as.
             index: Number of this engine in the run.
 
         Raises:

@@ -106,18 +106,14 @@ class FunctionTask(BaseModel):
                 )
         return state
 
-    def run_gold(self, world: World, turns: int | None = None) -> list[list[CallResult]]:
-        """Run the gold calls of the first turns on a world, hidden functions included.
-
-        Args:
-            world: The world that the calls change.
-            turns: Number of turns; None: all.
+    def run_gold(self, world: World) -> list[list[CallResult]]:
+        """Run the gold calls of all turns on a world, which they change, hidden functions included.
 
         Raises:
             ValueError: A call cannot be carried out.
         """
         everything = World(world.domains)
-        turn_results = [[run(everything, call.name, call.arguments) for call in turn] for turn in self.gold[:turns]]
+        turn_results = [[run(everything, call.name, call.arguments) for call in turn] for turn in self.gold]
         for result in (result for turn in turn_results for result in turn):
             if result.error:
                 raise ValueError(f"gold: {result.key} cannot be carried out: {result.error}")

@@ -54,7 +54,7 @@ def read_tree(directory: Path) -> dict[str, tuple[int, bytes]]:
     return tree
 
 
-def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tuple[int, bytes]]:
+def git_directory(tree: Tree) -> dict[str, tuple[int, bytes]]:
     """Return the contents of a `.git` with `tree` committed on branch main, and an index that matches."""
     files: dict[str, tuple[int, bytes]] = {}
 
@@ -81,7 +81,7 @@ def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tupl
         return store("tree", b"".join(b"%o %s\0%s" % (direct[n][0], os.fsencode(n), direct[n][1]) for n in order))
 
     root = directory({path: (mode, name) for path, (mode, _, name) in blobs.items()})
-    commit = store("commit", f"tree {root.hex()}\nauthor {AUTHOR}\ncommitter {AUTHOR}\n\n{message}\n".encode())
+    commit = store("commit", f"tree {root.hex()}\nauthor {AUTHOR}\ncommitter {AUTHOR}\n\nThe repository\n".encode())
     texts = {
         "HEAD": "ref: refs/heads/main\n",
         "config": CONFIG,

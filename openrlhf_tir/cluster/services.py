@@ -100,7 +100,6 @@ async def running_services(
     *,
     model: str,
     learner: bool = True,
-    console: Console | None = None,
     beside: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[Services]:
     """Start a session and yield what is running.
@@ -109,7 +108,6 @@ async def running_services(
         cfg: The run's configuration.
         model: What the engines load first.
         learner: Whether to start the learner.
-        console: Where to print.
         beside: What is prepared meanwhile. If it fails, the start is given up at once.
 
     Raises:
@@ -121,7 +119,7 @@ async def running_services(
     async with (
         stoppable(cfg) as signals,
         begun_servers(cfg) as servers,  # they start while Ray does, which blocks this process
-        _running(cfg, model, learner, console or Console(), signals, servers, beside) as services,
+        _running(cfg, model, learner, Console(), signals, servers, beside) as services,
     ):
         yield services
 

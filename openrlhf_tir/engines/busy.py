@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 
 class BusyMeter:
     """Turns the begin and end of requests and pauses into busy intervals, in seconds since the epoch."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._requests = 0
         self._paused = False
         self._since: float | None = None
@@ -42,7 +40,7 @@ class BusyMeter:
         An interval that is still open ends now, and its rest is part of the next drain.
         """
         if self._since is not None:
-            now = self._clock()
+            now = time.time()
             self._closed.append((self._since, now))
             self._since = now
         closed, self._closed = self._closed, []
@@ -51,7 +49,7 @@ class BusyMeter:
     def _update(self) -> None:
         busy = self._requests > 0 and not self._paused
         if busy and self._since is None:
-            self._since = self._clock()
+            self._since = time.time()
         elif not busy and self._since is not None:
-            self._closed.append((self._since, self._clock()))
+            self._closed.append((self._since, time.time()))
             self._since = None

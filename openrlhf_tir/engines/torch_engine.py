@@ -38,19 +38,18 @@ if TYPE_CHECKING:
 class TorchEngine:
     """Implements ports.RolloutEngine. Belongs to one event loop."""
 
-    def __init__(self, model: Any, codec: HfCodec, *, version: int = 0, cfg: Config | None = None) -> None:
+    def __init__(self, model: Any, codec: HfCodec, *, cfg: Config | None = None) -> None:
         """Create an engine on a loaded model.
 
         Args:
             model: A transformers model, which is converted to fp32.
             codec: Its codec.
-            version: The version that its weights count as.
             cfg: The run's configuration; the default one if not given.
         """
         cfg = cfg or Config()
         self.model = model.float().eval()
         self.codec = codec
-        self.version = version
+        self.version = 0
         eos = model.generation_config.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos or ()) | {codec.tokenizer.eos_token_id}
         self._one_at_a_time = asyncio.Lock()
@@ -90,16 +89,11 @@ class TorchEngine:
         """The weights of a broadcast, or of exposed buckets, that are not in use yet."""
 
     @classmethod
-    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
+    async def start(cls, model: str, cfg: Config, *, index: int = 0) -> TorchEngine:
         """See RolloutEngine. The index is not used: sampling does not depend on which engine does it."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        return cls(
-            AutoModelForCausalLM.from_pretrained(model),
-            HfCodec(AutoTokenizer.from_pretrained(model)),
-            version=version,
-            cfg=cfg,
-        )
+        return cls(AutoModelForCausalLM.from_pretrained(model), HfCodec(AutoTokenizer.from_pretrained(model)), cfg=cfg)
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine."""

@@ -82,7 +82,7 @@ SLEEP_LEVEL = 1
 class VllmEngine:
     """An engine on one vLLM AsyncLLM. Belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int, cfg: Config) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, cfg: Config) -> None:
         """Use `start` instead, which loads the model."""
         self._unresponsive = Deadline.of(cfg, "rollout.unresponsive_s")
         self._push_deadline = Deadline.of(cfg, "timeouts.push_s")
@@ -90,7 +90,7 @@ class VllmEngine:
         self._llm = llm
         self._model = model
         self._latest = latest
-        self.requests = InFlight(version)
+        self.requests = InFlight()
         self.inbox: LogprobInbox | None = None
         """Holds the packed log-probs of running requests; None if vLLM hands over log-probs in its own way."""
         self.proof = ProofGate()
@@ -137,7 +137,7 @@ class VllmEngine:
         """The reason why this engine cannot be used any more; None while it can."""
 
     @classmethod
-    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
+    async def start(cls, model: str, cfg: Config, *, index: int = 0) -> VllmEngine:
         """See RolloutEngine. Without a GPU, vllm must not have been imported in this process before.
 
         Raises:
@@ -167,7 +167,7 @@ class VllmEngine:
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
         enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment
-        engine = cls(llm, model, latest, version, cfg)
+        engine = cls(llm, model, latest, cfg)
         if packs_logprobs(cfg):
             engine.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})

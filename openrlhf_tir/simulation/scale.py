@@ -343,12 +343,12 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
     )
 
 
-def simulate_plan(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int = 80, steps: int = 6) -> ScalePlan:
+def simulate_plan(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int = 80) -> ScalePlan:
     """Return the plan with what the simulator says of it, at the staleness bound of 2 that suits most runs."""
     workload = Workload.read(SEED_WORKLOAD)
     spec = replace(engine_spec(config, plan.layout, gpu_gib, mean_length(workload)), weight_push_s=plan.push_s)
     workload = replace(
-        workload, prompts=plan.prompts, steps=steps + WARM_UP, engine=spec, env_capacity=max(256, 8 * plan.prompts)
+        workload, prompts=plan.prompts, steps=6 + WARM_UP, engine=spec, env_capacity=max(256, 8 * plan.prompts)
     )
     if plan.layout.shared == "train.colocate_all":
         cfg = configure(workload, mode="sync")

@@ -91,26 +91,18 @@ def _is_span(row: dict[str, Any]) -> bool:
     )
 
 
-def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", step_track: str = "learner") -> float:
+def overlap_ratio(spans: Iterable[Span]) -> float:
     """Return the share (0..1) of learner-step time during which at least one engine request was decoding; 0.0 without a
     step.
 
-    |union(steps) & union(decodes)| / |union(steps)|. Canary requests and pauses are not spans "decode...", so they do
-    not
-    count.
-
-    Args:
-        spans: The trace.
-        busy_track_prefix: Spans "decode..." of tracks that start with it are decodes.
-        step_track: Its spans "step ..." and "accumulate ..." are steps.
+    |union(steps) & union(decodes)| / |union(steps)|. Spans "step ..." and "accumulate ..." of the learner are steps,
+    spans "decode..." of engines are decodes. Canary requests and pauses have other names, so they do not count.
     """
     spans = list(spans)
     steps = union(
-        span.interval for span in spans if span.track == step_track and span.name.startswith(("step", "accumulate"))
+        span.interval for span in spans if span.track == "learner" and span.name.startswith(("step", "accumulate"))
     )
-    busy = union(
-        span.interval for span in spans if span.track.startswith(busy_track_prefix) and span.name.startswith("decode")
-    )
+    busy = union(span.interval for span in spans if span.track.startswith("engine/") and span.name.startswith("decode"))
     return length(intersection(steps, busy)) / length(steps) if length(steps) > 0 else 0.0
 
 

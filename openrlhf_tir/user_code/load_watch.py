@@ -35,20 +35,10 @@ LOOK_EVERY_S = 0.5
 class LoadWatch:
     """Watches the import of one file, as a context manager in the thread that imports it."""
 
-    def __init__(
-        self,
-        file: str,
-        setting: str,
-        notice_s: float | None = None,
-        end_s: float | None = None,
-        own_s: float | None = None,
-    ) -> None:
+    def __init__(self, file: str, setting: str) -> None:
         self.file = file
         self.setting = setting
-        self.notice_s = NOTICE_S if notice_s is None else notice_s
-        self.end_s = END_S if end_s is None else end_s
-        self.own_s = OWN_S if own_s is None else own_s
-        self._fault = f"it was not loaded within {self.end_s:g} s"
+        self._fault = f"it was not loaded within {END_S:g} s"
         """What an interrupt says."""
         self._lock = threading.Lock()
         """Held for a look, and by the end of the import, so that nothing is interrupted after that."""
@@ -64,7 +54,7 @@ class LoadWatch:
         )
         if self._ends:
             self._before = signal.signal(signal.SIGALRM, self._end)
-            signal.setitimer(signal.ITIMER_REAL, self.end_s)
+            signal.setitimer(signal.ITIMER_REAL, END_S)
         threading.Thread(target=self._watch, name="load watch", daemon=True).start()
         return self
 
@@ -86,7 +76,7 @@ class LoadWatch:
         notices = 0
         cpu_s: float | None = None
         looped_s = 0.0
-        while not self._over.wait(min(LOOK_EVERY_S, self.notice_s, self.own_s / 4)):
+        while not self._over.wait(min(LOOK_EVERY_S, NOTICE_S, OWN_S / 4)):
             with self._lock:
                 if self._over.is_set():
                     return
@@ -95,12 +85,12 @@ class LoadWatch:
                 cpu_s = time.clock_gettime(self._cpu_clock)
                 if before_s is not None and _loops_in(frame, self.file):
                     looped_s += cpu_s - before_s
-                if looped_s >= self.own_s:
+                if looped_s >= OWN_S:
                     self._interrupt()
                     return
             line = _line_in(frame, self.file)
             waited_s = time.monotonic() - began
-            if line is not None and waited_s >= self.notice_s * (notices + 1):
+            if line is not None and waited_s >= NOTICE_S * (notices + 1):
                 notices += 1
                 print(
                     f"{self.setting}: {self.file}:{line} has not ended after {waited_s:.0f} s: that is executed when"
@@ -111,7 +101,7 @@ class LoadWatch:
 
     def _interrupt(self) -> None:
         """Raise Overrun in the thread that imports, by a signal where that is possible."""
-        self._fault = f"a loop in it took {self.own_s:g} s of CPU time"
+        self._fault = f"a loop in it took {OWN_S:g} s of CPU time"
         if self._ends:
             signal.pthread_kill(self._thread, signal.SIGALRM)
         else:

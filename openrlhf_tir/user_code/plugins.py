@@ -293,13 +293,12 @@ def location(thing: Any) -> str | None:
         return None
 
 
-def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Complaint:
+def takes(positional: int, *keywords: str) -> Complaint:
     """Return the check that an object can be called with certain arguments.
 
     Args:
         positional: Number of positional arguments.
         keywords: Names of keyword arguments.
-        optional: Names of keyword arguments that are passed only to objects that accept them.
     """
 
     def complaint(thing: Any) -> str | None:
@@ -314,9 +313,7 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
         except (TypeError, ValueError):
             return None  # a builtin function, whose signature is not known
         try:
-            signature.bind(
-                *range(positional), **dict.fromkeys([*keywords, *(k for k in optional if k in signature.parameters)])
-            )
+            signature.bind(*range(positional), **dict.fromkeys(keywords))
         except TypeError as e:
             name = getattr(thing, "__name__", type(thing).__name__)
             return f"{name}{signature} cannot be called as it would be: {e}"

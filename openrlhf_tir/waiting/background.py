@@ -80,8 +80,6 @@ async def background(
     work: Callable[[], Awaitable[None]],
     *,
     attempts: int = ATTEMPTS,
-    first_pause_s: float = FIRST_PAUSE_S,
-    max_pause_s: float = MAX_PAUSE_S,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Keep `work` running beside the body and cancel it at the body's end. The arguments are those of `kept_running`.
 
@@ -90,10 +88,7 @@ async def background(
     """
     try:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(
-                kept_running(name, work, attempts=attempts, first_pause_s=first_pause_s, max_pause_s=max_pause_s),
-                name=name,
-            )
+            task = group.create_task(kept_running(name, work, attempts=attempts), name=name)
             try:
                 yield task
             finally:

@@ -20,21 +20,17 @@ from .batches import Batches, VerlToolFailed
 
 FINISH_S = 10.0
 """Deadline of the message that a trajectory is over."""
+TEXT_KEY = "obs"
+"""Key of the text in an observation that is an object."""
 log = logging.getLogger(__name__)
 
 
 class VerlToolEnv(Env):
     """A trajectory on a tool server."""
 
-    def __init__(self, batches: Callable[[], Batches], text_key: str = "obs") -> None:
-        """Create the environment.
-
-        Args:
-            batches: Returns the batches of the server.
-            text_key: Key of the text in an observation that is an object.
-        """
+    def __init__(self, batches: Callable[[], Batches]) -> None:
+        """Create the environment. `batches` returns the batches of the server."""
         self._batches = batches()
-        self._text_key = text_key
         self._trajectory = uuid.uuid4().hex
         self._steps = 0
         self._invalid = 0
@@ -52,12 +48,10 @@ class VerlToolEnv(Env):
         self._steps += 1
         observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)
         self._invalid += not observed.valid
-        answer = (
-            observed.observation if isinstance(observed.observation, dict) else {self._text_key: observed.observation}
-        )
+        answer = observed.observation if isinstance(observed.observation, dict) else {TEXT_KEY: observed.observation}
         if answer.get("error"):
             raise VerlToolFailed(f"A tool failed: {str(answer['error'])[:500]}")
-        text = answer.get(self._text_key)
+        text = answer.get(TEXT_KEY)
         reward = answer.get("reward")
         if reward is not None and not isinstance(reward, int | float):
             raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is not a number.")

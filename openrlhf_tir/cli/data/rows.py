@@ -22,17 +22,16 @@ MAX_LISTED = 1000
 """Bad rows that a command lists."""
 
 
-def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str], many: bool = True) -> None:
+def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]) -> None:
     """Add the sources, and how their rows are read, to a parser. The flags are named as in the `data` section.
 
     Args:
         parser: The parser.
         schemas: Names that --row-schema accepts.
-        many: Whether several sources may be given.
     """
     parser.add_argument(
         "sources",
-        nargs="+" if many else 1,
+        nargs="+",
         metavar="DATA",
         help="JSONL, JSON or parquet file, a directory of them, or a name on the hub",
     )
@@ -133,14 +132,14 @@ def files_of(args: argparse.Namespace) -> list[Path]:
 
 
 @contextmanager
-def counting(description: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+def counting(description: str) -> Iterator[Callable[[], None]]:
     """Show a progress bar on standard error; yield a function to call for each row."""
     from rich.console import Console
 
     from ...telemetry.progress import bar
 
     done = 0
-    with bar(description, total, Console(stderr=True)) as advance:
+    with bar(description, None, Console(stderr=True)) as advance:
 
         def tick() -> None:
             nonlocal done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,17 @@ ROOM = 1 << 20
 class ScriptedEngine:
     """An Engine (ports.py) that plays scripts. The request_id says to which episode of a group a request belongs."""
 
-    def __init__(self, codec: Any, eos: int | None, *, special: Callable[[str], bool] = lambda text: False) -> None:
+    def __init__(self, codec: Any, eos: int | None) -> None:
         """Create the engine.
 
         Args:
             codec: Encodes and decodes text.
             eos: The token that ends a response; None if there is none.
-            special: Returns True if a text's special tokens are meant as tokens, as in a chat.
         """
         self.codec = codec
         self.eos = eos
-        self.special = special
+        self.rendered = False
+        """True if special tokens in a text are meant as tokens, as in a chat."""
         self.turns: list[list[str]] = []
         """What each episode of the running group will write."""
         self._left: dict[int, str] = {}
@@ -59,7 +59,7 @@ class ScriptedEngine:
         end, stop = min(ends, default=(len(text), None))
         written = text[:end]
         left = text[end:]
-        encode = self.codec.encode_rendered if self.special(written) else self.codec.encode
+        encode = self.codec.encode_rendered if self.rendered else self.codec.encode
         ids = list(encode(written))
         finish: Finish = "stop"
         if len(ids) > max_tokens:

@@ -205,7 +205,7 @@ class _Rehearsal:
             chats = self.runner._chat_format(task)
             task = chats.task(task) if chats else task
             max_tokens = self.cfg.rollout.max_new_tokens
-            self.engine.special = (lambda text: True) if chats else (lambda text: False)
+            self.engine.rendered = bool(chats)
             scripts = (
                 self._scripts(task, environment)
                 if number == 0

@@ -16,14 +16,14 @@ from .evaluate import EVAL_EPOCH
 from .inputs import prompts_of
 
 
-def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
+def pick_task(cfg: Config, question: str | None, row: int) -> Task:
     """Return the question in the template of the first environment, or a row of eval.dataset (else of the training
     data)."""
     if question is not None:
         first = next(iter(cfg.environments.values()))
         return Task(render(resolve(first.input_template), question), label="", env=first.name)
     data = cfg.held_out.model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
-    prompts = prompts_of(cfg, data, tokenizer)
+    prompts = prompts_of(cfg, data, None)
     if not 0 <= row < len(prompts):
         raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")
     return prompts[row]

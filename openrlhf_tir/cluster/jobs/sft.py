@@ -40,22 +40,19 @@ SUMMARY = "sft.json"
 """Name of the summary in the run directory."""
 
 
-def fine_tune(
-    cfg: Config, inputs: SftInputs, resume: Path | None = None, console: Console | None = None
-) -> dict[str, Any]:
+def fine_tune(cfg: Config, inputs: SftInputs, resume: Path | None = None) -> dict[str, Any]:
     """Run the `sft` command after its checks. The caller holds the lock of the run directory.
 
     Args:
         cfg: The configuration.
         inputs: The rows.
         resume: The checkpoint to continue from; None for a new run.
-        console: Where to print.
 
     Returns:
         The summary, which is also in run_dir.
     """
     try:
-        return asyncio.run(_session(cfg, inputs, resume, console or Console()))
+        return asyncio.run(_session(cfg, inputs, resume, Console()))
     except TirError as error:
         # The text of an error that crossed Ray holds its whole traceback; its cause is the error itself.
         raise (getattr(error, "cause", None) or error) from None

@@ -46,9 +46,7 @@ class Interval(NamedTuple):
     high: float | None
 
 
-def intervals(
-    ratios: Mapping[str, Ratio], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> dict[str, Interval]:
+def intervals(ratios: Mapping[str, Ratio], *, seed: int = 0) -> dict[str, Interval]:
     """Return figures with percentile intervals, all from the same resamples.
 
     A resample in which a figure's denominator is 0 is left out of that figure's interval.
@@ -56,8 +54,6 @@ def intervals(
     Args:
         ratios: The figures by name, over the same problems.
         seed: Seed of the resamples.
-        resamples: Number of resamples.
-        level: Probability that the interval covers.
     """
     if not ratios:
         return {}
@@ -66,8 +62,8 @@ def intervals(
     problems = len(num)
     rng = np.random.default_rng(seed)
     blocks = []
-    for start in range(0, resamples if problems else 0, _RESAMPLES_AT_ONCE):
-        size = min(_RESAMPLES_AT_ONCE, resamples - start)
+    for start in range(0, RESAMPLES if problems else 0, _RESAMPLES_AT_ONCE):
+        size = min(_RESAMPLES_AT_ONCE, RESAMPLES - start)
         # [size, P]: how often each problem was drawn.
         counts = rng.multinomial(problems, np.full(problems, 1 / problems), size=size).astype(float)
         blocks.append(_divide(counts @ num, counts @ den))
@@ -79,7 +75,7 @@ def intervals(
         if num_counting[column] == 1:
             result[name] = Interval(float(values[column]), None, None)
         else:
-            result[name] = _interval(values[column], resampled[:, column], level)
+            result[name] = _interval(values[column], resampled[:, column])
     return result
 
 
@@ -88,9 +84,9 @@ def _divide(num: np.ndarray, den: np.ndarray) -> np.ndarray:
     return np.divide(num, den, out=np.full(num.shape, np.nan), where=den > 0)
 
 
-def _interval(value: float, resampled: np.ndarray, level: float) -> Interval:
+def _interval(value: float, resampled: np.ndarray) -> Interval:
     known = resampled[~np.isnan(resampled)]
     if np.isnan(value) or not len(known):
         return Interval(None, None, None)
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(value), float(low), float(high))

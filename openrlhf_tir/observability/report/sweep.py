@@ -16,10 +16,10 @@ Swept = Sequence[tuple[float, Mapping[str, Any]]]
 """(value of the setting, figures of the evaluation), in ascending order of the value."""
 
 
-def sweep_png(name: str, key: str, swept: Swept, theme: Theme = LIGHT) -> bytes:
+def sweep_png(name: str, key: str, swept: Swept) -> bytes:
     """Return the figure of `sweep_figure` as a PNG file."""
-    with themed(theme):
-        return png(sweep_figure(name, key, swept, theme))
+    with themed(LIGHT):
+        return png(sweep_figure(name, key, swept, LIGHT))
 
 
 def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:

@@ -21,6 +21,8 @@ MAX_ENGINE_LANES = 8
 """More engines than this share one lane."""
 BINS = 1400
 """Resolution of an engine's area: about one bin per pixel."""
+WINDOW_STEPS = 3
+"""Learner steps of the close-up."""
 
 
 def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | None = None) -> Figure | None:
@@ -75,16 +77,16 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
     return figure
 
 
-def middle(spans: Sequence[Span], steps: int = 3) -> tuple[float, float] | None:
-    """Return the (start, end) of a window around `steps` learner steps in the middle of the run.
+def middle(spans: Sequence[Span]) -> tuple[float, float] | None:
+    """Return the (start, end) of a window around WINDOW_STEPS learner steps in the middle of the run.
 
     Returns None if the run has no more steps than that, because a zoom would then show nothing new.
     """
     learner = sorted((s for s in spans if s.track == "learner" and s.name.startswith("step")), key=lambda s: s.start)
-    if len(learner) <= steps:
+    if len(learner) <= WINDOW_STEPS:
         return None
-    first = (len(learner) - steps) // 2
-    start, end = learner[first].start, learner[first + steps - 1].end
+    first = (len(learner) - WINDOW_STEPS) // 2
+    start, end = learner[first].start, learner[first + WINDOW_STEPS - 1].end
     return start - 0.08 * (end - start), end + 0.08 * (end - start)
 
 

@@ -9,7 +9,6 @@ engine (503). Errors that have this form already (vLLM's own) pass unchanged. `d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -35,12 +34,11 @@ def is_for_agents(path: str) -> bool:
 class OpenAIErrors:
     """ASGI middleware. It must be the outermost, so that it sees the guard's refusals too."""
 
-    def __init__(self, app: ASGIApp, applies: Callable[[str], bool] = is_for_agents) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.applies = applies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        applies = scope["type"] == "http" and self.applies(scope["path"])
+        applies = scope["type"] == "http" and is_for_agents(scope["path"])
         await self.app(scope, receive, _Converter(send) if applies else send)
 
 
