@@ -13,32 +13,17 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..config import Logger, LoggerWandb
 from ..errors import ConfigError
+from ..telemetry.metrics import Sink
 from .tags import tag
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 60.0
 """Seconds for which a mirror that failed is left alone."""
-
-
-class Sink(Protocol):
-    """What a mirror can do. Names of metrics are tags (tags.py)."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the scalars of a step."""
-
-    def text(self, step: int, texts: Mapping[str, str]) -> None:
-        """Write texts of samples, in Markdown."""
-
-    def rollback(self, step: int) -> None:
-        """Take back the steps after `step`."""
-
-    def close(self) -> None:
-        """Write what is buffered, and end."""
 
 
 def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None) -> list[Mirror]:

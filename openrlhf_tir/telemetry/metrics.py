@@ -24,8 +24,8 @@ NOT_METRICS = ("step", "time")
 """Columns of the file that are not metrics."""
 
 
-class Mirror(Protocol):
-    """A copy of the metrics elsewhere. No method raises."""
+class Sink(Protocol):
+    """Where metrics are written besides."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write the metrics of a step, by name."""
@@ -46,10 +46,10 @@ class MetricsLog:
     Args:
         run_dir: The run directory.
         logger: The [logger] section.
-        mirrors: What gets copies; closed with the log.
+        mirrors: What gets copies; closed with the log. No method of theirs raises.
     """
 
-    def __init__(self, run_dir: Path, logger: Logger, mirrors: Sequence[Mirror] = ()):
+    def __init__(self, run_dir: Path, logger: Logger, mirrors: Sequence[Sink] = ()):
         self.path = Path(run_dir) / FILE
         self._every = logger.logging_steps
         self._mirrors = tuple(mirrors)

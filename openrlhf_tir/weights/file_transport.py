@@ -22,7 +22,7 @@ from .transport import Results
 log = logging.getLogger(__name__)
 
 
-class FileTransport:
+class FileTransport(PushFiles):
     """Implements `transport.Transport` with files."""
 
     def __init__(
@@ -43,77 +43,57 @@ class FileTransport:
             deadline: Deadline of an engine's part of a push.
             place: Returns the directory to use now, if it can change during the run. Default: always `directory`.
         """
+        super().__init__(learner, directory, deltas=delta)
         self._current_directory = place or (lambda: directory)
-        self.files = PushFiles(learner, directory, delta=delta)
         self.deadline = deadline
 
     @property
-    def version(self) -> int:
-        return self.files.version
-
-    @property
-    def digest(self) -> str | None:
-        return self.files.digest
-
-    @property
     def begun(self) -> bool:
-        return self.files.digest is not None
+        return self.digest is not None
 
     @property
     def delta(self) -> bool:
-        return self.files.full is None
-
-    @property
-    def seconds(self) -> float:
-        return self.files.seconds
-
-    @property
-    def nbytes(self) -> int:
-        return self.files.nbytes
+        return self.full is None
 
     @property
     def parts(self) -> Mapping[str, float]:
         return {}
 
     def begin(self) -> None:
-        self.files.seconds = 0.0
-        self.files.nbytes = 0
+        self.seconds = 0.0
+        self.nbytes = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        self.files.move(self._current_directory())
-        await self.files.write(version, differs_from, full=full)
+        self.move(self._current_directory())
+        await self.write(version, differs_from, full=full)
 
     async def whole(self) -> None:
-        self.files.move(self._current_directory())
-        await self.files.write_full()
-
-    def remove(self) -> None:
-        self.files.remove()
+        self.move(self._current_directory())
+        await self.write_full()
 
     async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Push the full file if there is one. Otherwise push the delta, and the full file to those that refuse it."""
-        files = self.files
-        if files.full is not None or files.changes is None:
-            return await self._push(engines, await files.write_full(), canary)
-        path, link = files.changes
+        if self.full is not None or self.changes is None:
+            return await self._push(engines, await self.write_full(), canary)
+        path, link = self.changes
         results = await self._push(engines, path, canary, link)
         refused = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
         for i in refused:
-            log.warning("%s gets version %d in full: %s", engines[i].name, files.version, results[i])
+            log.warning("%s gets version %d in full: %s", engines[i].name, self.version, results[i])
         if not refused or len(refused) < len(engines):
-            files.reset_backoff()
+            self.reset_backoff()
         else:
-            files.back_off_deltas()
+            self.back_off_deltas()
         if refused:
-            repeated = await self._push([engines[i] for i in refused], await files.write_full(), canary)
+            repeated = await self._push([engines[i] for i in refused], await self.write_full(), canary)
             for i, result in zip(refused, repeated, strict=True):
                 results[i] = result
         return results
 
     async def _push(self, engines: list[RemoteEngine], path: Path, canary: Canary, link: str | None = None) -> Results:
         """Let every engine load a file at once. With a `link` it is a delta."""
-        version = self.files.version
-        digest = self.files.digest
+        version = self.version
+        digest = self.digest
         assert digest is not None, "take() comes first"
         pushes = [
             engine.call(RolloutEngine.update_weights, path, version, digest, canary, link, deadline=self.deadline)

@@ -52,17 +52,17 @@ def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = T
 class PushFiles:
     """The last push on disk."""
 
-    def __init__(self, learner: Learner, directory: Path, *, delta: bool) -> None:
+    def __init__(self, learner: Learner, directory: Path, *, deltas: bool) -> None:
         """Create an empty state; nothing is written yet.
 
         Args:
             learner: Writes the weights.
             directory: Where it writes them.
-            delta: Write only what changed, where that is possible and saves enough.
+            deltas: Write only what changed, where that is possible and saves enough.
         """
         self.learner = learner
         self.directory = directory
-        self.delta = delta
+        self.deltas = deltas
         self.version = 0
         self.digest: str | None = None
         """The digest of the last push's weights; None before the first."""
@@ -71,9 +71,9 @@ class PushFiles:
         self.changes: tuple[Path, str] | None = None
         """The last push's delta file and its link; None if it was written in full at once."""
         self.seconds = 0.0
-        """Seconds spent on writing since the owner reset it."""
+        """Seconds spent on writing since they were reset."""
         self.nbytes = 0
-        """Bytes written since the owner reset it."""
+        """Bytes written since they were reset."""
         self._full_pushes_left = 0
         """Full pushes until a delta is tried again."""
         self._backoff = 0
@@ -156,14 +156,14 @@ class PushFiles:
 
         No engine needs it any more. With deltas it may be a node's copy, so it must not be overwritten.
         """
-        if self.delta or not file.exists():
+        if self.deltas or not file.exists():
             file.unlink(missing_ok=True)
         else:
             file.replace(self.directory / SPARE)
 
     async def _write_delta(self, version: int) -> DeltaDigest | None:
         """Write a delta file; return None if the push has to be written in full."""
-        if not self.delta or self.digest is None:
+        if not self.deltas or self.digest is None:
             return None
         if self._full_pushes_left:
             self._full_pushes_left -= 1

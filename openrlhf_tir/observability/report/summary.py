@@ -23,7 +23,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
-class EnvScores(_Strict):
+class _OfModel(_Strict):
+    """Scores of one model, written without those that it does not have."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value is not None and value != {}}
+
+
+class EnvScores(_OfModel):
     """Held-out scores of one model on the problems of one environment.
 
     Attributes:
@@ -38,12 +46,8 @@ class EnvScores(_Strict):
     calls: float = Field(ge=0)
     greedy_accuracy: Fraction
 
-    @model_serializer(mode="wrap")
-    def _without_absent_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None}
 
-
-class Scores(_Strict):
+class Scores(_OfModel):
     """Held-out scores of one model.
 
     Attributes:
@@ -59,10 +63,6 @@ class Scores(_Strict):
 
     greedy_accuracy: Fraction
     envs: dict[str, EnvScores] = Field(default_factory=dict)
-
-    @model_serializer(mode="wrap")
-    def _without_absent_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None and value != {}}
 
 
 class Durations(_Strict):
