@@ -18,11 +18,11 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .container import Container
+from .container import Container, Containers
 from .faults import ImageUnavailable, RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeUnusable
 from .http import RuntimeHttp, pause_s
 
@@ -50,13 +50,8 @@ class StartOptions:
     resource_factor: int = 1
 
 
-class RuntimeApi:
-    """The containers of one API.
-
-    Attributes:
-        running: Number of containers that this server has now.
-        stops_failed: Number of containers that the API did not stop.
-    """
+class RuntimeApi(Containers):
+    """The containers of one API."""
 
     def __init__(self, http: RuntimeHttp, url: str, key: str, options: StartOptions) -> None:
         """Create the client.
@@ -67,16 +62,12 @@ class RuntimeApi:
             key: Key of the API. It is never sent to a container, which the model may control.
             options: How containers are started.
         """
-        self._http = http
+        super().__init__(http)
         self._url = url.rstrip("/")
         self._options = options
         self._headers = {"X-API-Key": key} if key else {}
-        self._stopping: set[asyncio.Task[None]] = set()
-        self.running = 0
-        self.stops_failed = 0
 
     async def start(self, image: str) -> Container:
-        """Start a container and wait until it answers. The caller must stop it. Raises RuntimeFault."""
         session = f"tir-{uuid.uuid4().hex}"
         start_was_sent = False
         reply = {}
@@ -104,14 +95,7 @@ class RuntimeApi:
             raise
 
     def stop(self, container: Container) -> None:
-        """Stop a container in the background. Only `close` waits for it."""
         self._in_background(self._stop(container.runtime_id, ""))
-
-    async def close(self) -> None:
-        """Wait until all containers are stopped, and close the connections."""
-        while self._stopping:
-            await asyncio.wait(self._stopping)
-        await self._http.close()
 
     async def _check(self, image: str) -> None:
         """Raise ImageUnavailable if the API says that there is no such image."""
@@ -207,11 +191,6 @@ class RuntimeApi:
                 else:
                     await asyncio.sleep(pause_s(failures))
         self.running -= 1
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="stop a container")
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
 
 
 def _read(body: bytes) -> dict[str, Any]:

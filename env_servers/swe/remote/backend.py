@@ -18,7 +18,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from env_servers.swe.backend import Work
 from env_servers.swe.grade import MAX_PATCH_BYTES, Report
@@ -27,7 +27,7 @@ from env_servers.swe.session import ToolResult
 from env_servers.swe.suite import Outcome
 from env_servers.swe.task import SweTask
 
-from .container import Container
+from .container import Container, Containers
 from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
 from .image_layout import ImageLayout, prepare_repository
@@ -39,19 +39,6 @@ WITHOUT = b""
 """The empty patch."""
 CHECKS = 4
 """Rows that are tried without a patch at once, each in a container beside those of the sessions."""
-
-
-class Containers(Protocol):
-    """Where containers come from: `api.RuntimeApi` or `docker.Docker`."""
-
-    running: int
-    stops_failed: int
-
-    async def start(self, image: str) -> Container: ...
-
-    def stop(self, container: Container) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Remote:
@@ -122,8 +109,7 @@ class Remote:
         one."""
 
         async def run() -> Outcome:
-            async with self._fresh(image_of(task, self._image)) as container:
-                await prepare_repository(container, task, self._layout)
+            async with self._fresh(task, image_of(task, self._image)) as container:
                 return await untouched(container, task, self._layout)
 
         async with self._checks:
@@ -139,12 +125,10 @@ class Remote:
 
     async def _true_verdict(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
         """Run the true tests. If the container is lost, try without the patch, and then with it again."""
-        with suppress(LostInTests):
-            return await self._with_retries(lambda: self._judge(task, image, patch))
-        await asyncio.sleep(pause_s(1))
-        await self._with_retries(lambda: self._judge(task, image, WITHOUT))
         try:
-            return await self._with_retries(lambda: self._judge(task, image, patch))
+            return await self._once_more(
+                lambda: self._judge(task, image, patch), first=lambda: self._judge(task, image, WITHOUT)
+            )
         except LostInTests as e:
             return Report(False, "container_ended", detail=str(e)), Outcome({}, "no_report")
 
@@ -167,31 +151,38 @@ class Remote:
             return e.ended
 
     async def _copies_end(self, task: SweTask, image: str) -> None:
-        async with self._fresh(image) as container:
-            await prepare_repository(container, task, self._layout)
+        async with self._fresh(task, image) as container:
             await copies_end(container, task, self._layout)
 
     async def _judge(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
-        async with self._fresh(image) as container:
-            await prepare_repository(container, task, self._layout)
+        async with self._fresh(task, image) as container:
             return await judged(container, task, self._layout, patch)
 
     async def _falsified(self, task: SweTask, image: str, patch: bytes, true: Outcome) -> str | None:
-        async with self._fresh(image) as container:
-            await prepare_repository(container, task, self._layout)
+        async with self._fresh(task, image) as container:
             return await falsified(container, task, self._layout, patch, true)
 
-    async def _once_more(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Run in a container, and in another one if that is lost while tests run. Raises RuntimeFault."""
+    async def _once_more(
+        self, run: Callable[[], Awaitable[T]], first: Callable[[], Awaitable[object]] | None = None
+    ) -> T:
+        """Run in a container, and in another one if that is lost while tests run; `first` before that.
+
+        Raises:
+            RuntimeFault: As `run`, and as `first`.
+        """
         with suppress(LostInTests):
             return await self._with_retries(run)
         await asyncio.sleep(pause_s(1))
+        if first is not None:
+            await self._with_retries(first)
         return await self._with_retries(run)
 
     @asynccontextmanager
-    async def _fresh(self, image: str) -> AsyncIterator[Container]:
+    async def _fresh(self, task: SweTask, image: str) -> AsyncIterator[Container]:
+        """Start a container with the task's repository, and stop it behind the block."""
         container = await self._api.start(image)
         try:
+            await prepare_repository(container, task, self._layout)
             yield container
         finally:
             self._api.stop(container)

@@ -8,11 +8,13 @@ download  a directory, as one zip
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import aiohttp
@@ -98,3 +100,38 @@ class Container:
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError) as e:
             raise RuntimeBroken(f"{self._url}/download_files answered no zip ({type(e).__name__}: {e}).") from None
         return files
+
+
+class Containers(ABC):
+    """Where containers come from.
+
+    Attributes:
+        running: Number of containers that this server has now.
+        stops_failed: Number of containers that were told to stop and did not.
+    """
+
+    def __init__(self, http: RuntimeHttp) -> None:
+        """Create the client. `http` sends the requests to the containers."""
+        self._http = http
+        self._stopping: set[asyncio.Task[None]] = set()
+        self.running = 0
+        self.stops_failed = 0
+
+    @abstractmethod
+    async def start(self, image: str) -> Container:
+        """Start a container and wait until it answers. The caller must stop it. Raises RuntimeFault."""
+
+    @abstractmethod
+    def stop(self, container: Container) -> None:
+        """Stop a container in the background. Only `close` waits for it."""
+
+    async def close(self) -> None:
+        """Wait until all containers are stopped, and close the connections."""
+        while self._stopping:
+            await asyncio.wait(self._stopping)
+        await self._http.close()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="stop a container")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)

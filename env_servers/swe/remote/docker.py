@@ -12,11 +12,10 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from .container import Container
+from .container import Container, Containers
 from .faults import ImageUnavailable, RuntimeBroken, RuntimeFault, RuntimeLate
 from .http import RuntimeHttp, pause_s
 
@@ -53,23 +52,14 @@ class DockerOptions:
     program: str = "docker"
 
 
-class Docker:
-    """The containers of this machine.
-
-    Attributes:
-        running: Number of containers that this server has now.
-        stops_failed: Number of containers that Docker did not remove.
-    """
+class Docker(Containers):
+    """The containers of this machine."""
 
     def __init__(self, http: RuntimeHttp, options: DockerOptions) -> None:
-        self._http = http
+        super().__init__(http)
         self._options = options
-        self._stopping: set[asyncio.Task[None]] = set()
-        self.running = 0
-        self.stops_failed = 0
 
     async def start(self, image: str) -> Container:
-        """Start a container and wait until it answers. The caller must stop it. Raises RuntimeFault."""
         name = f"tir-{secrets.token_hex(12)}"
         key = secrets.token_hex(16)
         flags = ["--name", name, "--env", KEY_ENV, "--publish", f"127.0.0.1::{PORT}"]
@@ -103,14 +93,7 @@ class Docker:
             raise
 
     def stop(self, container: Container) -> None:
-        """Remove a container in the background. Only `close` waits for it."""
         self._in_background(self._stop(container.runtime_id))
-
-    async def close(self) -> None:
-        """Wait until all containers are removed, and close the connections."""
-        while self._stopping:
-            await asyncio.wait(self._stopping)
-        await self._http.close()
 
     async def _stop(self, name: str) -> None:
         try:
@@ -150,8 +133,3 @@ class Docker:
         if any(part in text.lower() for part in NO_IMAGE):
             raise ImageUnavailable(f"docker {arguments[0]}: {text}")
         raise RuntimeBroken(f"docker {arguments[0]} failed ({process.returncode}): {text}")
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="remove a container")
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)

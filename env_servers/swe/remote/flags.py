@@ -9,7 +9,8 @@ import shutil
 import sys
 
 from .api import RuntimeApi, StartOptions
-from .backend import CHECKS, Containers, Remote
+from .backend import CHECKS, Remote
+from .container import Containers
 from .docker import Docker, DockerOptions
 from .http import RuntimeHttp
 from .image_layout import ImageLayout
