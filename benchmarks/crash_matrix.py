@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.miniatures.toy.task import write_data
 
@@ -63,7 +64,7 @@ def planned(args: argparse.Namespace, rng: random.Random) -> Iterator[list[Fault
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument(
         "--per-trial",

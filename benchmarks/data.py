@@ -28,6 +28,8 @@ from typing import Any
 
 import psutil
 
+from benchmarks.command import command_parser
+
 HEAD = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer:"
     " $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
@@ -167,7 +169,7 @@ def _samples(process: psutil.Process) -> Iterator[tuple[int, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_790_000)
     parser.add_argument("--distinct", type=int, default=17_398)
     parser.add_argument("--model", help="directory of a model whose tokenizer is used")

@@ -13,7 +13,6 @@ PSS is read from /proc/PID/smaps_rollup, for which the kernel walks the process'
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections import defaultdict
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from benchmarks.command import command_parser
 from benchmarks.soak_watch import latest_step, role_of
 from openrlhf_tir.machine.process_memory import RunProcesses, all_processes
 
@@ -161,11 +161,7 @@ def growth(by_update: dict[int, int]) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory_watch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("run_dir", type=Path, nargs="?", help="directory of the run, as in its --run-dir")
     parser.add_argument("--pid", type=int, help="its command, if that does not name the directory")
     parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between samples [%(default)s]")

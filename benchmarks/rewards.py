@@ -11,7 +11,6 @@ Labels and texts are generated; conformance is tests/golden's."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import time
@@ -20,6 +19,7 @@ from random import Random
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config import Reward
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Segment, Task, ToolCall, Trajectory
@@ -141,7 +141,7 @@ async def seconds(name: str, n: int, workers: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--trajectories", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2, help="reward.workers")
     args = parser.parse_args()

@@ -9,7 +9,6 @@ deviation of that quotient over its mean, of which the canary's thresholds assum
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.miniatures.toy.model import build_mixture, save_model
@@ -87,7 +87,7 @@ def measure(prompt: list[int], completions: list[Completion], seed: int) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--responses", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)

@@ -22,7 +22,6 @@ The last line is JSON; the exit code is 0 if `passed`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -39,6 +38,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.command import command_parser
 from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, lives, start
 from benchmarks.soak_watch import Watch, latest_step, pushes_of, role_of
 from openrlhf_tir.cli.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
@@ -316,7 +316,7 @@ def summary(soak: Soak, minutes: float, found: list[str]) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=360.0)
     parser.add_argument("--every", type=float, default=120.0, metavar="S", help="mean time between two disturbances")
     parser.add_argument("--sample", type=float, default=5.0, metavar="S", help="time between two samples")

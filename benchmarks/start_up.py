@@ -16,7 +16,6 @@ work makes the start faster; where it is much less, something waits.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -30,6 +29,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from benchmarks.command import command_parser
 
 POLL_S = 0.1
 RUN_DIR = ("--run-dir", "--run_dir")
@@ -114,9 +115,7 @@ def measure(arguments: Sequence[str], run_dir: Path, limit_s: float) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.start_up", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--limit", type=float, default=600, help="seconds (default: %(default)s)")
     parser.add_argument("arguments", nargs="+", help="of openrlhf-tir, after --")
     args = parser.parse_args()

@@ -24,7 +24,6 @@ The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -41,6 +40,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.miniatures.toy.task import write_data
 
@@ -164,7 +164,7 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="5 moments")

@@ -28,7 +28,6 @@ The last line is one JSON object. Not in it: an engine's loading of the proved f
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -43,6 +42,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.command import command_parser
 
 from .weights_broadcast import broadcasts
 
@@ -312,7 +313,7 @@ def alone() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--layers",

@@ -27,6 +27,7 @@ import sys
 
 import aiohttp
 
+from benchmarks.command import command_parser
 from env_servers.functions.make_tasks import make_task
 from env_servers.puzzles.gym import MISSING, installed
 
@@ -165,9 +166,7 @@ def _show(what: str, **loads: Load) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="under a minute: short rounds, 20,000 passages; the ratios are rough"
     )

@@ -8,7 +8,6 @@ Same HTTP stack and launcher as our servers, so that a comparison is about how t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import shlex
@@ -19,6 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from env_servers.env import Env, Step
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.python_tir.run_code import CommandRunResult, RunCodeReply, RunCodeRequest, parse_run_status
@@ -69,11 +69,7 @@ class _NoSteps(Env):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.sandboxfusion_like",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     add_serving_flags(parser, workers=64)
     args = parser.parse_args()
     app = create_env_app(

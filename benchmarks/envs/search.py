@@ -10,7 +10,6 @@ lists. Peak memory counts mapped index pages as well, which the kernel may take 
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from env_servers.progress import Progress
 from env_servers.search.bm25 import Bm25, ensure_index
 from env_servers.search.words import STOP_WORDS
@@ -85,11 +85,7 @@ def _query(retriever: Bm25, rng: np.random.Generator) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.search",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--passages", type=int, default=1_000_000, metavar="N", help="(default: %(default)s)")
     args = parser.parse_args()
     if args.passages < 1:

@@ -11,7 +11,6 @@ of many rollout actors. The last line is JSON."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from benchmarks.command import command_parser
 from env_servers.functions.make_tasks import make_task
 from openrlhf_tir.machine.process_memory import BYTES_PER_GIB, PssSampler
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
@@ -116,11 +116,7 @@ async def measure(sessions: int, seconds: float, think_s: float) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.sessions",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--sessions", type=int, default=2000, metavar="N", help="open at once (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of calls (default: %(default)s)")
     parser.add_argument(

@@ -10,7 +10,6 @@ The sandbox is the server's own, without HTTP. The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
 import importlib.util
@@ -19,6 +18,7 @@ import statistics
 import time
 from typing import Any
 
+from benchmarks.command import command_parser
 from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.sources import bundled
@@ -109,9 +109,7 @@ async def measure(quick: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.swe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, every sixth attack")
     print(json.dumps(asyncio.run(measure(parser.parse_args().quick))))
 

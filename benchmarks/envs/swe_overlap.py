@@ -19,7 +19,6 @@ The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
@@ -28,6 +27,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from benchmarks.command import command_parser
 from env_servers.serving import EnvService, ServingConfig
 from env_servers.swe.env import Shared, SweEnv
 from env_servers.swe.grade import Report
@@ -194,11 +194,7 @@ async def measure(prompts: int, scale: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.swe_overlap",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a two-hundredth of the durations: some ten seconds")
     args = parser.parse_args()
     print(json.dumps(asyncio.run(measure(PROMPTS, 1 / (200 if args.quick else 60)))))

@@ -37,6 +37,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.command import command_parser
+
 from . import h200
 from .push_ipc import expose, push_ipc
 
@@ -345,9 +347,7 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add("--budget", type=float, default=540, help="seconds for all stages (default: %(default)s)")
     add("--only", nargs="+", choices=STAGES, help="some of the stages, in this order")

@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import command_parser
 from openrlhf_tir.machine.gpus import gpu_count
 
 from .device_time import device_time
@@ -465,9 +466,7 @@ def _layers(text: str) -> int | str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.h200", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add("--shape", choices=SHAPES, default="1.5b", help="(default: %(default)s)")
     add("--groups", type=int, default=16, help="prompts of a learner step (default: %(default)s)")

@@ -21,7 +21,6 @@ little; how busy it was is in `load`. The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config.openrlhf_flags import flags_honoured
 
 from . import head as head_part
@@ -131,9 +131,7 @@ BY_NAME: dict[str, Callable[[bool, str], dict[str, Any]]] = {"memory": memory, "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke test: small, and of no value as a measurement")
     parser.add_argument(
         "--only",

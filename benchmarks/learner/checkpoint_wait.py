@@ -16,7 +16,6 @@ waiting is smaller still."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config import Config
 
 
@@ -94,7 +94,7 @@ def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--million", type=float, default=10.0)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)

@@ -10,7 +10,6 @@ not repeated. The last line is one JSON object."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.command import command_parser
 from openrlhf_tir.observability.report.summary import FILE as FINISHED
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.jsonl import read_rows
@@ -142,11 +142,7 @@ def plot(curves: dict[str, dict[int, Curve]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learner.methods",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME", help="(default: %(default)s)")
     add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")

@@ -13,11 +13,12 @@ Simulated: no engine, no model; seconds. The last line is one JSON object: ratio
 
 from __future__ import annotations
 
-import argparse
 import json
 from statistics import mean
 
 import torch
+
+from benchmarks.command import command_parser
 
 GROUPS, SAMPLES, RATE, BETAS, LIMIT = 16, 8, 0.05, (0.9, 0.95), 400
 SLOTS, RIGHT = (4, 6), (0.4, 0.3, 0.25, 0.2)
@@ -42,7 +43,7 @@ def updates_to_half(slots: int, right: float, fine: bool, seed: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     seeds = range(parser.parse_args().seeds)
     ratios: dict[str, float] = {}

@@ -38,6 +38,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.miniatures import numbers
 
@@ -156,9 +157,7 @@ def names_of(only: list[str], rates: list[float]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add("--model", choices=list(BARS), default=TOY, help="which task (default: %(default)s)")
     add(

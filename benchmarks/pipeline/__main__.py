@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config import Pipeline
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
@@ -199,9 +200,7 @@ def fast_learner(w: Workload, results: dict[tuple[float, str], list[ModeFigures]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add(
         "--quick",

@@ -8,9 +8,9 @@ workload's env.capacity."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 
+from benchmarks.command import command_parser
 from env_servers.env import Env, Step
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
@@ -30,11 +30,7 @@ class SleepingEnv(Env):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pipeline.env",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     add_serving_flags(parser, workers=256)
     args = parser.parse_args()
     run_copies(args)

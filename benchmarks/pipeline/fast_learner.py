@@ -9,10 +9,10 @@ clock. The last line is one JSON object."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.run import Result, batch_rollout_s
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
@@ -112,7 +112,7 @@ def headline(steps: int | None = None) -> dict[str, float | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="6 steps instead of the workloads' 12: a smoke test")
     steps = 6 if parser.parse_args().quick else None
     print(json.dumps(headline(steps)))

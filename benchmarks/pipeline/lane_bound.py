@@ -16,11 +16,11 @@ last line is one JSON object."""
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from openrlhf_tir.pipeline.scheduler.early_accumulation import MAX_PARTS
 from openrlhf_tir.simulation.run import batch_rollout_s
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, EngineSpec, Workload
@@ -79,7 +79,7 @@ def least_period_s(w: Workload, learner_s: float, *, throughout: bool, early: bo
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    command_parser(__doc__).parse_args()
     facts: dict[str, float] = {}
     for name, path in (("seed", SEED_WORKLOAD), ("tools", TOOLS_WORKLOAD)):
         w = Workload.read(path)

@@ -14,12 +14,12 @@ Everything runs on a virtual clock with modelled engines; benchmarks.pipeline me
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
 
@@ -96,7 +96,7 @@ def headline(seed: Workload) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="16 steps at one staleness bound")
     parser.add_argument(
         "--depths",

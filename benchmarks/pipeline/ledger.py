@@ -9,7 +9,6 @@ back) and `audit`. Peak memory is the process's VmHWM minus that of the same imp
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import random
@@ -18,6 +17,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.ledger.lines import Mark, compare
@@ -98,7 +98,7 @@ def measured(work, *args) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--no-audit", action="store_true", help="leave out the audit, which parses every line twice")
     args = parser.parse_args()

@@ -18,7 +18,6 @@ The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -28,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import command_parser
 from openrlhf_tir.pipeline.scheduler.depth import AutoDepth
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, configure, simulate
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
@@ -287,7 +287,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, six steps, one situation each: a smoke test")
     parser.add_argument("--only", metavar="TEXT", help="mechanisms whose name contains it")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the workload (default: %(default)s)")

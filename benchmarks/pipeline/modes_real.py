@@ -10,12 +10,12 @@ saves making a base model. The last line is one JSON object."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.command import command_parser
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.telemetry import metrics
 
@@ -73,11 +73,7 @@ def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pipeline.modes_real",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
     add(

@@ -7,12 +7,12 @@ sync_rollout, which is no mode of the loop, the mean step.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.engine_model import EngineModel
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
 from openrlhf_tir.simulation.virtual_loop import run
@@ -137,11 +137,7 @@ def figures(w: Workload, plan: Plan) -> ModeFigures:
 def main() -> None:
     from .__main__ import FAST_LEARNER, MODES, RATIOS, SEED_FILE, bound_s, fast_learner, plans
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pipeline.predict",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--workload", type=Path, default=SEED_FILE, metavar="TOML", help="another workload")
     parser.add_argument(
         "--ratios",

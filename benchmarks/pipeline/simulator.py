@@ -13,7 +13,6 @@ Nothing is emulated on the wall clock here: `benchmarks.pipeline` does that.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -24,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import command_parser
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
@@ -153,7 +153,7 @@ def controller_cpu_s(steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the steps")
     quick = parser.parse_args().quick
     seed = Workload.read(SEED_WORKLOAD)

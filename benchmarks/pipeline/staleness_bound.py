@@ -21,12 +21,12 @@ Prefill, tools and queues are left out. The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, EngineSpec, Workload
 
 STALENESS = (2, 3, 4)
@@ -74,7 +74,7 @@ def least_period_s(
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    command_parser(__doc__).parse_args()
     from openrlhf_tir.simulation.run import batch_rollout_s
 
     w = Workload.read(SEED_WORKLOAD)

@@ -13,22 +13,19 @@ The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
 from pathlib import Path
+
+from benchmarks.command import command_parser
 
 from .attempt import ARMS, REPO, Attempt, digest, make, path_of, seeds, stored, write
 from .summary import BARS, RESULTS, summarise
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each arm, seeds from the settings [%(default)s]")
     parser.add_argument("--seed-list", type=int, nargs="+", metavar="SEED", help="these seeds instead")
     parser.add_argument("--arms", default="tool", help=f"some of {','.join(ARMS)} [%(default)s]")

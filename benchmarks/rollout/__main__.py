@@ -25,7 +25,6 @@ machine should have nothing else to do."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Lognormal, Workload
 
 from ..envs.load import started
@@ -139,9 +139,7 @@ PARTS: dict[str, Callable[[Workload, bool, float], dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument("--workload", type=Path, default=WORKLOAD, help="TOML file (default: the seed workload)")
     parser.add_argument(
         "--scale",

@@ -35,6 +35,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.errors import EngineGone
@@ -230,7 +231,7 @@ async def measure_kill(directory: Path, groups: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="smoke test: two faults, short windows")
     parser.add_argument("--part", choices=("envs", "kill", "both"), default="both")
     parser.add_argument("--control", metavar="URL", help=argparse.SUPPRESS)

@@ -22,13 +22,13 @@ The last line is one JSON object. `--quick` is a smoke test with 4 engines and 2
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import tempfile
 from pathlib import Path
 
+from benchmarks.command import command_parser
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
 from .run import Found, Wanted, measured
@@ -63,11 +63,7 @@ def facts(found: Found) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pipeline.scale",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(__doc__)
     add = parser.add_argument
     add(
         "--quick",

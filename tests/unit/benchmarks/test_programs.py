@@ -23,8 +23,9 @@ SOURCES = {
     for path in (REPO / "benchmarks").rglob("*.py")
 }
 STARTED = [name for name, text in SOURCES.items() if '\nif __name__ == "__main__":' in text and name not in ELSEWHERE]
-PROGRAMS = sorted(name.removesuffix(".__main__") for name in STARTED if "ArgumentParser" in SOURCES[name])
-WORKERS = sorted(name for name in STARTED if "ArgumentParser" not in SOURCES[name])
+READERS = [name for name in STARTED if re.search(r"ArgumentParser|command_parser", SOURCES[name])]
+PROGRAMS = sorted(name.removesuffix(".__main__") for name in READERS)
+WORKERS = sorted({*STARTED} - {*READERS})
 """Started by a program, which gives them words that nobody types."""
 FLAG = r"--[a-z][\w-]*"
 
