@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+
+def add_run_flags(parser: argparse.ArgumentParser, out: str) -> None:
+    """--seeds, --base and --out, which is `out` by default."""
+    add = parser.add_argument
+    add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
+    add(
+        "--base",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN_DIR",
+        help="run directories whose base models to use for their seeds",
+    )
+    add("--out", type=Path, default=Path(out), help="where the runs go (default: %(default)s)")
 
 
 def openrlhf_tir(command: str, run_dir: Path, seed: int, *flags: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MAX_PORT = 65535
 """The largest port. A larger number would be taken modulo 65,536."""
@@ -29,6 +31,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} leaves no time. Use more than 0 seconds.")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An argparse type for a JSON object."""
+    value = json.loads(text)  # argparse turns a ValueError into a usage error
+    if not isinstance(value, dict):
+        raise ValueError(text)
     return value
 
 

@@ -23,7 +23,7 @@ from openrlhf_tir.observability.report.summary import FILE as FINISHED
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.jsonl import read_rows
 
-from ..quickstart_runs import base_of, seed_of, train_from
+from ..quickstart_runs import add_run_flags, base_of, seed_of, train_from
 
 GOAL = 0.85
 BATCHES = 24  # the quickstart's
@@ -145,16 +145,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     add = parser.add_argument
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME", help="(default: %(default)s)")
-    add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
-    add(
-        "--base",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="RUN_DIR",
-        help="run directories whose base models to use for their seeds",
-    )
-    add("--out", type=Path, default=Path("runs/methods"), help="where the runs go (default: %(default)s)")
+    add_run_flags(parser, "runs/methods")
     add("--batches", type=int, default=BATCHES, help="rollout batches of a run (default: %(default)s)")
     add("--every", type=int, default=4, help="batches between two evaluations (default: %(default)s)")
     args = parser.parse_args()

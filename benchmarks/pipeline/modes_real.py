@@ -19,7 +19,7 @@ from benchmarks.command import command_parser
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.telemetry import metrics
 
-from ..quickstart_runs import base_of, seed_of, train_from
+from ..quickstart_runs import add_run_flags, base_of, seed_of, train_from
 
 MODES = ("sync", "pipeline")
 
@@ -75,16 +75,7 @@ def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Out
 def main() -> None:
     parser = command_parser(__doc__)
     add = parser.add_argument
-    add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
-    add(
-        "--base",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="RUN_DIR",
-        help="run directories whose base models to use for their seeds",
-    )
-    add("--out", type=Path, default=Path("runs/modes_real"), help="where the runs go (default: %(default)s)")
+    add_run_flags(parser, "runs/modes_real")
     add("--steps", type=int, help="learner updates (default: the recipe's)")
     add(
         "--quick",

@@ -6,7 +6,7 @@ Tools: in this process (SleepingEnvs), or EnvClient by HTTP"""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Self
 
@@ -17,11 +17,12 @@ from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
-from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, Task, Verdict
 
 from ..pipeline.config import ENV
 from ..pipeline.engine import STOP, parse
 from ..pipeline.env import action_of
+from ..pipeline.parts import CharCodec, NoReward
 
 KEEP = Verdict(True)
 PROMPT = "p" * PROMPT_TOKENS
@@ -79,23 +80,6 @@ class SleepingEnvs(InProcessSession):
         return StepReply.model_construct(
             session_id="s", step_id=step_id, observation="x" * int(tokens), outcome="ok", signals={}
         )
-
-
-class NoReward:
-    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        return RewardParts(0.0, False, {})
-
-
-class CharCodec:
-    """One character, one token, at no cost: for the virtual clock and for baselines."""
-
-    def encode(self, text: str) -> list[int]:
-        return [1] * len(text)
-
-    encode_prompt = encode
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return "x" * len(token_ids)
 
 
 class Actor:

@@ -25,7 +25,8 @@ from openrlhf_tir.rollout.group_runner import GroupRunner, seed_for
 from openrlhf_tir.rollout.protocols import make
 from openrlhf_tir.types import GroupKey, Task
 
-from .parts import KEEP, InProcessSession, NoReward
+from ..pipeline.parts import NoReward
+from .parts import KEEP, InProcessSession
 
 GROUPS, GROUP, TOKENS = 4, 16, 192
 QUESTION = "User: What is 123 * 45 mod 67? Think, and write code if you like.\nAssistant:"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import functools
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from env_servers.flags import seconds
+from env_servers.flags import json_object, seconds
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -20,14 +19,6 @@ from openrlhf_tir.user_code.plugins import ENVIRONMENT, load, location, wrong_ke
 
 CLASS_KEYWORDS = ("help", "options")
 """Flags that are not a setting of the server. As a key of --options such a name is a keyword of the class."""
-
-
-def table(text: str) -> dict[str, Any]:
-    """An argparse type for a JSON object."""
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(text)
-    return value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--name", required=True, help="the environment's name, which tasks use")
     p.add_argument(
         "--options",
-        type=table,
+        type=json_object,
         default="{}",
         metavar="JSON",
         help="keyword arguments of the class, as JSON; a key with the name of one of these flags is that flag"

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from env_servers.flags import file_to_write, whole
+from env_servers.flags import file_to_write, json_object, whole
 
 from .env import MAX_GAME_LEVEL, digest_of
 from .games import GAMES
@@ -87,14 +87,6 @@ async def row(
     return {"prompt": prompt, "label": label, "env": options.env, "meta": meta}
 
 
-def settings(text: str) -> dict[str, Any]:
-    """An argparse type for a JSON object."""
-    value = json.loads(text)  # argparse turns a ValueError into a usage error
-    if not isinstance(value, dict):
-        raise ValueError(text)
-    return value
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     p = argparse.ArgumentParser(prog="python -m env_servers.puzzles.make_tasks", description=__doc__)
@@ -119,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tries", type=whole(1), default=1, help="answers that a puzzle takes (default: %(default)s)")
     p.add_argument(
         "--config",
-        type=settings,
+        type=json_object,
         default={},
         metavar="JSON",
         help="settings of the data sets, e.g. '{\"max_n\": 15}' (default: their own)",

@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,18 +46,23 @@ class Hit(NamedTuple):
     number: int = -1
 
 
-class Retriever(Protocol):
+class Retriever(ABC):
     """Finds passages for a query."""
 
+    _corpus: Corpus
+
+    @abstractmethod
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """Return at most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` is
         true."""
 
     def document(self, number: int) -> dict[str, Any]:
         """Return a passage's row of the corpus."""
+        return self._corpus[number]
 
     def __len__(self) -> int:
         """Return the number of passages."""
+        return len(self._corpus)
 
 
 def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None] = lambda share: None) -> bool:
@@ -110,7 +116,7 @@ def _remove_old(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
-class Bm25:
+class Bm25(Retriever):
     """A retriever over an index that `ensure_index` has built."""
 
     def __init__(self, corpus: Path, directory: Path) -> None:
@@ -119,12 +125,6 @@ class Bm25:
 
         self._index = bm25s.BM25.load(directory, mmap=True, show_progress=False)
         self._corpus = Corpus(corpus, np.load(directory / "offsets.npy", mmap_mode="r"))
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    def document(self, number: int) -> dict[str, Any]:
-        return self._corpus[number]
 
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """Return the passages with the best scores above 0. Unknown words and stop words of the query do not count."""

@@ -10,14 +10,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.format import open_memmap
 
 from openrlhf_tir.errors import ConfigError
 
-from .bm25 import Hit
+from .bm25 import Hit, Retriever
 from .corpus import Corpus, passages
 from .searches import Stop, never
 
@@ -31,7 +31,7 @@ PASSAGE = "passage: "
 """Prefixes with which E5 models were trained. Other models name theirs in their prompts, or have none."""
 
 
-class Dense:
+class Dense(Retriever):
     """A retriever by embeddings."""
 
     def __init__(
@@ -57,12 +57,6 @@ class Dense:
             ready.write_text(json.dumps(fingerprint))
         self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
         self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    def document(self, number: int) -> dict[str, Any]:
-        return self._corpus[number]
 
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """Return the best passages. A query is one forward pass and one product, so `stop` is never checked."""

@@ -134,13 +134,13 @@ class Tune:
     samples: int
 
     def commands(self, place: Place) -> list[Command]:
-        before, out = tuning(place, self.samples), _out(place)
+        before, out = tuning(place, self.samples), figures_file(place)
         model = before.directory / "model"
         words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--out", str(out)]
         return [before, Command(words, place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:
-        said = json.loads(_out(place).read_text())
+        said = json.loads(figures_file(place).read_text())
         figures = {name: said["sampled"][name] for name in ("accuracy", "code_ratio")} | {
             "greedy_accuracy": said["greedy"]["accuracy"]
         }
@@ -155,7 +155,7 @@ class Sweep:
     calls: tuple[int, ...]
 
     def commands(self, place: Place) -> list[Command]:
-        model, out = place.seed_dir / self.of / "model", _out(place)
+        model, out = place.seed_dir / self.of / "model", figures_file(place)
         values = ",".join(map(str, self.calls))
         words = [
             "eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS),
@@ -164,11 +164,12 @@ class Sweep:
         return [Command([*words, "--out", str(out)], place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:
-        (suite,) = json.loads(_out(place).read_text())["suites"].values()
+        (suite,) = json.loads(figures_file(place).read_text())["suites"].values()
         return swept_figures(suite, self.calls)
 
 
-def _out(place: Place) -> Path:
+def figures_file(place: Place) -> Path:
+    """Where an evaluation writes the arm's figures."""
     return place.directory.with_name(f"{place.directory.name}.figures.json")
 
 

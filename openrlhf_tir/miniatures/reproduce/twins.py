@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...errors import unknown
 from ...machine.gpus import gpu_count
 from ...telemetry import metrics
 from ..results import FIGURES, Evaluation, evaluations
 from ..tasks import NUMBERS, TASKS
-from .arms import Arm, Place, Read
+from .arms import Arm, Place, Read, figures_file
 from .commands import Command
 from .measures import MEASURES, USUAL, curves_of
 from .miniature import Arms, Check, Miniature, Packaged, Panel, at_least, at_most
@@ -117,13 +116,13 @@ class Evaluated:
             model = directory / "model"
         words = [
             "eval", "--recipe", str(other / "config.toml"), "--run-dir", str(place.directory), "--model", str(model),
-            "--eval.dataset", str(other / "data" / self.rows), *self.flags, "--out", str(_out(place)),
+            "--eval.dataset", str(other / "data" / self.rows), *self.flags, "--out", str(figures_file(place)),
         ]  # fmt: skip
-        return [*before, Command(words, place.directory, of=(model,), out=_out(place))]
+        return [*before, Command(words, place.directory, of=(model,), out=figures_file(place))]
 
     def read(self, place: Place) -> Read:
         """Return the figures of the evaluation, also by kind of problem."""
-        results: Mapping[str, dict] = json.loads(_out(place).read_text(encoding="utf-8"))
+        results: Mapping[str, dict] = json.loads(figures_file(place).read_text(encoding="utf-8"))
         figures: dict[str, float | None] = {
             "accuracy": results["sampled"]["accuracy"],
             "greedy_accuracy": results["greedy"]["accuracy"],
@@ -139,10 +138,6 @@ class Evaluated:
             figures[f"trained_kinds_{figure}"] = evaluation.mean(figure, unseen=False, unseen_kinds=unseen)
             figures[f"other_kinds_{figure}"] = evaluation.mean(figure, unseen=True, unseen_kinds=unseen)
         return Read({name: value for name, value in figures.items() if value is not None}, {})
-
-
-def _out(place: Place) -> Path:
-    return place.directory.with_name(f"{place.directory.name}.figures.json")
 
 
 def _torl(arms: Arms) -> list[Check]:
