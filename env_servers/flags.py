@@ -1,4 +1,7 @@
-"""Types of command-line flags. argparse refuses an impossible value with the flag's name and the possible range."""
+"""The parser of a command line, and types of flags.
+
+argparse refuses an impossible value with the flag's name and the possible range.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,16 @@ from typing import Any
 
 MAX_PORT = 65535
 """The largest port. A larger number would be taken modulo 65,536."""
+
+
+def command_parser(module: str, description: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a module that `python -m` starts. It shows docstring and examples as they are written."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:

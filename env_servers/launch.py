@@ -14,7 +14,9 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,8 +25,9 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits, uvicorn_option
 from openrlhf_tir.http_guard.guard import BodyLimits
 
 from . import logs
+from .env import Env
 from .flags import MAX_PORT, seconds, whole
-from .serving import ServingConfig
+from .serving import ServingConfig, create_env_app
 
 TOKEN_ENV = "TIR_ENV_TOKEN"
 """Environment variable with the bearer token."""
@@ -164,6 +167,24 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def serve_env(
+    factory: Callable[[], Env],
+    args: argparse.Namespace,
+    *,
+    on_stop: Callable[[], Awaitable[None]] | None = None,
+    **fields: Any,
+) -> None:
+    """Run an environment's server until SIGTERM or SIGINT.
+
+    Args:
+        factory: Returns the environment of a new session.
+        args: The flags of `add_serving_flags`.
+        on_stop: See `create_env_app`.
+        **fields: `env`, `action` and other fields of ServingConfig, as for `serving_config`.
+    """
+    serve(create_env_app(factory, serving_config(args, **fields), on_stop=on_stop), args)
 
 
 def serve(app: FastAPI, args: argparse.Namespace) -> None:

@@ -12,9 +12,8 @@ import asyncio
 
 from benchmarks.command import command_parser
 from env_servers.env import Env, Step
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 
 
 def action_of(seconds: float, tokens: int) -> str:
@@ -34,7 +33,7 @@ def main() -> None:
     add_serving_flags(parser, workers=256)
     args = parser.parse_args()
     run_copies(args)
-    serve(create_env_app(SleepingEnv, serving_config(args, env="sleeping", action="seconds and tokens")), args)
+    serve_env(SleepingEnv, args, env="sleeping", action="seconds and tokens")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 
 from env_servers.env import Env, Step
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 
 
 class EchoEnv(Env):
@@ -29,7 +29,7 @@ class EchoEnv(Env):
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
+    p = command_parser("env_servers.echo", __doc__)
     add_serving_flags(p, workers=8)
     return p
 
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parser().parse_args()
     run_copies(args)
-    serve(create_env_app(EchoEnv, serving_config(args, env="echo", action="any text; it comes back")), args)
+    serve_env(EchoEnv, args, env="echo", action="any text; it comes back")
 
 
 if __name__ == "__main__":

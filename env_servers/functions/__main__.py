@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 
 from .env import ACTION, FunctionsEnv
 from .task import FunctionTask
@@ -28,10 +28,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.functions", __doc__, EXAMPLE)
     add_serving_flags(p, workers=64)
     add_user_flags(
         p,
@@ -49,8 +46,7 @@ def main() -> None:
     def make_user(task: FunctionTask) -> User:
         return user_of(task, args.user_url, args.user_model, args.user_timeout)
 
-    config = serving_config(args, env="functions", action=ACTION, stateful=True)
-    serve(create_env_app(functools.partial(FunctionsEnv, make_user), config), args)
+    serve_env(functools.partial(FunctionsEnv, make_user), args, env="functions", action=ACTION, stateful=True)
 
 
 if __name__ == "__main__":

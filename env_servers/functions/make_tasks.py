@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from env_servers.flags import file_to_write, whole
+from env_servers.flags import command_parser, file_to_write, whole
 
 from .domains import DOMAINS
 from .goals import GOALS, Goal
@@ -168,10 +168,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Write the rows to a file."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.functions.make_tasks", description=__doc__, formatter_class=raw
-    )
+    p = command_parser("env_servers.functions.make_tasks", __doc__)
     p.add_argument("--count", type=whole(1), default=100, help="rows (default: %(default)s)")
     p.add_argument(
         "--seed", type=int, default=0, help="seed of the first row; row i has seed + i (default: %(default)s)"

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import sys
 
+from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -37,10 +38,7 @@ STEPS_PER_WORKER = 16
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.math", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.math", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--verify-timeout",

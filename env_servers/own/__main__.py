@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from env_servers.flags import json_object, seconds
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser, json_object, seconds
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import NOT_NEEDED
 from openrlhf_tir.user_code.plugins import ENVIRONMENT, load, location, wrong_keywords
@@ -23,7 +22,8 @@ CLASS_KEYWORDS = ("help", "options")
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.own", description=__doc__, allow_abbrev=False)
+    p = command_parser("env_servers.own", __doc__)
+    p.allow_abbrev = False
     p.add_argument(
         "environment",
         metavar="FILE:CLASS",
@@ -82,7 +82,8 @@ def main() -> None:
     except ConfigError as e:
         sys.exit(f"{type(e).__name__}: {e}")
     run_copies(args)
-    config = serving_config(
+    serve_env(
+        functools.partial(cls, **keywords),
         args,
         env=args.name,
         action=str(getattr(cls, "action", "text")),
@@ -91,7 +92,6 @@ def main() -> None:
         tools=list(getattr(cls, "tools", [])),
         reset_timeout_s=args.reset_timeout,
     )
-    serve(create_env_app(functools.partial(cls, **keywords), config), args)
 
 
 if __name__ == "__main__":

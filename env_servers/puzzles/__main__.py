@@ -11,9 +11,9 @@ import argparse
 import functools
 import sys
 
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import NOT_NEEDED
 
 from .env import PuzzlesEnv
@@ -34,10 +34,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.puzzles", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.puzzles", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument("--list", action="store_true", help="print the names of all games and puzzles, and exit")
     add_room_flags(p)
@@ -59,12 +56,15 @@ def main() -> None:
     else:
         room = None
         print(f"WARNING: {MISSING}. Only {' and '.join(GAMES)} are served.", file=sys.stderr)
-    isolation = room.sandbox.isolation if room else NOT_NEEDED
-    config = serving_config(
-        args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation
+    serve_env(
+        functools.partial(PuzzlesEnv, room),
+        args,
+        env="puzzles",
+        action="an answer, or a move of a game",
+        stateful=True,
+        isolation=room.sandbox.isolation if room else NOT_NEEDED,
+        on_stop=room.sandbox.close if room else None,
     )
-    app = create_env_app(functools.partial(PuzzlesEnv, room), config, on_stop=room.sandbox.close if room else None)
-    serve(app, args)
 
 
 if __name__ == "__main__":

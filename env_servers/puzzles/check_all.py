@@ -7,11 +7,11 @@ lowest level of its curriculum. The last line is JSON; the exit code is 1 if one
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
 
+from env_servers.flags import command_parser
 from openrlhf_tir.errors import VerifierError
 
 from .gym import Task, names
@@ -62,7 +62,7 @@ async def check(room: Room, seeds: range, *, levels: bool) -> dict[str, str]:
 
 def main() -> None:
     """Check all data sets and exit with the verdict."""
-    parser = argparse.ArgumentParser(prog="python -m env_servers.puzzles.check_all", description=__doc__)
+    parser = command_parser("env_servers.puzzles.check_all", __doc__)
     parser.add_argument("--levels", action="store_true", help="check level 0 of each curriculum too")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument(

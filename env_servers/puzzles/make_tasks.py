@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from env_servers.flags import file_to_write, json_object, whole
+from env_servers.flags import command_parser, file_to_write, json_object, whole
 
 from .env import MAX_GAME_LEVEL, digest_of
 from .games import GAMES
@@ -89,7 +89,7 @@ async def row(
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.puzzles.make_tasks", description=__doc__)
+    p = command_parser("env_servers.puzzles.make_tasks", __doc__)
     p.add_argument(
         "--puzzles",
         nargs="+",

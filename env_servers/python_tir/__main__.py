@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from env_servers.env import Env
+from env_servers.flags import command_parser
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -57,12 +58,7 @@ With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM dr
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     limits = Limits()
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.python_tir",
-        description=__doc__,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    p = command_parser("env_servers.python_tir", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--code-timeout",

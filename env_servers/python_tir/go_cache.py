@@ -7,13 +7,14 @@ nothing there: a package that is not in it is compiled with the request.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from env_servers.flags import command_parser
 
 PACKAGES = """
     bufio bytes cmp container/heap container/list container/ring context encoding/base64 encoding/binary encoding/hex
@@ -89,7 +90,7 @@ def _version(go: str) -> str:
 
 def main() -> None:
     """Fill the cache, or exit with the reason."""
-    argparse.ArgumentParser(prog="python -m env_servers.python_tir.go_cache", description=__doc__).parse_args()
+    command_parser("env_servers.python_tir.go_cache", __doc__).parse_args()
     go = shutil.which("go", path=SEARCH_PATH)
     if go is None:
         sys.exit(f"There is no go in {SEARCH_PATH}. Install it there: a sandbox shows nothing else of the host.")

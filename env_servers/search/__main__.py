@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.progress import Progress
@@ -37,10 +38,7 @@ corpus: one JSON object a line, {"id": "0", "contents": "\\"Title\\"\\nText"}.
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.search", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.search", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="file with the passages")
     p.add_argument(

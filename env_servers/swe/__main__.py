@@ -14,6 +14,7 @@ import functools
 import sys
 from pathlib import Path
 
+from env_servers.flags import command_parser
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.python_tir.__main__ import memory_mib
@@ -41,12 +42,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.swe",
-        description=__doc__,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    p = command_parser("env_servers.swe", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--mirror",

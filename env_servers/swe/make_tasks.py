@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from env_servers.flags import file_to_write, seconds, whole
+from env_servers.flags import command_parser, file_to_write, seconds, whole
 from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
 
@@ -258,8 +258,7 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
+    p = command_parser("env_servers.swe.make_tasks", __doc__)
     p.add_argument(
         "--count", type=whole(1), default=300, help="rows; fewer if there are no more bugs (default: %(default)s)"
     )

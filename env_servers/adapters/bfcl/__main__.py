@@ -9,9 +9,9 @@ import argparse
 import asyncio
 import sys
 
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.rewards.workers import Workers
 
@@ -33,10 +33,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.adapters.bfcl", __doc__, EXAMPLE)
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--step-cpu",
@@ -89,8 +86,7 @@ def main() -> None:
     async def stop() -> None:
         workers.close()
 
-    config = serving_config(args, env="bfcl", action=ACTION, stateful=True)
-    serve(create_env_app(lambda: BfclEnv(workers, schemas), config, on_stop=stop), args)
+    serve_env(lambda: BfclEnv(workers, schemas), args, env="bfcl", action=ACTION, stateful=True, on_stop=stop)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_servers.flags import file_to_write, whole
+from env_servers.flags import command_parser, file_to_write, whole
 from openrlhf_tir.data.bfcl.functions import DIRECTORY, read_functions
 from openrlhf_tir.data.bfcl.prompt import PROTOCOLS
 from openrlhf_tir.data.bfcl.rows import with_functions
@@ -30,10 +30,7 @@ CATEGORIES = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.bfcl.make_tasks", description=__doc__, formatter_class=raw
-    )
+    p = command_parser("env_servers.adapters.bfcl.make_tasks", __doc__)
     source = p.add_mutually_exclusive_group()
     source.add_argument(
         "--categories",

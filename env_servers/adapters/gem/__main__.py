@@ -9,9 +9,9 @@ import argparse
 import sys
 
 from env_servers.adapters.packages import required
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .env import GemEnv
@@ -20,7 +20,7 @@ from .seeded_thread import SeededThread
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.gem", description=__doc__)
+    p = command_parser("env_servers.adapters.gem", __doc__)
     add_serving_flags(p, workers=64)
     p.add_argument(
         "--gem", metavar="NAME", help="the environment of tasks that name none, e.g. game:GuessTheNumber-v0-easy"
@@ -46,10 +46,15 @@ def main() -> None:
         )
     run_copies(args)
     thread = SeededThread()
-    config = serving_config(
-        args, env="gem", action="the model's text, as the GEM environment reads it", isolation=UNKNOWN, stateful=True
+    serve_env(
+        lambda: GemEnv(thread, args.gem),
+        args,
+        env="gem",
+        action="the model's text, as the GEM environment reads it",
+        isolation=UNKNOWN,
+        stateful=True,
+        on_stop=thread.close,
     )
-    serve(create_env_app(lambda: GemEnv(thread, args.gem), config, on_stop=thread.close), args)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import Any
 
 from env_servers.adapters.calls import ACTION
 from env_servers.adapters.packages import required
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .env import McpEnv
@@ -34,10 +34,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.mcp", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.adapters.mcp", __doc__, EXAMPLE)
     add_serving_flags(p, workers=64)
     server = p.add_mutually_exclusive_group(required=True)
     server.add_argument(
@@ -128,8 +125,15 @@ def main() -> None:
         )
     run_copies(args)
     names = frozenset(t["function"]["name"] for t in tools)
-    config = serving_config(args, env="mcp", action=ACTION, isolation=UNKNOWN, stateful=True, tools=tools)
-    serve(create_env_app(lambda: McpEnv(target, names, args.max_chars), config), args)
+    serve_env(
+        lambda: McpEnv(target, names, args.max_chars),
+        args,
+        env="mcp",
+        action=ACTION,
+        isolation=UNKNOWN,
+        stateful=True,
+        tools=tools,
+    )
 
 
 if __name__ == "__main__":

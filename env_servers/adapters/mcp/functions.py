@@ -17,6 +17,7 @@ from typing import Any
 from weakref import finalize
 
 from env_servers.adapters.packages import required
+from env_servers.flags import command_parser
 from env_servers.functions.domains import DOMAINS
 from env_servers.functions.grade import run
 from env_servers.functions.tools import World
@@ -115,7 +116,7 @@ async def over_stdio(server: Any) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.mcp.functions", description=__doc__)
+    p = command_parser("env_servers.adapters.mcp.functions", __doc__)
     p.add_argument(
         "--domains",
         nargs="+",

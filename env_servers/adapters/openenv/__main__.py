@@ -12,9 +12,9 @@ import sys
 import aiohttp
 
 from env_servers.adapters.http import Pool
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .env import OpenEnvEnv, Shape
@@ -23,7 +23,7 @@ from .link import OpenEnvFailed, Schema, schema_of
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.openenv", description=__doc__)
+    p = command_parser("env_servers.adapters.openenv", __doc__)
     add_serving_flags(p, workers=64)
     p.add_argument("--url", required=True, help="base URL of the OpenEnv server, e.g. http://127.0.0.1:8000")
     default = 'default: the only field, if there is one and it is text; "": JSON'
@@ -49,8 +49,16 @@ def main() -> None:
     run_copies(args)
     action = f"text, the {shape.field!r} of an action" if shape.field else "a JSON object, the fields of an action"
     pool = Pool()
-    config = serving_config(args, env="openenv", action=action, isolation=UNKNOWN, stateful=True, tools=[shape.tool])
-    serve(create_env_app(lambda: OpenEnvEnv(pool, url, shape), config, on_stop=pool.close), args)
+    serve_env(
+        lambda: OpenEnvEnv(pool, url, shape),
+        args,
+        env="openenv",
+        action=action,
+        isolation=UNKNOWN,
+        stateful=True,
+        tools=[shape.tool],
+        on_stop=pool.close,
+    )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from env_servers.adapters.http import Pool
 from env_servers.adapters.packages import required
+from env_servers.flags import command_parser
 from env_servers.launch import TOKEN_ENV
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.http_guard.origin import OwnOrigin
@@ -183,9 +184,7 @@ def create_openenv_app(
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.openenv.serve", description=__doc__.partition("\n")[0]
-    )
+    p = command_parser("env_servers.adapters.openenv.serve", __doc__.partition("\n")[0])
     p.add_argument(
         "--url", required=True, help=f"base URL of an environment server of ours; ${TOKEN_ENV} is its bearer token"
     )

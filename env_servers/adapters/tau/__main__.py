@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 
+from env_servers.flags import command_parser
 from env_servers.functions.users import TOKEN_ENV, ModelUser, add_user_flags
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 
 from .env import ACTION, TauEnv
 from .package import check_installed
@@ -18,7 +18,7 @@ from .package import check_installed
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.tau", description=__doc__)
+    p = command_parser("env_servers.adapters.tau", __doc__)
     add_serving_flags(p, workers=64)
     add_user_flags(p, f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token")
     return p
@@ -36,8 +36,7 @@ def main() -> None:
     def make_user(instruction: str) -> ModelUser:
         return ModelUser(args.user_url, args.user_model, instruction, args.user_timeout)
 
-    config = serving_config(args, env="tau", action=ACTION, stateful=True)
-    serve(create_env_app(lambda: TauEnv(make_user), config), args)
+    serve_env(lambda: TauEnv(make_user), args, env="tau", action=ACTION, stateful=True)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ user's first words are the first observation: a model plays the user, so they ar
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from env_servers.flags import file_to_write
+from env_servers.flags import command_parser, file_to_write
 
 from .package import DOMAINS, SPLITS, check_installed, desk
 
@@ -33,10 +32,7 @@ def rows(domain: str, split: str) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Write the rows."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.tau.make_tasks", description=__doc__, formatter_class=raw
-    )
+    p = command_parser("env_servers.adapters.tau.make_tasks", __doc__)
     p.add_argument("--domain", choices=sorted(DOMAINS), default="retail", help="whose tasks (default: %(default)s)")
     p.add_argument("--split", default="test", help="test; retail has train and dev as well (default: %(default)s)")
     p.add_argument("--protocol", choices=["messages"], default="messages", help="how calls are written")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from env_servers import logs
+from env_servers.flags import command_parser
 from openrlhf_tir.errors import ConfigError
 
 from .agent import START_S, Agent
@@ -27,10 +28,7 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.verifiers", description=__doc__, epilog=EXAMPLE, formatter_class=raw
-    )
+    p = command_parser("env_servers.adapters.verifiers", __doc__, EXAMPLE)
     add_environment_flags(p)
     p.add_argument(
         "run_dir",

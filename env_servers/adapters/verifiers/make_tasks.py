@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from env_servers.flags import file_to_write
+from env_servers.flags import command_parser, file_to_write
 from openrlhf_tir.errors import ConfigError
 
 from .load import add_environment_flags, load
@@ -21,9 +21,7 @@ from .load import add_environment_flags, load
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(
-        prog="python -m env_servers.adapters.verifiers.make_tasks", description=__doc__.partition("\n")[0]
-    )
+    p = command_parser("env_servers.adapters.verifiers.make_tasks", __doc__.partition("\n")[0])
     add_environment_flags(p)
     p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl", help="file for the rows")
     p.add_argument("--count", type=int, default=-1, metavar="N", help="the first N rows (default: all)")

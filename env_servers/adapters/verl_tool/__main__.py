@@ -8,9 +8,9 @@ import functools
 import sys
 
 from env_servers.adapters.http import Pool
-from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.flags import command_parser
+from env_servers.launch import add_serving_flags, serve_env
 from env_servers.processes import run_copies
-from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .batches import Batches
@@ -19,7 +19,7 @@ from .env import VerlToolEnv
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verl_tool", description=__doc__)
+    p = command_parser("env_servers.adapters.verl_tool", __doc__)
     add_serving_flags(p, workers=512)
     p.add_argument("--url", required=True, help="base URL of the tool server; requests go to URL/get_observation")
     p.add_argument(
@@ -54,10 +54,16 @@ def main() -> None:
         await pool.close()
 
     action = "text that one of the tool server's tools reads"
-    config = serving_config(
-        args, env="verl_tool", action=action, isolation=UNKNOWN, stateful=True, prefers_batches=True
+    serve_env(
+        lambda: VerlToolEnv(batches),
+        args,
+        env="verl_tool",
+        action=action,
+        isolation=UNKNOWN,
+        stateful=True,
+        prefers_batches=True,
+        on_stop=stop,
     )
-    serve(create_env_app(lambda: VerlToolEnv(batches), config, on_stop=stop), args)
 
 
 if __name__ == "__main__":
