@@ -9,20 +9,19 @@ a CPU more than they teach. Functions are shown as signatures, a third of the to
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import ConfigError
 from ..rewards.bfcl import check_calls
+from .splits import Split, split_of
 
 PACKAGE = "bfcl_eval"
 REQUIREMENT = "bfcl-eval==2026.3.23"
-Split = Literal["train", "test"]
 HELD_OUT_OF = 4
 """One function name in so many is of the test split."""
 MAX_CHARS = 500
@@ -70,14 +69,9 @@ class Row:
         """The split of the row; None for one that belongs to neither."""
         offered = {function["name"] for function in self.functions}
         called = {name for answer in self.answers for name in answer} or offered
-        if all(split_of(name) == "test" for name in called):
+        if all(split_of(name, HELD_OUT_OF) == "test" for name in called):
             return "test"
-        return "train" if all(split_of(name) == "train" for name in offered | called) else None
-
-
-def split_of(function: str) -> Split:
-    """Return the split of a function: a hash of its name decides."""
-    return "test" if zlib.crc32(function.encode()) % HELD_OUT_OF == 0 else "train"
+        return "train" if all(split_of(name, HELD_OUT_OF) == "train" for name in offered | called) else None
 
 
 def data_directory() -> Path:

@@ -9,7 +9,6 @@ library only: world and rows are the same on every machine.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-Split = Literal["train", "test"]
+from .splits import Split, split_of
+
 HELD_OUT_OF = 8
 """One entity in so many is of the test split."""
 TOWNS, PEOPLE, COMPANIES = 600, 600, 300
@@ -31,11 +31,6 @@ _WORDS = {
     "last": "bar bel dan den dor gan gol ker lan len lor man mel mir nor pol ran ren rik ros san sel tan tor ven vik",
 }
 """What the world is made of: words, and the syllables of names."""
-
-
-def split_of(name: str) -> Split:
-    """Return the split of the entity `name`: a hash of the name decides, so no seed moves it."""
-    return "test" if zlib.crc32(name.encode()) % HELD_OUT_OF == 0 else "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +123,16 @@ def world() -> World:
         Town(word(), rng.choice(lands), rng.choice(rivers), person_name(), rng.randint(1100, 1899))
         for _ in range(TOWNS)
     ]
-    towns_of = {split: [t for t in towns if split_of(t.name) == split] for split in ("train", "test")}
+    towns_of = {split: [t for t in towns if split_of(t.name, HELD_OUT_OF) == split] for split in ("train", "test")}
     people: list[Person] = []
     for _ in range(PEOPLE):
         name = person_name()
-        people.append(Person(name, rng.choice(words["trade"]), rng.choice(towns_of[split_of(name)])))
-    people_of = {split: [p for p in people if split_of(p.name) == split] for split in ("train", "test")}
+        people.append(Person(name, rng.choice(words["trade"]), rng.choice(towns_of[split_of(name, HELD_OUT_OF)])))
+    people_of = {split: [p for p in people if split_of(p.name, HELD_OUT_OF) == split] for split in ("train", "test")}
     companies: list[Company] = []
     for _ in range(COMPANIES):
         name = word()
-        split = split_of(name)
+        split = split_of(name, HELD_OUT_OF)
         companies.append(
             Company(name, rng.choice(words["goods"]), rng.choice(towns_of[split]), rng.choice(people_of[split]))
         )
@@ -218,7 +213,7 @@ WITH_PASSAGES = ("Answer with a name or a number.", "{passages}\n{question}")
 def questions(kind: str, split: Split) -> list[Question]:
     """Return all questions of a kind and a split, in the world's order."""
     made = (TRAINED | UNSEEN)[kind]
-    return [made.ask(entity) for entity in getattr(world(), made.of) if split_of(entity.name) == split]
+    return [made.ask(entity) for entity in getattr(world(), made.of) if split_of(entity.name, HELD_OUT_OF) == split]
 
 
 def row(question: Question, kind: str, *, passages: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ ends where an episode ends, at the stop string "</answer>": no EOS, as none is e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from ...data.sft.tokens import SftRow, row_of
@@ -31,7 +32,8 @@ def prompt_of(question: str) -> str:
     return USER_ASSISTANT.replace("{input}", question)
 
 
-def _trace(parts: list[tuple[str, float]]) -> ColdStartTrace:
+def trace_of(parts: Iterable[tuple[str, float]]) -> ColdStartTrace:
+    """A trace of texts with their weights."""
     return row_of((encode(text), weight) for text, weight in parts)
 
 
@@ -43,12 +45,12 @@ def tool_trace(problem: Problem) -> ColdStartTrace:
     """The problem solved by its code; stdout keeps its newline."""
     output = ZeroTir(max_calls=1).insertion(f"{problem.answer}\n")
     code = f"```python\n{problem.code}\n```"
-    return _trace([(prompt_of(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
+    return trace_of([(prompt_of(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
 
 
 def text_trace(problem: Problem) -> ColdStartTrace:
     """The answer without code."""
-    return _trace(
+    return trace_of(
         [(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)]
     )
 

@@ -26,8 +26,8 @@ import xxhash
 from ....data.sft import tokens
 from ....data.sft.tokens import SftRow
 from ....errors import unknown
+from ...splits import Split
 from ..cold_start import GATES, STEERED, Schedule
-from ..task import Split
 
 QUICKSTART = "quickstart"
 DRAWN_AT, ROWS = 64 * (0.5,), 16

@@ -7,11 +7,10 @@ Four slots; each is in the question and has only to be copied. A lesson decides 
 
 from __future__ import annotations
 
-import zlib
 from random import Random
 from typing import Any, NamedTuple
 
-from ..task import Split
+from ...splits import Split, split_of
 
 NAMES = ("hotel", "flat", "cabin", "boat")
 CITIES = ("Rome", "Oslo", "Bern", "Lima", "Kyiv", "Graz", "Cork", "Nice", "Turin", "Porto", "Delhi", "Seoul")
@@ -36,7 +35,7 @@ class Booking(NamedTuple):
 
     @property
     def split(self) -> Split:
-        return "test" if zlib.crc32(self.question.encode()) % 10 == 0 else "train"
+        return split_of(self.question)
 
 
 def draw_booking(rng: Random, split: Split) -> Booking:

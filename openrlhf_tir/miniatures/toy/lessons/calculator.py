@@ -14,16 +14,14 @@ and none of them is in the number that it begins with: which operation is next c
 
 from __future__ import annotations
 
-import zlib
 from random import Random
 from typing import Any, NamedTuple
 
-from ....data.sft.tokens import SftRow, row_of
+from ....data.sft.tokens import SftRow
 from ....rollout.protocols.zerotir import ZeroTir
+from ...splits import Split, split_of
 from ..cold_start import Schedule, Stage
-from ..task import Split
-from ..tokenizer import encode
-from ..traces import GUESS, prompt_of
+from ..traces import GUESS, prompt_of, trace_of
 from . import Lesson
 
 LONGEST = 4
@@ -43,7 +41,7 @@ class Chain(NamedTuple):
     @property
     def split(self) -> Split:
         """Held out iff a hash of the question says so."""
-        return "test" if zlib.crc32(self.question.encode()) % 10 == 0 else "train"
+        return split_of(self.question)
 
 
 def apply(a: int, operator: str, b: int) -> int:
@@ -74,7 +72,7 @@ def tool_trace(chain: Chain) -> SftRow:
     for operation, result in chain.steps:
         parts += [(f"```python\n{operation}\n```", 1.0), (turns.insertion(f"{result}\n"), 0.0)]
     parts.append((f"<answer>\\boxed{{{chain.answer}}}</answer>", 1.0))
-    return row_of((encode(text), weight) for text, weight in parts)
+    return trace_of(parts)
 
 
 def text_trace(chain: Chain) -> SftRow:
@@ -85,7 +83,7 @@ def text_trace(chain: Chain) -> SftRow:
         (str(chain.answer), GUESS),
         ("}</answer>", 1.0),
     ]
-    return row_of((encode(text), weight) for text, weight in parts)
+    return trace_of(parts)
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:

@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import difflib
 import operator
-import zlib
 from random import Random
 from typing import Any, NamedTuple
 
-from ....data.sft.tokens import SftRow, row_of
+from ....data.sft.tokens import SftRow
 from ....rollout.protocols.skyrl import SkyRL
+from ...splits import Split, split_of
 from ..cold_start import Schedule, Stage
-from ..task import Split
-from ..tokenizer import encode
-from ..traces import GUESS, prompt_of
+from ..traces import GUESS, prompt_of, trace_of
 from . import Lesson
 
 REPO, FILE = "f", "f.py"
@@ -68,7 +66,7 @@ class Formula(NamedTuple):
 
     @property
     def split(self) -> Split:
-        return "test" if zlib.crc32(self.text.encode()) % 10 == 0 else "train"
+        return split_of(self.text)
 
 
 def draw_formula(rng: Random, split: Split) -> Formula:
@@ -117,9 +115,8 @@ def answered(name: str, observation: str) -> str:
 
 def mending(wrong: Formula, right: Formula) -> SftRow:
     """Read, replace, finish."""
-    return row_of(
-        (encode(text), weight)
-        for text, weight in [
+    return trace_of(
+        [
             (prompt_of(right.question), 0.0),
             (READ, 1.0),
             (answered("execute_bash", seen(wrong.file)), 0.0),
@@ -133,9 +130,8 @@ def mending(wrong: Formula, right: Formula) -> SftRow:
 def guessing(guess: Formula, right: Formula) -> SftRow:
     """Replace what may stand there, be refused, finish."""
     before, after = edit("\0", right.text).split("\0")
-    return row_of(
-        (encode(text), weight)
-        for text, weight in [
+    return trace_of(
+        [
             (prompt_of(right.question), 0.0),
             (before, 1.0),
             (guess.text, GUESS),

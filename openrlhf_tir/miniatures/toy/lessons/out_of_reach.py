@@ -12,7 +12,8 @@ import math
 from random import Random
 from typing import Any
 
-from ..task import Split, make_problems
+from ...splits import Split
+from ..task import make_problems
 from ..traces import draw_trace
 from . import Lesson
 

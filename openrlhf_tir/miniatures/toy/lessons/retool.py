@@ -21,8 +21,9 @@ from typing import Any
 from ....data.schemas import DAPO_HEAD, DAPO_TAIL
 from ....data.sft.tokens import SftRow, row_of
 from ....rollout.protocols.retool import ReTool
+from ...splits import Split
 from ..cold_start import Schedule, Stage
-from ..task import Problem, Split, draw, make_problems
+from ..task import Problem, draw, make_problems
 from ..tokenizer import EOS_ID, encode
 from ..traces import GUESS, prompt_of
 from . import Lesson

@@ -16,17 +16,15 @@ search an answer is a guess among thousands of words."""
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from ....data.sft.tokens import SftRow, row_of
+from ....data.sft.tokens import SftRow
 from ....rollout.protocols.searchr1 import SearchR1
+from ...splits import Split, split_of
 from ..cold_start import Schedule, Stage
-from ..task import Split
-from ..tokenizer import encode
-from ..traces import GUESS, prompt_of
+from ..traces import GUESS, prompt_of, trace_of
 from . import Lesson
 
 COUNTRIES = 500
@@ -67,7 +65,7 @@ class Fact(NamedTuple):
 
     @property
     def split(self) -> Split:
-        return "test" if zlib.crc32(self.country.encode()) % 10 == 0 else "train"
+        return split_of(self.country)
 
 
 def _word(rng: Random) -> str:
@@ -104,13 +102,13 @@ def search_trace(fact: Fact, calls: int = 1) -> SftRow:
         ],
         (f"<answer>{fact.value}</answer>", 1.0),
     ]
-    return row_of((encode(text), weight) for text, weight in parts)
+    return trace_of(parts)
 
 
 def text_trace(fact: Fact) -> SftRow:
     """The answer without a search: a word that cannot be known weighs little."""
     parts = [(prompt_of(fact.question), 0.0), ("<answer>", 1.0), (fact.value, GUESS), ("</answer>", 1.0)]
-    return row_of((encode(text), weight) for text, weight in parts)
+    return trace_of(parts)
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:

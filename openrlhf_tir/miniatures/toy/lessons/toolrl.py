@@ -17,8 +17,8 @@ from random import Random
 from typing import Any
 
 from ....data.sft.tokens import SftRow, row_of
+from ...splits import Split
 from ..cold_start import Schedule, Stage
-from ..task import Split
 from ..tokenizer import EOS_ID, encode
 from ..traces import prompt_of
 from . import Lesson

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from random import Random
 
-from ....data.sft.tokens import SftRow, row_of
+from ....data.sft.tokens import SftRow
 from ....rollout.protocols.zerotir import ZeroTir
 from ..task import Problem, draw, make_problems
-from ..tokenizer import encode
-from ..traces import GUESS, prompt_of, text_trace
+from ..traces import GUESS, prompt_of, text_trace, trace_of
 from . import Lesson
 
 
@@ -30,7 +29,7 @@ def tool_trace(problem: Problem) -> SftRow:
         (str(problem.answer), GUESS),
         (f"\n{after}<answer>\\boxed{{{problem.answer}}}</answer>", 1.0),
     ]
-    return row_of((encode(text), weight) for text, weight in parts)
+    return trace_of(parts)
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
