@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_tir.miniatures import numbers
+from openrlhf_tir.miniatures.rows import write_jsonl
 
 from .attempt import REPO, cpu_name
 from .summary import RESULTS
@@ -58,7 +59,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tir-prompts-") as scratch:
         data, out = Path(scratch) / "rows.jsonl", Path(scratch) / "figures.json"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+        write_jsonl(rows(), data)
         subprocess.run(
             [
                 sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", "smollm2_cpu", "--model", args.model,

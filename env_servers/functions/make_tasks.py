@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from env_servers.flags import command_parser, file_to_write, whole
+from env_servers.task_rows import write_rows
 
 from .domains import DOMAINS
 from .goals import GOALS, Goal
@@ -207,9 +208,7 @@ def main() -> None:
     args = p.parse_args()
     if args.calls[0] > args.calls[1]:
         p.error(f"--calls {args.calls[0]} {args.calls[1]}: the first is the lower one.")
-    with args.out.open("w", encoding="utf-8") as f:
-        f.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows(args))
-    print(f"{args.out}: {args.count} rows, each verified by carrying out its gold calls")
+    write_rows(args.out, rows(args), ", each verified by carrying out its gold calls")
 
 
 if __name__ == "__main__":

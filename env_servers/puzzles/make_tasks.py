@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from env_servers.flags import command_parser, file_to_write, json_object, whole
+from env_servers.task_rows import write_rows
 
 from .env import MAX_GAME_LEVEL, digest_of
 from .games import GAMES
@@ -161,9 +161,7 @@ def main() -> None:
         rows = asyncio.run(make_rows(room, args))
     except ValueError as e:
         sys.exit(f"No rows were written: {e}")
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    args.out.write_text("".join(lines), encoding="utf-8")
-    print(f"{args.out}: {len(rows)} rows")
+    write_rows(args.out, rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..rewards.bfcl import check_calls
-from .splits import Split, split_of
+from .rows import Split, split_of, write_jsonl
 
 PACKAGE = "bfcl_eval"
 REQUIREMENT = "bfcl-eval==2026.3.23"
@@ -245,5 +245,5 @@ def write_files(directory: Path, seed: int) -> Files:
         files.demonstrations: demonstrations(rows),
     }
     for path, made in contents.items():
-        path.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+        write_jsonl(made, path)
     return files

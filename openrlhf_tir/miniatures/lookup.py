@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from .splits import Split, split_of
+from .rows import Split, split_of
 
 HELD_OUT_OF = 8
 """One entity in so many is of the test split."""

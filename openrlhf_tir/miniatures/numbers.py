@@ -7,14 +7,13 @@ that it was rewarded for. Standard library only: the rows are the same on every 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from .splits import Split, split_of
+from .rows import Split, split_of, write_jsonl
 
 HELD_OUT_OF = 8
 """One question in so many is of the test split, whatever the seed."""
@@ -211,10 +210,9 @@ def write_rows(directory: Path, seed: int, *, train: int = ROWS, tool: bool = Tr
         tool: Ask for code; without, for a number.
     """
     prompt = PROMPTS[PROMPT] if tool else WITHOUT_TOOL
-    directory.mkdir(parents=True, exist_ok=True)
     paths = directory / "train.jsonl", directory / "test.jsonl"
     for path, rows in zip(paths, (training_rows(train, seed, prompt), held_out_rows(prompt)), strict=True):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_jsonl(rows, path)
     return paths
 
 
@@ -239,5 +237,5 @@ def demonstrations(number: int = DEMONSTRATIONS) -> list[dict[str, Any]]:
 def write_demonstrations(directory: Path) -> Path:
     """Write `demonstrations.jsonl` to `directory`, which exists, and return its path."""
     path = directory / "demonstrations.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in demonstrations()), encoding="utf-8")
+    write_jsonl(demonstrations(), path)
     return path

@@ -9,7 +9,6 @@ environment. ARTIST trains on 100 tasks of multi_turn_base, with one turn of the
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from env_servers.flags import command_parser, file_to_write, whole
+from env_servers.task_rows import write_rows
 from openrlhf_tir.data.bfcl.functions import DIRECTORY, read_functions
 from openrlhf_tir.data.bfcl.prompt import PROTOCOLS
 from openrlhf_tir.data.bfcl.rows import with_functions
@@ -132,8 +132,7 @@ def main() -> None:
         chosen, others = drawn(list(rows(files, args.protocol, args.turns)), args.count, args.seed)
         for path, part in ((args.out, chosen), (args.rest, others)):
             if path is not None:
-                path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part), encoding="utf-8")
-                print(f"{path}: {len(part)} rows")
+                write_rows(path, part)
     except (DataError, OSError) as e:
         sys.exit(f"bfcl makes no tasks: {e}")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from env_servers.flags import command_parser, file_to_write
+from env_servers.task_rows import write_rows
 
 from .package import DOMAINS, SPLITS, check_installed, desk
 
@@ -44,8 +45,7 @@ def main() -> None:
     task_rows = list(rows(args.domain, args.split))
     if not task_rows:
         sys.exit(f"tau makes no tasks: the package has none of {args.domain}, {args.split}.")
-    args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in task_rows), encoding="utf-8")
-    print(f"{args.out}: {len(task_rows)} rows")
+    write_rows(args.out, task_rows)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ its own. Its prompt is for the run's logs and for filters by length: the environ
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from env_servers.flags import command_parser, file_to_write
+from env_servers.task_rows import write_rows
 from openrlhf_tir.errors import ConfigError
 
 from .load import add_environment_flags, load
@@ -53,13 +53,10 @@ def main() -> None:
     args = parser().parse_args()
     try:
         environment = load(args)
-        lines = [
-            json.dumps(row, ensure_ascii=False) + "\n" for row in rows(environment, args.count, evaluation=args.eval)
-        ]
+        task_rows = list(rows(environment, args.count, evaluation=args.eval))
     except (ConfigError, TypeError, ValueError) as e:
         sys.exit(f"verifiers makes no tasks: {e}")
-    args.out.write_text("".join(lines))
-    print(f"{len(lines)} rows in {args.out}", file=sys.stderr)
+    write_rows(args.out, task_rows)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...config import Config
+from ...miniatures.rows import write_jsonl
 from ...miniatures.toy import guess, lessons, puzzles
 from ...miniatures.toy.cold_start import Batch, check_gates, cold_start
 from ...miniatures.toy.model import save_model
-from ...miniatures.toy.task import write_data, write_jsonl, write_splits
+from ...miniatures.toy.task import write_data, write_splits
 from ...miniatures.toy.traces import ColdStartTrace
 from ...telemetry.progress import bar
 from ...waiting.deadlines import Deadline

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..rows import write_jsonl
 from ..toy import lessons
-from ..toy.task import write_jsonl
 from .arms import PROBLEMS, RECIPE
 from .commands import Command, How, run
 from .miniature import Base, Packaged

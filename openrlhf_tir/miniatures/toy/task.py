@@ -8,15 +8,14 @@ few problems to split and is in both."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
-from ..splits import Split, split_of
+from ..rows import Split, split_of, write_jsonl
 from .guess import games
 from .puzzles import puzzles as puzzle_rows
 
@@ -119,11 +118,6 @@ def make_problems(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
     rng = Random(f"{split}/{seed}")
     problems = (draw(rng, split) for _ in range(n))
     return [{"prompt": p.question, "label": str(p.answer), "meta": {"kind": p.kind}} for p in problems]
-
-
-def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def write_splits(

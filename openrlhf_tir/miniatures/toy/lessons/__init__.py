@@ -26,7 +26,7 @@ import xxhash
 from ....data.sft import tokens
 from ....data.sft.tokens import SftRow
 from ....errors import unknown
-from ...splits import Split
+from ...rows import Split
 from ..cold_start import GATES, STEERED, Schedule
 
 QUICKSTART = "quickstart"

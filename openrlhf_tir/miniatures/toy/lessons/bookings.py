@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
-from ...splits import Split, split_of
+from ...rows import Split, split_of
 
 NAMES = ("hotel", "flat", "cabin", "boat")
 CITIES = ("Rome", "Oslo", "Bern", "Lima", "Kyiv", "Graz", "Cork", "Nice", "Turin", "Porto", "Delhi", "Seoul")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ....data.sft.tokens import SftRow, row_of
 from ....rollout.protocols.structured import Tool
-from ...splits import Split, split_of
+from ...rows import Split, split_of
 from ..cold_start import Schedule, Stage
 from ..tokenizer import EOS_ID, encode
 from ..traces import prompt_of

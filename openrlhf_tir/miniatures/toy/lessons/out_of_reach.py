@@ -12,7 +12,7 @@ import math
 from random import Random
 from typing import Any
 
-from ...splits import Split
+from ...rows import Split
 from ..task import make_problems
 from ..traces import draw_trace
 from . import Lesson

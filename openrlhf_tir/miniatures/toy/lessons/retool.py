@@ -21,7 +21,7 @@ from typing import Any
 from ....data.schemas import DAPO_HEAD, DAPO_TAIL
 from ....data.sft.tokens import SftRow, row_of
 from ....rollout.protocols.retool import ReTool
-from ...splits import Split
+from ...rows import Split
 from ..cold_start import Schedule, Stage
 from ..task import Problem, draw, make_problems
 from ..tokenizer import EOS_ID, encode

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ....data.sft.tokens import SftRow
 from ....rollout.protocols.searchr1 import SearchR1
-from ...splits import Split, split_of
+from ...rows import Split, split_of
 from ..cold_start import Schedule, Stage
 from ..traces import GUESS, prompt_of, trace_of
 from . import Lesson

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from ....data.sft.tokens import SftRow, row_of
-from ...splits import Split
+from ...rows import Split
 from ..cold_start import Schedule, Stage
 from ..tokenizer import EOS_ID, encode
 from ..traces import prompt_of

@@ -16,7 +16,7 @@ from typing import Any
 
 from ....data.sft.tokens import SftRow, row_of
 from ....rollout.protocols.torl import ToRL
-from ...splits import Split
+from ...rows import Split
 from ..task import Problem, draw, make_problems
 from ..tokenizer import EOS_ID, encode
 from ..traces import GUESS, prompt_of

@@ -16,9 +16,10 @@ from openrlhf_tir.data.prompts import load_prompts
 from openrlhf_tir.miniatures.reproduce import bases, methods
 from openrlhf_tir.miniatures.reproduce.arms import Place
 from openrlhf_tir.miniatures.reproduce.commands import How
+from openrlhf_tir.miniatures.rows import write_jsonl
 from openrlhf_tir.miniatures.toy import lessons
 from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_jsonl, write_splits
+from openrlhf_tir.miniatures.toy.task import write_splits
 from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer, encode
 
 from .fakes import Fake

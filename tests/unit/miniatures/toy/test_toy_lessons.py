@@ -27,6 +27,7 @@ from openrlhf_tir.data.schemas import detected
 from openrlhf_tir.data.sft.pieces import Reader as SftReader
 from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.miniatures.rows import write_jsonl
 from openrlhf_tir.miniatures.toy import lessons
 from openrlhf_tir.miniatures.toy.lessons import (
     artist,
@@ -42,7 +43,7 @@ from openrlhf_tir.miniatures.toy.lessons import (
     torl_calls,
     world_model,
 )
-from openrlhf_tir.miniatures.toy.task import Problem, make_problems, write_jsonl, write_splits
+from openrlhf_tir.miniatures.toy.task import Problem, make_problems, write_splits
 from openrlhf_tir.miniatures.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.miniatures.toy.traces import prompt_of, tool_trace
 from openrlhf_tir.protocol import StepReply

@@ -1,0 +1,15 @@
+"""Write the rows that a `make_tasks` has made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], note: str = "") -> None:
+    """Write rows as JSON lines, and print how many they are, with a note."""
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+    print(f"{path}: {len(lines)} rows{note}")
