@@ -120,7 +120,7 @@ def no_number(completion: Completion, request_id: str) -> str | None:
 class InFlight:
     """The requests of one engine, from all senders."""
 
-    def __init__(self, version: int = 0) -> None:
+    def __init__(self, version: int) -> None:
         self.version = version
         """Version of the current weights."""
         self._era = 0

@@ -82,7 +82,7 @@ SLEEP_LEVEL = 1
 class VllmEngine:
     """An engine on one vLLM AsyncLLM. Belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, cfg: Config) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int, cfg: Config) -> None:
         """Use `start` instead, which loads the model."""
         self._unresponsive = Deadline.of(cfg, "rollout.unresponsive_s")
         self._push_deadline = Deadline.of(cfg, "timeouts.push_s")
@@ -90,7 +90,7 @@ class VllmEngine:
         self._llm = llm
         self._model = model
         self._latest = latest
-        self.requests = InFlight()
+        self.requests = InFlight(version)
         self.inbox: LogprobInbox | None = None
         """Holds the packed log-probs of running requests; None if vLLM hands over log-probs in its own way."""
         self.proof = ProofGate()
@@ -167,7 +167,7 @@ class VllmEngine:
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
         enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment
-        engine = cls(llm, model, latest, cfg)
+        engine = cls(llm, model, latest, 0, cfg)
         if packs_logprobs(cfg):
             engine.inbox = LogprobInbox.attach(llm)
         await engine.init_transfer({})

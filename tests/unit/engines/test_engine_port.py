@@ -34,7 +34,7 @@ def torch_engine() -> TorchEngine:
 
 
 def engines() -> list[RolloutEngine]:
-    return [VllmEngine(Llm(), "model", LatestStats(), Config()), torch_engine()]
+    return [VllmEngine(Llm(), "model", LatestStats(), 0, Config()), torch_engine()]
 
 
 def members(protocol: type) -> dict[str, object]:

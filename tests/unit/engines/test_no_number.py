@@ -50,9 +50,9 @@ class FakeLlm:
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 async def test_an_engine_whose_outputs_are_no_numbers_is_broken_and_returns_none_of_them(value):
     """Seen on the real one: its next answers are no numbers either, by whatever weights, as their KV cache is none."""
-    engine = VllmEngine(FakeLlm(value), "model", None, Config())
+    engine = VllmEngine(FakeLlm(value), "model", None, 3, Config())
     fact = (
-        rf"token 2 of request r1 has log-prob {value} by the weights of version 0: the model's outputs are not finite"
+        rf"token 2 of request r1 has log-prob {value} by the weights of version 3: the model's outputs are not finite"
     )
     with pytest.raises(EngineError, match=fact):
         await engine.generate([1, 2], Sampling(2), request_id="r1")
@@ -63,5 +63,7 @@ async def test_an_engine_whose_outputs_are_no_numbers_is_broken_and_returns_none
 
 
 async def test_numbers_are_returned():
-    completion = await VllmEngine(FakeLlm(-2.0), "model", None, Config()).generate([1, 2], Sampling(2), request_id="r1")
+    completion = await VllmEngine(FakeLlm(-2.0), "model", None, 3, Config()).generate(
+        [1, 2], Sampling(2), request_id="r1"
+    )
     assert completion.logprobs.tolist() == [-1.0, -2.0]

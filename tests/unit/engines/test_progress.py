@@ -70,7 +70,7 @@ class SilentCore(Llm):
 
 
 def engine(llm: SilentCore) -> VllmEngine:
-    return VllmEngine(llm, "model", LatestStats(), Config(rollout={"unresponsive_s": 30}))
+    return VllmEngine(llm, "model", LatestStats(), 0, Config(rollout={"unresponsive_s": 30}))
 
 
 def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
