@@ -31,17 +31,12 @@ RESUMES = 2
 RESTARTS = 3
 FREEZE_S = 60.0
 DEADLINES = {
-    "rollout.heartbeat_s": 2,
-    "rollout.unresponsive_s": 20,
     "timeouts.push_s": 40,
-    "timeouts.progress_s": 40,
     "timeouts.learner_s": 40,
     "env.step_timeout_s": 10,
-    "env.reset_timeout_s": 20,
-    "env.outage_timeout_s": 90,
 }
-"""Shorter than a freeze, but for the outage of an environment: what waits for the frozen process has to act, and what
-is thawed then is late."""
+"""Shorter than a freeze: what waits for the frozen process has to act, and what is thawed then is late. Only an outage
+of an environment is waited for longer (EnvClient)."""
 
 
 @dataclass(frozen=True)

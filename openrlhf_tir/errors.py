@@ -9,7 +9,7 @@
     |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its
           sessions are hit
     |  |- EnvTimeout          the server or the network missed its deadline
-    |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
+    |  |- EnvFull             the environment had no room for five minutes
     |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died

@@ -27,6 +27,7 @@ from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 
+from .config import PATIENCE_S
 from .engine import ScriptedEngine
 from .parts import CharCodec, NoReward, judge_of
 
@@ -55,6 +56,7 @@ class RolloutProcess(MovesResponses):
         self.scale = scale
         self.engine = ScriptedEngine(self.workload, scale, keeps_kv=cfg.pipeline.keeps_kv)
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
+        self.envs.capacity_timeout_s = PATIENCE_S
         self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
         migration = None if cfg.pipeline.fast_lane == "off" else SequenceMigration(self.batcher, self.engine.text_of)

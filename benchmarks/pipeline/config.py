@@ -33,7 +33,6 @@ def workload_config(w: Workload, run_dir: str = "runs/emulated", **sections: dic
             "max_concurrency": w.env_capacity,
             "output_max_tokens": 100_000,
             "step_timeout_s": PATIENCE_S,
-            "capacity_timeout_s": PATIENCE_S,
         },
         "data": {"max_len": 2_000_000},
     }

@@ -75,9 +75,9 @@ def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
     tree: dict[str, Any] = {
         "run_dir": run_dir,
         "actor": {"num_gpus_per_node": 1},
-        "rollout": {"batch_size": 8, "n_samples_per_prompt": n, "group_deadline_s": 300, "heartbeat_s": 1.0},
-        "env": {"name": "echo", "max_calls": CALLS, "step_timeout_s": 3.0, "reset_timeout_s": 3.0},
-        "pipeline": {"mode": "pipeline", "stall_timeout_s": 600},
+        "rollout": {"batch_size": 8, "n_samples_per_prompt": n, "group_deadline_s": 300},
+        "env": {"name": "echo", "max_calls": CALLS, "step_timeout_s": 3.0},
+        "pipeline": {"mode": "pipeline"},
         "ckpt": {"save_steps": -1},
     }
     for section, fields in sections.items():

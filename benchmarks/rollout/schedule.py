@@ -28,7 +28,7 @@ from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey, Sampling
 
-from ..pipeline.config import ENV, workload_config
+from ..pipeline.config import ENV, PATIENCE_S, workload_config
 from .parts import PROMPT, Actor, SleepingEnvs, script_of
 
 LIMIT = Sampling(1 << 20)
@@ -66,7 +66,10 @@ async def timed(work: Awaitable[Any]) -> float:
 def clients(w: Workload, url: str) -> list[EnvClient]:
     """One per actor, as in a run."""
     cfg = workload_config(w)
-    return [EnvClient.of(cfg.env, {ENV: url}, owner=f"actor-{i}") for i in range(w.engine.count)]
+    made = [EnvClient.of(cfg.env, {ENV: url}, owner=f"actor-{i}") for i in range(w.engine.count)]
+    for client in made:
+        client.capacity_timeout_s = PATIENCE_S
+    return made
 
 
 async def ours(w: Workload, scale: float, envs: Sequence[Envs], codec: Codec) -> None:

@@ -6,7 +6,7 @@ they wait.
     static        before StaticBatchEngine: one batch at a time, until its longest answer is written
                   rollout.max_wait_ms
     env           before an environment that works on one batch at a time, 0.3 s + 5 ms per item (a retriever)
-                  env.batch_wait_ms
+                  environment_client.step_batches
 
 The engines decode by the workload's own curve. Emulated seconds, mean of several seeds: they differ by schedule."""
 

@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
         default=60.0,
         metavar="S",
         help="seconds in which a session must start, its wait for a start worker included;"
-        " a run's env.reset_timeout_s must be longer (default: %(default)s)",
+        " three times a run's env.step_timeout_s must be longer (default: %(default)s)",
     )
     p.add_argument(
         "--evaluate-workers",

@@ -7,8 +7,8 @@ progress.
 
 The controller runs in a child process, so that this process survives whatever ends it (kill -9, out of memory, a dead
 learner rank). The child dies with this process (`parent.die_with`), so that no run continues unsupervised. A restart
-waits `train.restart_wait_s` for what may be coming back too: environment servers, room in the cluster, the lock of the
-run directory.
+waits RESTART_WAIT_S for what may be coming back too: environment servers, room in the cluster, the lock of the run
+directory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from .exit_codes import FINAL
 NEWEST_WHOLE = "newest_whole"
 """The value of train.resume_from that is right after every restart. A checkpoint chosen by name counts only once,
 because later ones follow it."""
+
+
+RESTART_WAIT_S = 900.0
+"""train.start_wait_s of a restart. A node or a server that went down with the run takes minutes to boot and load."""
 
 
 class Ended(NamedTuple):
@@ -115,7 +119,7 @@ def run_with_restarts(
             f" restart {failures} of {train.max_restarts} without a new checkpoint."
         )
         pause(pause_s)
-        wait = ["--train.start_wait_s", str(train.restart_wait_s)]
+        wait = ["--train.start_wait_s", str(RESTART_WAIT_S)]
         ended = launch([*command, *wait, *(resume if has_checkpoint else [])])
     return ended.code
 

@@ -27,7 +27,7 @@ from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, Infra
 from ..rollout.group_runner import EvalMode
 from ..telemetry.clock import Clock
 from ..types import GroupKey, GroupMeta, Task
-from ..waiting.deadlines import Deadline, GivenUp, within
+from ..waiting.deadlines import Deadline, GivenUp, answer_deadline, within
 from .lost import end_of
 from .nodes import engine_room, shared_room
 from .ray_faults import death
@@ -89,7 +89,7 @@ class EngineHandle:
     @property
     def unresponsive(self) -> Deadline:
         """The deadline of calls that only ask something."""
-        return Deadline.of(self.cfg, "rollout.unresponsive_s")
+        return answer_deadline(self.cfg)
 
     async def call(
         self, method: Callable[[Any, *Arguments], Awaitable[Result]], *args: *Arguments, deadline: Deadline

@@ -29,7 +29,7 @@ from ..rollout.environment_client.orphans import close_orphans
 from ..rollout.group_runner import EvalMode
 from ..rollout.sample_selection import ENGINE_FAULTS
 from ..types import Group, GroupKey, GroupMeta, Task
-from ..waiting.deadlines import Deadline, within
+from ..waiting.deadlines import answer_deadline, within
 from .engine_handle import EngineHandle, spawn
 from .fleet import Admit, Fleet
 from .ray_faults import death
@@ -76,8 +76,7 @@ class EnginePool:
         self.fleet: Fleet[EngineHandle] = Fleet(
             self._spawn,
             size=cfg.vllm.num_engines,
-            heartbeat_s=cfg.rollout.heartbeat_s,
-            unresponsive_s=cfg.rollout.unresponsive_s,
+            unresponsive=answer_deadline(cfg),
         )
         self.fleet.on_lost = self._close_sessions_of
         self.fleet.prove = self._prove
@@ -235,7 +234,7 @@ class EnginePool:
         """
         try:
             return await within(
-                Deadline.of(self.cfg, "rollout.unresponsive_s"),
+                answer_deadline(self.cfg),
                 _all(payloads),
                 f"The transfer of {len(payloads)} groups",
             )

@@ -32,8 +32,8 @@ WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name", "reset-timeout")
 """Flags of a server that the run sets itself, or for which it has a setting."""
 RESET_SHARE = 0.9
-"""Share of env.reset_timeout_s after which a reset of a user's class is given up: its caller still waits, and learns
-where the class is."""
+"""Share of a reset's deadline after which that of a user's class is given up: its caller still waits, and learns where
+the class is."""
 OWN = "env_servers.own"
 """The server of a user's class, env.file."""
 START_TIMEOUT_S = 120.0

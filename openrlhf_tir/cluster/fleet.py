@@ -2,7 +2,7 @@
 
     resize(n)    too few engines: launch one, prove its weights, add it to the router
                  too many: let the highest indices drain, then stop them
-    heartbeats   no answer MISSED_HEARTBEATS times: the engine gets no new groups; for `unresponsive_s`: it is lost,
+    heartbeats   no answer MISSED_HEARTBEATS times: the engine gets no new groups; for `unresponsive`: it is lost,
                  also while its weights are being proved
     lost         it leaves the router, is killed, and another one is launched in its place
 
@@ -25,6 +25,7 @@ from ..errors import BackgroundDied, ClusterFull, EngineGone
 from ..pipeline.router import Router
 from ..waiting.background import kept_running
 from ..waiting.backoff import backoff_s
+from ..waiting.deadlines import Deadline
 from ..waiting.suspension import wait_first
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 300.0
 MAX_LAUNCH_FAILURES = 3
 """Failed launches in a row, of every missing engine, after which waiting callers get PipelineError."""
+HEARTBEATS = 30
+"""Heartbeats in the silence after which an engine is lost: one that was late by chance has many more chances."""
 MISSED_HEARTBEATS = 3
 """Heartbeat intervals without an answer after which an engine gets no new groups."""
 
@@ -66,21 +69,19 @@ class Fleet(Generic[EngineT]):
         launch: Callable[[int], Coroutine[Any, Any, EngineT]],
         *,
         size: int,
-        heartbeat_s: float = 10.0,
-        unresponsive_s: float = 300.0,
+        unresponsive: Deadline,
     ) -> None:
         """Create a fleet; nothing is launched yet.
 
         Args:
             launch: Starts the engine with the given index.
             size: Number of engines.
-            heartbeat_s: Seconds between two heartbeats of an engine.
-            unresponsive_s: Seconds of silence after which an engine is lost.
+            unresponsive: The silence after which an engine is lost. Its heartbeats are a thirtieth of it apart.
         """
         self._launch = launch
         self.size = size
-        self.heartbeat_s = heartbeat_s
-        self.unresponsive_s = unresponsive_s
+        self.unresponsive = unresponsive
+        self.heartbeat_s = unresponsive.seconds / HEARTBEATS
         self.router: Router[EngineT] = Router()
         self.members: list[EngineT] = []
         """The engines that sample, draining and silent ones included: all of them need the weights. Callers may keep a
@@ -285,7 +286,7 @@ class Fleet(Generic[EngineT]):
         """Ask for a sign of life, again and again. A silent engine gets no new groups.
 
         Raises:
-            EngineGone: It died, or was silent for `unresponsive_s`.
+            EngineGone: It died, or was silent for `unresponsive`.
         """
         while True:
             beat = asyncio.ensure_future(engine.heartbeat())
@@ -295,9 +296,9 @@ class Fleet(Generic[EngineT]):
                 if not answered:
                     log.warning("%s has not answered for %g s and gets no new groups", engine.name, patience_s)
                     self.router.set_silent(engine.name, True)
-                    answered = await wait_first({beat}, max(0.0, self.unresponsive_s - patience_s))
+                    answered = await wait_first({beat}, self.unresponsive.seconds - patience_s)
                 if not answered:
-                    raise EngineGone(f"no answer for {self.unresponsive_s:g} s (rollout.unresponsive_s)")
+                    raise EngineGone(f"no answer within {self.unresponsive}")
                 beat.result()
             finally:
                 beat.cancel()

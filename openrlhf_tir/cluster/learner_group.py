@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
-"""Tries to place restarting ranks. With pauses and timeouts.placement_s for each that is about twenty minutes."""
+"""Tries to place restarting ranks. With pauses and a minute (PLACEMENT) for each that is about twenty minutes."""
 DEATHS_AT_START = 3
 """Deaths of starting ranks after which they are not started again: the same cause kills them each time."""
 FIRST_PAUSE_S = 5.0
@@ -284,8 +284,7 @@ class LearnerGroup:
     async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         """Prepare a broadcast and return where its receivers meet.
 
-        Rank 0 answers when it has exported the weights, which may take minutes, so the deadline is not
-        timeouts.broadcast_s.
+        Rank 0 answers when it has exported the weights, which may take minutes: the deadline is not that of a bucket.
         """
         return (
             await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")

@@ -264,8 +264,9 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
     if missing:
         free = ", ".join(f"{address} has {n} left" for address, n in left.items())
         lines.append(
-            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more"
-            " (timeouts.placement_s); or lower vllm.num_engines, vllm.tensor_parallel_size or actor.num_gpus_per_node."
+            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more,"
+            " a minute and train.start_wait_s. Or lower vllm.num_engines, vllm.tensor_parallel_size or"
+            " actor.num_gpus_per_node."
         )
     return lines
 

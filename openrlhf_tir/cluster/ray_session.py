@@ -38,6 +38,9 @@ JOIN_REMEDY = (
     "Run this on a node of the cluster, or by train_scripts/submit_ray_job.sh, with the same Ray and Python; or unset"
     " RAY_ADDRESS to start a Ray on this machine alone"
 )
+PLACEMENT = Deadline(60.0, "ray_session.PLACEMENT")
+"""How long an actor or the learner ranks wait for room: a job that just ended gives it back within this. A start that
+is to wait longer has train.start_wait_s; engines and ranks that restart are placed again and again."""
 START_TIMED_OUT = "timed out during startup"
 """Text in Ray's error when its daemons did not come up in time."""
 
@@ -181,12 +184,11 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
         cfg: The run's configuration.
 
     Raises:
-        ClusterFull: The cluster did not have them free within timeouts.placement_s (after a restart by the launcher
-            plus train.start_wait_s).
+        ClusterFull: The cluster did not have them free within PLACEMENT and train.start_wait_s.
     """
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
-        patience = Deadline.of(cfg, "timeouts.placement_s") + Deadline.of(cfg, "train.start_wait_s")
+        patience = PLACEMENT + Deadline.of(cfg, "train.start_wait_s")
         await within(patience, _ready(group), f"The reservation for {what}")
     except DeadlineMissed:
         remove_placement_group(group)

@@ -21,6 +21,7 @@ from ..config import Config
 from ..ports import RolloutEngine
 from ..rollout.group_runner import EvalMode
 from ..types import Group, GroupKey, GroupMeta, Task
+from ..waiting.deadlines import agent_deadline
 from .collector import collect_rarely, settle
 from .lost import end_of_child, watched
 from .peer_engine import MovesResponses, migration_of
@@ -147,7 +148,7 @@ class RolloutActor(MovesResponses):
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = AgentBroker(
-            Sessions(idle_s=cfg.rollout.agent_idle_s),
+            Sessions(idle_s=agent_deadline(cfg).seconds),
             codec,
             self.engine.proof.passed,
             overflow=cfg.rollout.agent_overflow,

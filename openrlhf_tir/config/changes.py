@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .catalog import env_names, settings_with
 from .own_files import by_content
+from .removed_settings import remedy
 from .schema import Config
 from .setting import REPORTED, Resume
 
@@ -58,12 +59,13 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         cfg: The run's configuration.
 
     Returns:
-        The changes that are refused, and those to report. A setting that is gone is reported as unset.
+        The changes that are refused, and those to report. A setting that was removed since is neither: its value in
+        the checkpoint says nothing about this run, and a recipe that still has it is refused with a remedy.
     """
     before = flat(by_content(saved))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
-    names = [*now, *(name for name in before if name not in now)]
+    names = [*now, *(name for name in before if name not in now and remedy(name) is None)]
     pairs = ((name, before.get(name, default.get(name)), now.get(name)) for name in names)
     differing = [Change(name, old, new) for name, old, new in pairs if old != new]
     return (

@@ -18,19 +18,40 @@ REMOVED: dict[str, str] = {
         " raise rollout.n_samples_per_prompt."
     ),
     "rollout.straggler_s": "Set rollout.group_deadline_s: it closes a group without its slowest samples as well.",
-    "env.hedge_after_s": "Leave it out: a call is sent once, and again after a broken exchange (env.max_retries).",
+    "env.hedge_after_s": "Leave it out: a call is sent once, and again after a broken exchange, three times.",
     "data.curriculum_explore": "Leave it out: a quarter of the draws takes the prompt that was drawn longest ago.",
     "data.curriculum_half_life": "Leave it out: an outcome counts half after 8 batches.",
     "rollout.max_queue": "Leave it out: 4096 requests wait at an actor, then its endpoint answers 429.",
     "rollout.max_running": "Leave it out: it follows from vllm.max_num_seqs. Lower that one.",
     "train.max_backoff_s": "Leave it out: pauses double from 1 s up to 60 s.",
+    "env.batch_wait_ms": "Leave it out: a step waits 100 ms for others to a server that prefers batches.",
+    "env.capacity_timeout_s": "Leave it out: a call waits 300 s for room. Add servers, or lower rollout.batch_size.",
+    "env.max_batch": "Leave it out: 64 steps that wait are sent at once.",
+    "env.max_retries": "Leave it out: a call whose connection broke is sent again three times.",
+    "env.outage_timeout_s": "Leave it out: a new session waits 120 s while every server is down.",
+    "env.reset_timeout_s": "Set env.step_timeout_s: opening a session has three times as long.",
+    "eval.max_tries": "Leave it out: an evaluation that fails is tried once more.",
+    "eval.timeout_s": "Leave it out: rollout.group_deadline_s ends the groups of an evaluation.",
+    "pipeline.stall_timeout_s": "Leave it out: it is rollout.group_deadline_s + timeouts.push_s.",
+    "reward.model_timeout_s": "Set timeouts.push_s: a reward model has half of it to answer.",
+    "reward.remote_retries": "Leave it out: a server that does not answer is asked again four times, as by OpenRLHF.",
+    "reward.remote_timeout_s": "Leave it out: a call has 180 s, as OpenRLHF's.",
+    "reward.verify_deadline_s": "Set reward.verify_timeout_s: a check has twelve times its CPU time by the clock.",
+    "rollout.agent_idle_s": "Set rollout.group_deadline_s: an agent may be silent for a sixth of it.",
+    "rollout.heartbeat_s": "Set timeouts.push_s: heartbeats are a sixtieth of it apart.",
+    "rollout.unresponsive_s": "Set timeouts.push_s: an actor that is silent for half of it is lost.",
+    "timeouts.broadcast_s": "Set timeouts.push_s: a bucket of a broadcast has a tenth of it.",
+    "timeouts.placement_s": "Set train.start_wait_s: a minute and as long is waited for room in the cluster.",
+    "timeouts.progress_s": "Set timeouts.push_s: an engine with requests samples a token within it.",
+    "train.restart_wait_s": "Leave it out: a restart by the launcher waits 900 s for what comes back with it.",
 }
-"""Name -> remedy. Settings of [env] are also removed from [envs.NAME]."""
+"""Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
 
 def remedy(name: str) -> str | None:
     """Return what to do instead of a setting that was removed; None for any other name."""
     parts = name.split(".")
     if parts[0] == "envs" and len(parts) > 2:
-        name = ".".join(["env", *parts[2:]])
+        own = parts[2:]
+        name = ".".join(own if own[0] in ("reward", "filter") else ["env", *own])
     return REMOVED.get(name)

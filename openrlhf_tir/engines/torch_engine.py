@@ -76,7 +76,7 @@ class TorchEngine:
         """Forward passes since the start."""
         self._plain = cfg.rollout.plain
         self._node = NodeCopy(keep=cfg.vllm.sync_delta)
-        self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
+        self._progress = Progress(Deadline.of(cfg, "timeouts.push_s"))
         self._one_push = asyncio.Lock()
         self._receiver: Receiver | None = None
         self._received = BroadcastResult()

@@ -50,7 +50,7 @@ from ..errors import (
 from ..machine.gpus import runs_on_gpus
 from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed, ReadBackReport
 from ..types import Completion, EngineBounds, Sampling
-from ..waiting.deadlines import Deadline, within
+from ..waiting.deadlines import Deadline, answer_deadline, within
 from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
 from .core_process import forked_core, may_fork
@@ -84,9 +84,9 @@ class VllmEngine:
 
     def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int, cfg: Config) -> None:
         """Use `start` instead, which loads the model."""
-        self._unresponsive = Deadline.of(cfg, "rollout.unresponsive_s")
+        self._unresponsive = answer_deadline(cfg)
         self._push_deadline = Deadline.of(cfg, "timeouts.push_s")
-        self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
+        self._progress = Progress(self._push_deadline)
         self._llm = llm
         self._model = model
         self._latest = latest

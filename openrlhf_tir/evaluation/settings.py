@@ -18,27 +18,8 @@ SWEPT = {
 }
 """Settings that a sweep may vary without new engines: setting -> field of `Sampled`."""
 IRRELEVANT_FIELDS = {
-    *(
-        "url",
-        "token_env",
-        "step_timeout_s",
-        "reset_timeout_s",
-        "capacity_timeout_s",
-        "outage_timeout_s",
-        "max_retries",
-    ),
-    *("max_concurrency", "batch_wait_ms", "max_batch", "workers"),
-    *(
-        "remote_timeout_s",
-        "remote_retries",
-        "remote_batch",
-        "verify_deadline_s",
-        "model_replicas",
-        "num_nodes",
-        "offload",
-        "model_timeout_s",
-    ),
-    "max_failed_groups",
+    *("url", "token_env", "step_timeout_s", "max_concurrency", "workers"),
+    *("remote_batch", "model_replicas", "num_nodes", "offload", "max_failed_groups"),
 }
 """Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
 Every other field counts, also one that is added to these sections later."""

@@ -35,6 +35,7 @@ from ..errors import ConfigError
 from ..machine.host_allocator import give_back_freed
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..types import Group, TrainBatch
+from ..waiting.deadlines import broadcast_deadline
 from ..weights.broadcast.sender import Sender
 from ..weights.ipc.exposer import Exposer
 from .agreement import agree
@@ -464,7 +465,7 @@ class Zero3Rank:
             address: An address of rank 0's node that the engines reach.
             receivers: Number of engine workers that will take part.
         """
-        return self.sender.open(self.cfg.vllm.sync_backend, address, receivers, self.cfg.timeouts.broadcast_s)
+        return self.sender.open(self.cfg.vllm.sync_backend, address, receivers, broadcast_deadline(self.cfg).seconds)
 
     def broadcast(self, push: str) -> BroadcastResult | None:
         """Send the full weights with Hugging Face names to all receivers.

@@ -33,22 +33,23 @@ from .observer import Observer
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
 """Seconds before the second try, then growing (backoff.py): an engine or server that went down needs time to return."""
+TRIES = 2
+"""Attempts before an evaluation is recorded as failed: what fails twice with a pause between is no passing fault."""
+DEADLINE_S = 86_400.0
+"""Seconds of one attempt. Its groups have deadlines of their own, and the watchdog sees whether they end: this one ends
+only what neither of them sees, and no evaluation of many problems on few engines."""
 GIVE_UP_S = 30.0
 """Seconds that a cancelled measurement has to end."""
 FAILED = "eval/failed_samples"
 T = TypeVar("T")
 
 
-async def attempt(
-    measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, tries: int, timeout_s: float
-) -> T | EvaluationFailed:
+async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str) -> T | EvaluationFailed:
     """Measure, with repetitions.
 
     Args:
         measure: Makes one measurement.
         what: What is measured, for log messages.
-        tries: Attempts at most.
-        timeout_s: Seconds of one attempt.
 
     Returns:
         The result, or the failure of the last attempt.
@@ -56,8 +57,8 @@ async def attempt(
     Raises:
         ConfigError: The measurement cannot work as configured, so repeating it cannot help.
     """
-    for left in reversed(range(tries)):
-        running = await _ended(measure(), timeout_s)
+    for left in reversed(range(TRIES)):
+        running = await _ended(measure(), DEADLINE_S)
         late = not running.done() or running.cancelled()
         failure = None if late else running.exception()
         if not late and failure is None:
@@ -65,7 +66,7 @@ async def attempt(
         error = TimeoutError() if failure is None else _inner(failure)
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, TimeoutError):
-            reason = f"no answer within eval.timeout_s = {timeout_s:g} s"
+            reason = f"no answer within {DEADLINE_S:g} s"
         log.warning(
             "The evaluation of %s failed (%s)%s",
             what,
@@ -74,10 +75,10 @@ async def attempt(
             exc_info=error,
         )
         if left:
-            await asyncio.sleep(backoff_s(tries - 1 - left, first_s=PAUSE_S))
+            await asyncio.sleep(backoff_s(TRIES - 1 - left, first_s=PAUSE_S))
     if isinstance(error, EvaluationFailed):
         return error
-    return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {reason}.", failed=0, samples=0)
+    return EvaluationFailed(f"The evaluation of {what} failed {TRIES} times, the last: {reason}.", failed=0, samples=0)
 
 
 async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio.Task[T]:
@@ -143,8 +144,6 @@ class Evaluator:
             tasks: Runs the evaluations.
         """
         self.key = cfg.ckpt.best_metric_key
-        self.tries = cfg.eval.max_tries
-        self.timeout_s = cfg.eval.timeout_s
         self.waits = cfg.eval.wait or cfg.batches_ahead == 0
         """True if the learner waits for each evaluation. Without a batch ahead it has nothing else to do."""
         self.measure = measure
@@ -227,7 +226,7 @@ class Evaluator:
         """
         assert self.measure is not None, "an evaluation is due, but the run has no measurement"
         with self.observer.evaluating(version):
-            figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
+            figures = await attempt(self.measure, f"version {version}")
         if isinstance(figures, EvaluationFailed):
             self._record(version, {"eval/failed": 1.0, FAILED: float(figures.failed)})
             return None

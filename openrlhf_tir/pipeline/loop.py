@@ -9,8 +9,8 @@
       accumulate   some of a batch         their gradients        can_take_part()                roll
       push         a new version           verified weights       an evaluation; with drain      evaluate, roll
                                                                 also every rolling group
-    evaluate     verified weights        metrics, a score       engines, beside the rollouts   eval.timeout_s
-    watchdog     phases, groups          -                      pipeline.stall_timeout_s       -
+    evaluate     verified weights        metrics, a score       engines, beside the rollouts   its groups' deadlines
+    watchdog     phases, groups          -                      Config.stall_timeout_s         -
 
 One asyncio task for each of these, and one for each rolling group, in the controller process, which holds metadata and
 references only. Between two awaits the scheduler's state is consistent, so a checkpoint may be taken at any of them

@@ -29,7 +29,7 @@ class Watchdog:
         """Create a watchdog.
 
         Args:
-            timeout_s: Seconds without progress after which the run ends (pipeline.stall_timeout_s).
+            timeout_s: Seconds without progress after which the run ends (Config.stall_timeout_s).
             describe: Returns text that says who waits for what.
             rescue: Writes a checkpoint if possible, and returns text that says what became of it.
             run_dir: Directory for the stacks of all tasks.

@@ -121,7 +121,7 @@ class RewardContext:
 
         Raises:
             CpuSpent: The call used up reward.verify_timeout_s of CPU.
-            VerifierError: The call missed reward.verify_deadline_s, or its worker died twice.
+            VerifierError: The call missed its deadline (Reward.verify_deadline_s), or its worker died twice.
         """
         return await self.services.run_in_worker(function, *args)
 

@@ -7,8 +7,8 @@
 
     a check uses up reward.verify_timeout_s of CPU      the answers count as unequal: the answer made it run on and on;
                                                         parts["verify_timeout"] counts it
-    a check exceeds reward.verify_deadline_s without    VerifierError: the host is starved
-    having had that much CPU
+    a check takes twelve times as long by the clock     VerifierError: the host is starved
+    without having had that much CPU
     a worker dies twice                                 VerifierError
     a reward raises, or returns no finite number        RewardError, with file and line
 
@@ -27,17 +27,21 @@ from typing import Any, Protocol
 from ..config import Reward
 from ..config.environments import Environment, one
 from ..config.integrations.reward_signatures import Convention, convention_of
-from ..config.sections.reward import REMOTE
+from ..config.sections.reward import REMOTE, WALL_PER_CPU
 from ..errors import RewardError
 from ..types import CounterUpdate, RewardParts, Task, Trajectory
 from ..user_code import plugins
 from . import REWARD, RewardFn, accept, call, load
 from .checking import answer_check, symbolic
 from .context import INLINE_SERVICES, RewardContext
+from .limits import RewardLimits
 from .own import OwnReward, Prepare
 from .remote.batches import RemoteReward
 from .workers import CpuSpent, Workers
 
+CPU_NAME = "reward.verify_timeout_s"
+WALL_NAME = f"{WALL_PER_CPU} * {CPU_NAME}"
+"""Where the limits of a check come from, for messages."""
 VERDICTS_KEPT = 4096
 """Number of verdicts on pairs of answers that are kept."""
 LONGEST_KEPT = 1000
@@ -164,6 +168,7 @@ class RewardPool:
         *,
         decode: Callable[[list[int]], str] | None = None,
         decode_plain: Callable[[list[int]], str] | None = None,
+        limits: RewardLimits = RewardLimits(),
     ) -> None:
         """Create a pool.
 
@@ -174,19 +179,20 @@ class RewardPool:
             model: The model of reward.model_name_or_path, if there is one.
             decode: Returns the text of token ids with special tokens, for the remote reward.
             decode_plain: Returns it without special tokens, for rewards that are written for verl and TRL.
+            limits: How long calls may take.
         """
         self.cfg = reward_cfg
         self.model = model
         self.decode_plain = decode_plain
-        self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
+        self.remote = RemoteReward(reward_cfg, decode, limits) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
-        names = {
-            "cpu_name": "reward.verify_timeout_s",
-            "wall_name": "reward.verify_deadline_s",
-            "count_name": "reward.workers",
-        }
         self.workers = workers or Workers(
-            reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names
+            reward_cfg.workers,
+            reward_cfg.verify_timeout_s,
+            reward_cfg.verify_deadline_s if limits.check_s is None else limits.check_s,
+            cpu_name=CPU_NAME,
+            wall_name=WALL_NAME if limits.check_s is None else "the deadline",
+            count_name="reward.workers",
         )
         self._checker = AnswerChecker(self.workers)
 
@@ -255,12 +261,15 @@ class RewardPools:
         *,
         decode: Callable[[list[int]], str] | None = None,
         decode_plain: Callable[[list[int]], str] | None = None,
+        limits: RewardLimits = RewardLimits(),
     ) -> None:
         """Create a pool for each environment; RewardPool has the arguments."""
         self.pools: dict[str, RewardPool] = {}
         for name, environment in environments.items():
             shared = self.workers if self.pools else None
-            self.pools[name] = RewardPool(environment.reward, shared, model, decode=decode, decode_plain=decode_plain)
+            self.pools[name] = RewardPool(
+                environment.reward, shared, model, decode=decode, decode_plain=decode_plain, limits=limits
+            )
         names = [component.name for pool in self.pools.values() for component in pool.components]
         self.workers.prepare = Prepare([name for name in names if plugins.is_own(REWARD, name)])
 

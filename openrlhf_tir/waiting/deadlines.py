@@ -3,6 +3,9 @@
     await within(Deadline.of(cfg, "timeouts.push_s"), engine.update_weights(...), "The push of version 7 to rollout-2")
     -> DeadlineMissed: The push of version 7 to rollout-2 did not finish within timeouts.push_s = 600 s.
 
+Five settings decide how long a run waits: env.step_timeout_s, rollout.group_deadline_s, timeouts.push_s,
+timeouts.learner_s, timeouts.start_s. Every other wait is a part of one of these, below, or a constant of its module.
+
 tests/unit/house/test_deadlines.py reads the source and finds calls to other processes that do not use this module.
 """
 
@@ -31,15 +34,42 @@ class Deadline(NamedTuple):
     setting: str
 
     @classmethod
-    def of(cls, cfg: Any, setting: str) -> Deadline:
-        """Return the deadline that a setting of the configuration gives, in seconds. `setting` is its dotted name."""
-        return cls(attrgetter(setting)(cfg), setting)
+    def of(cls, cfg: Any, setting: str, *, parts: int = 1) -> Deadline:
+        """Return the deadline that a setting of the configuration gives.
+
+        Args:
+            cfg: The configuration.
+            setting: Dotted name of a setting in seconds.
+            parts: The deadline is the setting divided by this.
+        """
+        return cls(attrgetter(setting)(cfg) / parts, f"{setting} / {parts}" if parts > 1 else setting)
 
     def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]  # a sum of deadlines, where a tuple would grow
         return Deadline(self.seconds + more.seconds, f"{self.setting} + {more.setting}")
 
     def __str__(self) -> str:
         return f"{self.setting} = {self.seconds:g} s"
+
+
+def answer_deadline(cfg: Any) -> Deadline:
+    """Return the deadline of a small call to another process, whose silence beyond it means that the process is lost.
+
+    Half a push: a process that loads weights for that long without answering would miss the push as well.
+    """
+    return Deadline.of(cfg, "timeouts.push_s", parts=2)
+
+
+def broadcast_deadline(cfg: Any) -> Deadline:
+    """Return the deadline of one bucket of a broadcast, and of the meeting of its members.
+
+    A tenth of a push, so that a torn broadcast is repeated without its faulty member before the push is late.
+    """
+    return Deadline.of(cfg, "timeouts.push_s", parts=10)
+
+
+def agent_deadline(cfg: Any) -> Deadline:
+    """Return how long an agent may be silent. A sixth of what its group may take: ten minutes for an hour."""
+    return Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
 
 
 class GivenUp(Exception):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..waiting.deadlines import Deadline
+from ..waiting.deadlines import Deadline, broadcast_deadline
 from .broadcast.transport import BroadcastTransport, Deadlines
 from .file_transport import FileTransport
 from .ipc.transport import IpcTransport
@@ -28,9 +28,7 @@ def transport_of(
     """
     push = Deadline.of(cfg, "timeouts.push_s")
     if cfg.push_backend in ("gloo", "nccl"):
-        return BroadcastTransport(
-            learner, cfg.vllm.world_size, Deadlines(push, Deadline.of(cfg, "timeouts.broadcast_s"))
-        )
+        return BroadcastTransport(learner, cfg.vllm.world_size, Deadlines(push, broadcast_deadline(cfg)))
     by_file = FileTransport(learner, directory, delta=cfg.vllm.sync_delta, deadline=push, place=place)
     if cfg.push_backend == "ipc" and gpus:
         return IpcTransport(learner, by_file, push)

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import RewardError, VerifierError
+from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Segment, Task, Trajectory
 from tests.contract.docs.docs_blocks import block
@@ -72,8 +73,8 @@ async def pool_of(monkeypatch):
     pools = []
     monkeypatch.setattr("openrlhf_tir.rewards.remote.http.backoff_s", lambda failures, cap_s: 0.0)
 
-    def make(url, **settings):
-        pools.append(RewardPool(Reward(remote_url=url, **settings)))
+    def make(url, limits=RewardLimits(), **settings):
+        pools.append(RewardPool(Reward(remote_url=url, **settings), limits=limits))
         return pools[-1]
 
     yield make
@@ -117,15 +118,15 @@ async def test_a_server_that_is_full_or_broken_is_asked_again_the_next_of_severa
 async def test_a_server_that_never_answers_fails_the_sample(server_of, pool_of):
     server = await server_of()
     server.gate.clear()
-    pool = pool_of(server.url, remote_timeout_s=0.2, remote_retries=1)
+    pool = pool_of(server.url, RewardLimits(remote_s=0.2, remote_retries=1))
     with pytest.raises(
         VerifierError,
-        match=r"2 tries were not answered within reward.remote_timeout_s = 0.2 s each, the last: .*TimeoutError",
+        match=r"2 tries were not answered within 0.2 s each, the last: .*TimeoutError",
     ):
         await pool.score(says("4"), TASK)
     server.gate.set()
     with pytest.raises(VerifierError, match="tries were not answered"):
-        await pool_of("http://127.0.0.1:9/score", remote_retries=0).score(says("4"), TASK)
+        await pool_of("http://127.0.0.1:9/score", RewardLimits(remote_retries=0)).score(says("4"), TASK)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +193,8 @@ async def test_the_documentations_function_scores_with_tensors(pool_of, tmp_path
 @pytest.mark.slow
 async def test_a_file_that_hangs_fails_its_samples_by_a_fault_of_its_code_and_the_next_are_scored(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text(FILE)
-    pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", remote_timeout_s=1.0)
-    with pytest.raises(RewardError, match=r"reward.py:\d+:.*reward.remote_timeout_s = 1 s"):
+    pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", RewardLimits(remote_s=1.0))
+    with pytest.raises(RewardError, match=r"reward.py:\d+:.*the deadline = 1 s"):
         await pool.score(says("4"), Task("2+2=", "hang"))
     pool.remote.server.workers.wall_s = 60.0
     assert (await pool.score(says("4"), TASK)).correct

@@ -39,10 +39,9 @@ def config(work: Path) -> Config:
             "engine": "torch",
             "n_samples_per_prompt": 2,
             "max_new_tokens": 16,
-            "heartbeat_s": 1,
-            "unresponsive_s": 20,
             "group_deadline_s": 300,
         },
+        timeouts={"push_s": 40},  # an actor that is silent for 20 s is lost
         vllm={"num_engines": 3},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
     )

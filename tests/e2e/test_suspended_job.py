@@ -19,9 +19,8 @@ AWAY_S = 60.0
 def test_a_suspension_of_the_whole_job_is_no_stall_and_changes_nothing(toy_run, tmp_path):
     deadlines = {
         **DEADLINES,
-        "pipeline.stall_timeout_s": 50,
-        "rollout.group_deadline_s": 45,
-        "env.outage_timeout_s": 40,
+        "timeouts.push_s": 20,
+        "rollout.group_deadline_s": 35,  # with a push the run's own patience: 55 s
     }
     process = start(command(tmp_path, toy_run.job, deadlines=deadlines), tmp_path / "log")
     assert wait_until(process, tmp_path, lambda: last_step(tmp_path) >= 1)

@@ -556,12 +556,12 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
     (process,) = engine._llm.engine_core.resources.engine_manager.processes
     core = psutil.Process(process.pid)
     await engine.alive()
-    patience, engine._unresponsive = engine._unresponsive, Deadline(1.0, "rollout.unresponsive_s")
+    patience, engine._unresponsive = engine._unresponsive, Deadline(1.0, "timeouts.push_s / 2")
     core.suspend()
     try:
         kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
         with pytest.raises(
-            EngineError, match=r"An answer of vLLM's engine process .*within rollout\.unresponsive_s = 1 s"
+            EngineError, match=r"An answer of vLLM's engine process .*within timeouts\.push_s / 2 = 1 s"
         ):
             await engine.alive()
         assert not kept.done()

@@ -216,6 +216,9 @@ class Silent:
         yield
 
 
+GROUP_S = 10
+
+
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
     reissues, stall, push_every, fill, early, evaluate (a coroutine function), eval_steps; train, eval, sampling
@@ -235,18 +238,18 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
             "rollout": {
                 "batch_size": B,
                 "n_samples_per_prompt": 2,
-                "group_deadline_s": 10,
+                "group_deadline_s": GROUP_S,
                 **flags.get("sampling", {}),
             },
             "pipeline": {
                 "mode": mode,
                 "max_staleness": S,
                 "depth": flags.get("depth", allowed),
-                "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
                 "fill_batches": flags.get("fill", 1),
                 "early_accumulation": flags.get("early", "off"),
             },
+            "timeouts": {"push_s": flags.get("stall", 1000) - GROUP_S},  # the two are the watchdog's patience
             "algo": {"advantage": {"estimator": "rloo"}},
             "train": {
                 "max_steps": flags.get("max_steps", 10),

@@ -214,11 +214,13 @@ def test_a_figure_that_no_evaluation_has_is_a_mistake(tmp_path):
     assert "'eval/acuracy' is no evaluation metric. Known: eval/accuracy" in str(e.value.exceptions[0])
 
 
-def test_an_evaluation_that_hangs_is_given_up(tmp_path):
+def test_an_evaluation_that_hangs_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.pipeline.evaluation.DEADLINE_S", 60.0)
+
     async def forever():
         await asyncio.get_running_loop().create_future()
 
-    p = pipeline(tmp_path, B=1, max_steps=2, eval_steps=1, evaluate=forever, eval={"timeout_s": 60, "max_tries": 1})
+    p = pipeline(tmp_path, B=1, max_steps=2, eval_steps=1, evaluate=forever)
     run(p.run())
     assert p.version == 2
 

@@ -26,6 +26,7 @@ from ...engines.codec import HfCodec
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
+from ...rewards.limits import RewardLimits
 from ...rewards.pool import RewardPools
 from ...rewards.workers import Workers
 from ...rollout import protocols
@@ -44,7 +45,7 @@ from .scripts import Script, scripts_of, short_scripts_of
 from .tried import TriedEstimator, TriedLoss, estimator_inputs
 
 STEP_S = 6.0
-"""Deadline of a step or reset of a user's environment in seconds: the rehearsal should take a minute at most."""
+"""Deadline of a step of a user's environment in seconds: the rehearsal should take a minute at most."""
 START_S = 40.0
 """Deadline for the servers to start, in seconds. One that builds an index takes longer, and is not played."""
 GROUP_S = 40.0
@@ -90,17 +91,14 @@ def _shortened(cfg: Config, scratch: Path) -> Config:
     def short_deadlines(section: Any) -> dict[str, Any]:
         if not (cfg.train.agent_func_path or getattr(section, "file", None)):
             return {}
-        times = {name: getattr(section, name) for name in ("step_timeout_s", "reset_timeout_s")}
-        return {name: min(value or STEP_S, STEP_S) for name, value in times.items()}
+        return {"step_timeout_s": min(section.step_timeout_s or STEP_S, STEP_S)}
 
     rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0}
-    rollout |= {"group_deadline_s": GROUP_S, "agent_idle_s": STEP_S, "agent_workers": 1, "per_request_seeds": False}
-    reward = {"verify_deadline_s": min(cfg.reward.verify_deadline_s, 2 * STEP_S), "workers": 2}
-    reward |= {"remote_timeout_s": min(cfg.reward.remote_timeout_s, 2 * STEP_S), "remote_retries": 0}
+    rollout |= {"group_deadline_s": GROUP_S, "agent_workers": 1, "per_request_seeds": False}
     changed = {
         "run_dir": scratch,
         "rollout": cfg.rollout.model_copy(update=rollout),
-        "reward": cfg.reward.model_copy(update=reward),
+        "reward": cfg.reward.model_copy(update={"workers": 2}),
         "env": cfg.env.model_copy(update=short_deadlines(cfg.env)),
         "envs": {name: section.model_copy(update=short_deadlines(section)) for name, section in cfg.envs.items()},
         "train": cfg.train.model_copy(update={"start_wait_s": 0.0}),
@@ -129,7 +127,10 @@ class _Rehearsal:
         async with AsyncExitStack() as owned:
             owned.callback(self.watch.stop)
             tasks = self._tasks()
-            self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
+            limits = RewardLimits(
+                check_s=min(cfg.reward.verify_deadline_s, 2 * STEP_S), remote_s=2 * STEP_S, remote_retries=0
+            )
+            self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell, limits=limits)
             owned.push_async_callback(self.pools.stop)
             # A remote reward takes no worker: it gathers the queries that come together, and is tried with all of them.
             remote = any(REMOTE in environment.reward.used for environment in cfg.environments.values())

@@ -85,16 +85,11 @@ async def evaluate_held_out(
 async def try_to_evaluate(
     services: Services, cfg: Config, tasks: list[Task], what: str, sampled: EvalResult | None = None
 ) -> HeldOut | None:
-    """Return the figures, or None if eval.max_tries evaluations failed.
+    """Return the figures, or None if every attempt failed.
 
     A failure is printed, and does not end the run: training and export work without figures.
     """
-    figures = await attempt(
-        lambda: evaluate_held_out(services, cfg, tasks, what, sampled),
-        what,
-        tries=cfg.eval.max_tries,
-        timeout_s=cfg.eval.timeout_s,
-    )
+    figures = await attempt(lambda: evaluate_held_out(services, cfg, tasks, what, sampled), what)
     if isinstance(figures, EvaluationFailed):
         services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
         return None

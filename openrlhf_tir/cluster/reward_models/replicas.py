@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ...config import Config
 from ...errors import DeadlineMissed, RewardModelError
 from ...types import Trajectory
-from ...waiting.deadlines import Deadline, within
+from ...waiting.deadlines import Deadline, answer_deadline, within
 from ..lost import end_of, watched
 from ..nodes import reward_room
 from ..ray_faults import death
@@ -134,7 +134,7 @@ class RewardModelClient:
         """Return the score of a trajectory.
 
         Raises:
-            RewardModelError: The replica died, failed, or missed reward.model_timeout_s.
+            RewardModelError: The replica died, failed, or did not answer in time.
         """
         name = _name(next(self._next_replica))
         ids = np.concatenate([trajectory.prompt_ids, trajectory.token_ids])
@@ -142,10 +142,10 @@ class RewardModelClient:
             if name not in self._actors:
                 self._actors[name] = ray.get_actor(name)
             ref = self._actors[name].score.remote(ids)
-            return await within(Deadline.of(self.cfg, "reward.model_timeout_s"), _result(ref), f"A score by {name}")
+            return await within(answer_deadline(self.cfg), _result(ref), f"A score by {name}")
         except DeadlineMissed as error:
             raise RewardModelError(
-                f"{error} It is overloaded or hangs; add reward.model_replicas, or raise the deadline."
+                f"{error} It is overloaded or hangs; add reward.model_replicas, or raise timeouts.push_s."
             ) from error
         except (ray.exceptions.RayError, ValueError) as error:  # ValueError if there is no actor of that name.
             happened = death(error)

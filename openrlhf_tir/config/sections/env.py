@@ -23,6 +23,8 @@ def _tool(value: Any) -> Any:
         raise ValueError(f"a tool's schema is JSON, and this is not: {e}") from None
 
 
+RESET_PER_STEP = 3
+"""Deadline of a reset over that of a step."""
 Tool = Annotated[dict[str, Any], BeforeValidator(_tool)]
 
 
@@ -129,7 +131,10 @@ class Env(Section):
     step_timeout_s: float = setting(
         20.0,
         gt=0,
-        description="Deadline of one call. If server or network miss it, the trajectory has failed.",
+        description=(
+            "Deadline of one call, and a third of that of opening a session. If server or network miss it, the"
+            " trajectory has failed."
+        ),
         unit="seconds",
     )
     code_timeout_s: float = setting(
@@ -151,45 +156,11 @@ class Env(Section):
         description="Tell the model when its calls are used up. (ZeroTIR's paper says so, its code does not.)",
         active_when=TURN_LOOP,
     )
-    reset_timeout_s: float = setting(60.0, gt=0, description="Deadline of opening a session.", unit="seconds")
-    capacity_timeout_s: float = setting(
-        300.0,
-        gt=0,
-        description="How long a call may wait for room on full servers before the trajectory fails (capacity).",
-        unit="seconds",
-    )
-    outage_timeout_s: float = setting(
-        120.0,
-        gt=0,
-        description="How long a new session waits while every server of its environment is down.",
-        unit="seconds",
-    )
-    max_retries: int = setting(
-        3, ge=0, description="Retries of a call whose connection broke. The server executes a step once (step_id)."
-    )
     max_concurrency: int = setting(
         256,
         ge=1,
         description="Calls that one rollout actor has under way at one server. The server's own capacity decides.",
         unit="calls",
-    )
-    batch_wait_ms: float = setting(
-        100.0,
-        ge=0,
-        description=(
-            "How long a step waits for others to the same server, to be sent in one streamed request. Only where its"
-            " /schema prefers batches. Waiting pays up to the time that a batch takes there"
-            " (`python -m benchmarks.rollout --only waiting`)."
-        ),
-        unit="milliseconds",
-    )
-    max_batch: int = setting(
-        64,
-        ge=1,
-        le=1024,
-        description="Send a batch as soon as this many steps wait.",
-        unit="steps",
-        active_when=Condition("with env.batch_wait_ms above 0, so that steps wait", lambda c: c.env.batch_wait_ms != 0),
     )
     workers: int = setting(
         2,
@@ -210,3 +181,8 @@ class Env(Section):
         description="Keep a trajectory's Python state from call to call.",
         active_when=(NO_AGENT_FILE, OWN_SERVER, MAY_BE_PYTHON_TIR, ONE_ENVIRONMENT),
     )
+
+    @property
+    def reset_timeout_s(self) -> float:
+        """Seconds to open a session, which may start a process or a container where a step only uses it."""
+        return RESET_PER_STEP * self.step_timeout_s

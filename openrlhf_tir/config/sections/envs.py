@@ -25,7 +25,7 @@ OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
 """Fields that say which server an environment has: they are never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
 """Fields of [reward] that belong together: if [envs.NAME.reward] sets one, none of them is taken from [reward]."""
-OF_THE_WORKERS = ("verify_timeout_s", "verify_deadline_s", "workers", "max_failed_groups")
+OF_THE_WORKERS = ("verify_timeout_s", "workers", "max_failed_groups")
 """Fields of [reward] that belong to the actor or to the run, whatever the environment."""
 OF_THE_LEARNER = ("max_base_ppl",)
 """Fields of [filter] that the learner applies to a whole batch, whatever the environment."""

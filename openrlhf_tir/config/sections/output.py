@@ -89,15 +89,6 @@ class Eval(Section):
         unit="problems",
         active_when=WITH_EVALUATION,
     )
-    max_tries: int = setting(
-        2,
-        ge=1,
-        description="Tries of an evaluation before it is reported as failed. Training goes on in any case.",
-        active_when=WITH_EVALUATION,
-    )
-    timeout_s: float = setting(
-        14_400.0, gt=0, description="Deadline of an evaluation.", unit="seconds", active_when=WITH_EVALUATION
-    )
     wait: bool = setting(
         False,
         description=(

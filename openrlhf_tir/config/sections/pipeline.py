@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import field_validator, model_validator
 
-from ..setting import ALLOWED, Resume, rule, setting
+from ..setting import Resume, rule, setting
 from . import early_accumulation
 from .base import Section
 from .conditions import WITH_VLLM
@@ -119,16 +119,6 @@ class Pipeline(Section):
             " way. Needs mode pipeline."
         ),
         active_when=WITH_VLLM,
-    )
-    stall_timeout_s: float | None = setting(
-        None,
-        gt=0,
-        description=(
-            "Abort the run after this long without a finished group or a step, and name what it waits for. Unset:"
-            " rollout.group_deadline_s + 600."
-        ),
-        unit="seconds",
-        resume=ALLOWED,
     )
 
     @field_validator("depth", mode="before")
@@ -269,15 +259,6 @@ def first_batches_have_room(c: Config) -> Iterator[str]:
             f"pipeline.fill_batches = {batches} batches of {c.rollout.batch_size} groups never fill, as pipeline.depth"
             f" = {depth} groups may be under way. Use pipeline.depth >= {batches * c.rollout.batch_size}, or leave it"
             " out."
-        )
-
-
-@rule("pipeline.stall_timeout_s")
-def stall_timeout_outlasts_a_group(c: Config) -> Iterator[str]:
-    if c.stall_timeout_s <= c.rollout.group_deadline_s:
-        yield (
-            f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run"
-            f" (rollout.group_deadline_s = {c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
         )
 
 

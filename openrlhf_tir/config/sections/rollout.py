@@ -102,7 +102,11 @@ class Rollout(Section):
     group_deadline_s: float = setting(
         3600.0,
         gt=0,
-        description="A trajectory that is not finished by then has failed (deadline); its group goes on without it.",
+        description=(
+            "A trajectory that is not finished by then has failed (deadline); its group goes on without it. An agent"
+            " that is silent for a sixth of it is lost (agent_lost). The run is aborted, and says what it waits for, if"
+            " no group and no step ends for as long and timeouts.push_s."
+        ),
         unit="seconds",
     )
     early_stop: bool = setting(
@@ -141,33 +145,12 @@ class Rollout(Section):
             "with rollout.max_wait_ms above 0, so that trajectories wait", lambda c: c.rollout.max_wait_ms != 0
         ),
     )
-    heartbeat_s: float = setting(
-        10.0,
-        gt=0,
-        description="Interval of an actor's heartbeats. After three missed ones it gets no groups.",
-        unit="seconds",
-        resume=ALLOWED,
-    )
-    unresponsive_s: float = setting(
-        300.0,
-        gt=0,
-        description="An actor that is silent for this long is replaced, and its groups are issued again.",
-        unit="seconds",
-        resume=ALLOWED,
-    )
     agent: Literal["turns", "external"] = setting(
         "turns",
         description=(
             "Who writes a response. 'turns': the model and the environment, by env.protocol. 'external': programs that"
             " take tasks from the actors' endpoints and talk to the model with an OpenAI client (docs/rollout.md)."
         ),
-    )
-    agent_idle_s: float = setting(
-        600.0,
-        gt=0,
-        description=("An agent that is silent for this long is lost, and its trajectory has failed (agent_lost)."),
-        unit="seconds",
-        active_when=Condition("with rollout.agent = external or train.agent_func_path", lambda c: c.by_agent),
     )
     agent_workers: int = setting(
         1,

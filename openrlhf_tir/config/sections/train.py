@@ -165,18 +165,11 @@ class Train(Section):
         ge=0,
         description=(
             "How long a start waits for what is not there yet: environment servers, room in the cluster, the run"
-            " directory's lock. 0: it does not wait."
+            " directory's lock. 0: it does not wait. A restart by the launcher (train.max_restarts) waits 900."
         ),
         unit="seconds",
         resume=ALLOWED,
         fine_tuning=True,
-    )
-    restart_wait_s: float = setting(
-        900.0,
-        ge=0,
-        description="train.start_wait_s of restarts by the launcher: what died with the run may be coming back too.",
-        unit="seconds",
-        resume=ALLOWED,
     )
     max_learner_restarts: int = setting(
         3,

@@ -66,7 +66,7 @@ def chat(
     deadline_s: float,
     max_tokens: int = MAX_TOKENS,
     settings: str = "reward.options.verifier_url and verifier_model",
-    deadline: str = "reward.verify_deadline_s",
+    deadline: str = "12 * reward.verify_timeout_s",
 ) -> str:
     """Return a model's greedy reply to one message.
 

@@ -14,6 +14,7 @@ from ...config import Reward
 from ...errors import RewardError
 from ...inert import plain
 from ...types import RewardParts, Task, Trajectory
+from ..limits import RewardLimits
 from .answer import parts_of
 from .file import RewardFile
 from .http import RewardServers
@@ -31,21 +32,24 @@ class _Waiting:
 class RemoteReward:
     """A rollout actor's remote reward. It belongs to one event loop."""
 
-    def __init__(self, cfg: Reward, decode: Callable[[list[int]], str] | None = None) -> None:
+    def __init__(
+        self, cfg: Reward, decode: Callable[[list[int]], str] | None = None, limits: RewardLimits = RewardLimits()
+    ) -> None:
         """Create it without starting or connecting anything.
 
         Args:
             cfg: The section [reward].
             decode: Returns the text of token ids with special tokens, which OpenRLHF's rewards receive; None: they
                 receive the texts of prompt and response.
+            limits: How long a call may take, and how often it is repeated.
         """
         url = cfg.remote_url or ""
         self.cfg = cfg
         self.decode = decode
         self.server: RewardFile | RewardServers = (
-            RewardFile(cfg, url)
+            RewardFile(cfg, url, limits)
             if url.endswith(":reward_func")
-            else RewardServers(cfg, [part.strip() for part in url.split(",") if part.strip()])
+            else RewardServers([part.strip() for part in url.split(",") if part.strip()], limits)
         )
         self.calls = 0
         """Number of calls so far."""

@@ -9,6 +9,7 @@ from ...config import Reward
 from ...errors import ConfigError, RewardError
 from ...user_code import plugins
 from .. import accept
+from ..limits import RewardLimits
 from ..workers import Workers
 from .answer import parts_of, plain
 
@@ -26,11 +27,10 @@ starved host."""
 class RewardFile:
     """The worker processes of one file."""
 
-    def __init__(self, cfg: Reward, name: str) -> None:
+    def __init__(self, cfg: Reward, name: str, limits: RewardLimits) -> None:
         """Create the pool. `name` is 'path/file.py:reward_func'."""
-        names = {"wall_name": "reward.remote_timeout_s", "count_name": "reward.workers"}
         self.call = _Call(name)
-        self.workers = Workers(cfg.workers, None, cfg.remote_timeout_s, **names)
+        self.workers = Workers(cfg.workers, None, limits.remote_s, count_name="reward.workers")
         self.workers.prepare = self.call.prepare
         self.workers.take_s = TAKE_S
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import aiohttp
 
-from ...config import Reward
 from ...errors import RewardError, VerifierError
 from ...waiting.backoff import backoff_s, jittered
+from ..limits import RewardLimits
 
 LONGEST_PAUSE_S = 30.0
 """Longest pause between two attempts, so that a server that comes back is used within half a minute."""
@@ -31,9 +31,9 @@ SHOWN = 300
 class RewardServers:
     """A rollout actor's connections to reward servers. They belong to one event loop."""
 
-    def __init__(self, cfg: Reward, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], limits: RewardLimits) -> None:
         """Connect to nothing yet."""
-        self.cfg = cfg
+        self.limits = limits
         self.urls = urls
         self._turn = itertools.cycle(urls)
         self._session: aiohttp.ClientSession | None = None
@@ -51,7 +51,7 @@ class RewardServers:
             RewardError: A server refused the request, or answered no JSON.
         """
         body = {"query": queries, "prompts": prompts, "labels": labels}
-        tries = self.cfg.remote_retries + 1
+        tries = self.limits.remote_retries + 1
         for failures in itertools.count():
             url = next(self._turn)
             try:
@@ -62,9 +62,8 @@ class RewardServers:
                 break
             await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
         raise VerifierError(
-            f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s ="
-            f" {self.cfg.remote_timeout_s:g} s each, the last: {last}."
-            " See the server's log, or raise reward.remote_retries."
+            f"reward.remote_url: {tries} tries were not answered within {self.limits.remote_s:g} s each, the last:"
+            f" {last}. See the server's log."
         )
 
     async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
@@ -75,7 +74,7 @@ class RewardServers:
             RewardError: It must not.
         """
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.cfg.remote_timeout_s))
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.limits.remote_s))
         async with self._session.post(url, json=body, allow_redirects=False) as response:
             text = await response.text(errors="replace")
             if response.status in AGAIN:

@@ -40,15 +40,13 @@ Urls = Mapping[str, str | Sequence[str]]
 """Environment -> base URL of its server, or several."""
 MAX_PAUSE_S = 5.0
 """Largest pause before a call is sent again, in seconds."""
-SETTINGS = (
-    "max_concurrency",
-    "step_timeout_s",
-    "reset_timeout_s",
-    "capacity_timeout_s",
-    "outage_timeout_s",
-    "max_retries",
-)
-"""Arguments of the client that are settings of the [env] section."""
+CAPACITY_TIMEOUT_S = 300.0
+"""How long a call waits for room. Full servers are ordinary load; none that makes progress is full for minutes."""
+OUTAGE_TIMEOUT_S = 120.0
+"""How long a new session waits while all servers are down: a server that is started again is up by then, and the groups
+of one that stays down are issued again, at first with a pause."""
+MAX_RETRIES = 3
+"""How often a call is sent again after a broken exchange. A fourth break in a row within a second is an outage."""
 
 
 class EnvClient:
@@ -71,9 +69,9 @@ class EnvClient:
         max_concurrency: int = 256,
         step_timeout_s: float = 20.0,
         reset_timeout_s: float = 60.0,
-        capacity_timeout_s: float = 300.0,
-        outage_timeout_s: float = 120.0,
-        max_retries: int = 3,
+        capacity_timeout_s: float = CAPACITY_TIMEOUT_S,
+        outage_timeout_s: float = OUTAGE_TIMEOUT_S,
+        max_retries: int = MAX_RETRIES,
         backoff_s: float = 0.1,
         grace_s: float = 2.0,
         probe_pause_s: float = 1.0,
@@ -118,15 +116,16 @@ class EnvClient:
         cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None
     ) -> EnvClient:
         """Return the client that the [env] section describes, with batches of steps."""
-        settings = {name: getattr(cfg, name) for name in SETTINGS}
-        client = cls(urls, token=token, owner=owner, serves=serves, **settings)
-        client.send_step = StepBatches(
-            client.check,
-            client.send_step,
-            client.http.step_batch,
-            max_batch=cfg.max_batch,
-            max_wait_ms=cfg.batch_wait_ms,
+        client = cls(
+            urls,
+            token=token,
+            owner=owner,
+            serves=serves,
+            max_concurrency=cfg.max_concurrency,
+            step_timeout_s=cfg.step_timeout_s,
+            reset_timeout_s=cfg.reset_timeout_s,
         )
+        client.send_step = StepBatches(client.check, client.send_step, client.http.step_batch)
         return client
 
     async def __aenter__(self) -> Self:
@@ -226,7 +225,7 @@ class EnvClient:
             except TimeoutError:
                 raise EnvFull(
                     f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
-                    " Add env workers, or raise env.capacity_timeout_s."
+                    " Add env workers or servers, or lower rollout.batch_size."
                 ) from None
             if not ready(server):
                 server.credits.release()

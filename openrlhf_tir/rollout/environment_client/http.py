@@ -176,7 +176,9 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     if response.status == 500 and (defect := _defect_of(body, url)):
         return defect
     if response.status == 504:
-        return EnvTimeout(f"{url}: {reason}. Make reset faster, or raise env.reset_timeout_s.")
+        return EnvTimeout(
+            f"{url}: {reason}. Make reset faster, or raise env.step_timeout_s: a reset has three times that."
+        )
     if response.status >= 500:
         return Broken(f"HTTP {response.status}: {reason}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:

@@ -82,6 +82,13 @@ class _Batch:
         return all(future.cancelled() for futures in self.waiting.values() for future in futures)
 
 
+MAX_BATCH = 64
+"""Steps after which a batch is sent at once: a server that prefers batches has taken its gain by then."""
+MAX_WAIT_MS = 100.0
+"""How long the first step of a batch waits. Waiting pays up to the time that a batch takes at the server, which is this
+and more where /schema prefers batches (`python -m benchmarks.rollout --only waiting`)."""
+
+
 class StepBatches:
     """Gathers the steps of one EnvClient, on one event loop."""
 
@@ -91,8 +98,8 @@ class StepBatches:
         post: Callable[[str, StepRequest, float], Awaitable[StepReply]],
         post_batch: Callable[..., AsyncGenerator[StepReply, None]],
         *,
-        max_batch: int = 64,
-        max_wait_ms: float = 5.0,
+        max_batch: int = MAX_BATCH,
+        max_wait_ms: float = MAX_WAIT_MS,
     ) -> None:
         """Create an empty gatherer.
 

@@ -32,7 +32,8 @@ from ...errors import InfraError
 from ...pushes import BroadcastRendezvous
 from ..rendezvous import served_store
 
-SETTING = "timeouts.broadcast_s"
+SETTING = "timeouts.push_s / 10"
+"""Where the deadline of an operation comes from (deadlines.broadcast_deadline), for messages."""
 DONE = "done"
 LISTEN_LIMIT = timedelta(days=1)
 """How long a thread listens for the end of a push. In practice it ends earlier, with the push's deadline or when the

@@ -58,7 +58,7 @@ class Rows:
 
 
 @pytest.fixture
-def logged() -> set[str]:
+def logged(monkeypatch) -> set[str]:
     """Names of a step with everything in it, from the code that makes them."""
     from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally  # torch: every process would import it
 
@@ -83,8 +83,8 @@ def logged() -> set[str]:
         async def broken() -> dict[str, float]:
             raise OSError("down")
 
-        one_try = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"max_tries": 1})})
-        await Evaluator(one_try, broken, observer, asyncio.TaskGroup()).evaluate(1)
+        monkeypatch.setattr("openrlhf_tir.pipeline.evaluation.TRIES", 1)
+        await Evaluator(cfg, broken, observer, asyncio.TaskGroup()).evaluate(1)
 
     asyncio.run(phases())
     tally = Tally("cpu")

@@ -195,7 +195,8 @@ def test_a_later_checkpoint_waits_for_the_evaluation_and_one_of_its_version_is_w
     assert order[0] == ("copied", 4, 1)
 
 
-def test_an_evaluation_that_fails_or_hangs_beside_training_ends_no_run(tmp_path):
+def test_an_evaluation_that_fails_or_hangs_beside_training_ends_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.pipeline.evaluation.DEADLINE_S", 60.0)
     outcomes = iter([EvaluationFailed("engine", 5, 40)] * 2)
 
     async def failing():
@@ -205,9 +206,7 @@ def test_an_evaluation_that_fails_or_hangs_beside_training_ends_no_run(tmp_path)
         await asyncio.get_running_loop().create_future()
 
     rows = Rows()
-    p = pipeline(
-        tmp_path, S=3, eval_steps=4, max_steps=9, evaluate=failing, metrics=rows, eval={"timeout_s": 60}, stall=1000
-    )
+    p = pipeline(tmp_path, S=3, eval_steps=4, max_steps=9, evaluate=failing, metrics=rows, stall=1000)
     run(p.run())
     assert p.version == 9 and rows.evaluations() == [(4, None), (8, None)]
     assert rows.all[[s for s, row in rows.all if "eval/failed" in row].index(4)][1] is not None

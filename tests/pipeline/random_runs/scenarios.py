@@ -165,7 +165,7 @@ class Life:
             },
             "train": {"max_steps": s.max_steps},
             "ckpt": {"save_steps": s.save_steps},
-            "eval": {"steps": s.eval_steps, "timeout_s": 60},
+            "eval": {"steps": s.eval_steps},
         }
         self.pipeline = pipeline_in(
             self.world,

@@ -27,6 +27,7 @@ from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.types import BatchItem, Completion, CounterUpdate, GroupKey, StepReport, Task, Verdict
+from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ...contract.called_in_process import CalledInProcess
@@ -134,7 +135,7 @@ class World:
     ) -> None:
         self.run_seed, self.counting = run_seed, counting
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
-        self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, heartbeat_s=2.0, unresponsive_s=20.0)
+        self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, unresponsive=Deadline(60.0, "unresponsive"))
         self.failing_starts = 0
         self.refusals = 0
         """So many of the groups to come find an actor that has no room (QueueFull)."""
@@ -363,7 +364,7 @@ def pipeline_in(
             "algo": {"advantage": {"estimator": "rloo"}},
             **sections,
             "rollout": {"n_samples_per_prompt": 2, "group_deadline_s": 30, **sections.get("rollout", {})},
-            "pipeline": {"stall_timeout_s": 500, **sections.get("pipeline", {})},
+            "timeouts": {"push_s": 470},  # with the group's deadline the watchdog's patience
         }
     )
     directory = run_dir / "push"

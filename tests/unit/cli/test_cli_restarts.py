@@ -45,7 +45,7 @@ class Launcher:
         return end if isinstance(end, Ended) else Ended(end)
 
     def run(self, max_restarts, **train):
-        settings = Train(max_restarts=max_restarts, restart_wait_s=77, **train)
+        settings = Train(max_restarts=max_restarts, **train)
         return run_with_restarts(["train", "--run-dir", "x"], settings, self.latest, self.launch, self.pauses.append)
 
     @property
@@ -112,7 +112,7 @@ def test_what_is_transient_is_tried_again_and_waited_for(tmp_path):
     runs = Launcher(tmp_path, UNAVAILABLE, 0)
     assert runs.run(1) == 0
     assert "--train.start_wait_s" not in runs.commands[0], "a person is told at once"
-    assert runs.commands[1][runs.commands[1].index("--train.start_wait_s") + 1] == "77.0"
+    assert runs.commands[1][runs.commands[1].index("--train.start_wait_s") + 1] == "900.0"
 
 
 def test_exit_codes_tell_a_mistake_from_what_may_mend_itself():

@@ -10,6 +10,7 @@ import pytest
 from openrlhf_tir.cluster.fleet import Fleet
 from openrlhf_tir.errors import ClusterFull, EngineGone, PipelineError
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.waiting.deadlines import Deadline
 
 
 class FakeActor:
@@ -44,7 +45,7 @@ class Cluster:
         self.started: list[FakeActor] = []
         self.fails = self.full = self.tries = 0
         self.seconds: dict[int, float] = {}
-        self.fleet = Fleet(self.spawn, size=size, heartbeat_s=10, unresponsive_s=100, **kwargs)
+        self.fleet = Fleet(self.spawn, size=size, unresponsive=Deadline(300.0, "unresponsive"), **kwargs)
 
     async def spawn(self, index: int) -> FakeActor:
         self.tries += 1
@@ -92,7 +93,7 @@ def test_a_silent_actor_gets_no_groups_and_comes_back_when_it_answers():
         await asyncio.sleep(50)
         engines = c.fleet.router.engines
         assert {name: s.silent for name, s in engines.items()} == {"rollout-0": True, "rollout-1": False}
-        await asyncio.sleep(60)
+        await asyncio.sleep(260)
         assert c.started[0].end == "killed" and engines["rollout-0"].engine is c.started[2]
         await c.fleet.stop()
 

@@ -34,11 +34,9 @@ def config(run_dir, engines: int = 3, **sections) -> Config:
             "batch_size": 4,
             "n_samples_per_prompt": 2,
             "group_deadline_s": 500,
-            "heartbeat_s": 10,
-            "unresponsive_s": 100,
         },
-        "timeouts": {"push_s": 50, "start_s": 200},
-        "pipeline": {"mode": "pipeline", "max_staleness": 2, "depth": 12, "stall_timeout_s": 5000},
+        "timeouts": {"push_s": 200, "start_s": 200},
+        "pipeline": {"mode": "pipeline", "max_staleness": 2, "depth": 12},
         "train": {"max_steps": 12, "max_reissues": 3},
         "ckpt": {"save_steps": -1},
     }
@@ -466,7 +464,7 @@ def test_a_payload_that_is_not_handed_over_in_time_is_lost_too_and_names_the_set
 
     async def scenario():
         with pytest.raises(
-            PayloadLost, match=r"The transfer of 1 groups .*within rollout\.unresponsive_s = .* issued again"
+            PayloadLost, match=r"The transfer of 1 groups .*within timeouts\.push_s / 2 = .* issued again"
         ):
             await c.pool.fetch([asyncio.get_running_loop().create_future()])
 

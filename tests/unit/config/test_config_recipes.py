@@ -61,13 +61,13 @@ def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_a
     recipe = write(
         tmp_path,
         "r.toml",
-        "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\nstall_timeout_s = 9e3\n",
+        "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\n",
     )
     own, sync, drain = (
         load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain")
     )
     assert (own.requested_staleness, own.depth, own.push_every) == (2, 200, 2)
-    assert (sync.requested_staleness, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
+    assert (sync.requested_staleness, sync.depth, sync.push_every) == (0, None, 1)
     assert drain.requested_staleness == 1
     assert (
         load(recipe, {"pipeline.mode": "pipeline_drain", "pipeline.max_staleness": 3}).pipeline.requested_staleness == 3

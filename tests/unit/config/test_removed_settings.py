@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
+from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.removed_settings import REMOVED, remedy
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
@@ -30,6 +32,24 @@ def test_a_setting_removed_from_env_is_refused_for_a_named_environment_as_well()
         with pytest.raises(ConfigError) as refusal:
             load(None, {f"envs.calc.{key}": 1})
         assert REMOVED[name] in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [name for name in REMOVED if name.startswith(("reward.", "filter."))])
+def test_a_setting_removed_from_reward_or_filter_is_refused_for_a_named_environment_as_well(name):
+    with pytest.raises(ConfigError) as refusal:
+        load(None, {f"envs.calc.{name}": 1})
+    assert REMOVED[name] in str(refusal.value)
+
+
+def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resumes_from_it():
+    cfg = Config()
+    saved = dumped(cfg)
+    for name in REMOVED:
+        section, _, key = name.partition(".")
+        saved[section][key] = 7.0
+    assert changes(saved, cfg) == ([], [])
+    saved["train"]["never_was_a_setting"] = 7.0
+    assert [change.field for change in changes(saved, cfg)[1]] == ["train.never_was_a_setting"]
 
 
 def test_a_removed_setting_is_no_setting_and_its_remedy_names_only_settings_that_exist():

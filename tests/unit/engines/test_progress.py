@@ -20,7 +20,7 @@ from .test_engine_port import Llm
 class Watched:
     def __init__(self) -> None:
         self.now = 0.0
-        self.progress = Progress(Deadline(60, "timeouts.progress_s"), lambda: self.now)
+        self.progress = Progress(Deadline(60, "timeouts.push_s"), lambda: self.now)
 
     def look(self, after_s: float, done: int, *, busy: bool = True) -> None:
         self.now += after_s
@@ -31,7 +31,7 @@ def test_an_engine_with_requests_that_does_nothing_for_too_long_is_found():
     w = Watched()
     for done in (10, 20, 20, 20, 20, 20, 20):
         w.look(10, done)
-    with pytest.raises(EngineError, match=r"for 60 s, longer than timeouts\.progress_s = 60 s"):
+    with pytest.raises(EngineError, match=r"for 60 s, longer than timeouts\.push_s = 60 s"):
         w.look(10, 20)
 
 
@@ -70,7 +70,7 @@ class SilentCore(Llm):
 
 
 def engine(llm: SilentCore) -> VllmEngine:
-    return VllmEngine(llm, "model", LatestStats(), 0, Config(rollout={"unresponsive_s": 30}))
+    return VllmEngine(llm, "model", LatestStats(), 0, Config(timeouts={"push_s": 60}))
 
 
 def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
@@ -79,7 +79,7 @@ def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
         e = engine(llm)
         await e.alive()
         llm.silent = True
-        with pytest.raises(EngineError, match=r"vLLM's engine process .*within rollout\.unresponsive_s = 30 s"):
+        with pytest.raises(EngineError, match=r"vLLM's engine process .*within timeouts\.push_s / 2 = 30 s"):
             await e.alive()
         assert "unresponsive" in e.broken
 
@@ -103,7 +103,7 @@ def test_a_core_that_answers_and_samples_nothing_is_found_by_its_progress():
     async def scenario():
         llm = SilentCore()
         e, now = engine(llm), [0.0]
-        e._progress = Progress(Deadline(60, "timeouts.progress_s"), lambda: now[0])
+        e._progress = Progress(Deadline(60, "timeouts.push_s"), lambda: now[0])
         llm.unfinished = 3
         for _ in range(6):
             now[0] += 10

@@ -220,7 +220,7 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
         ({"vllm": {"dtype": "float16"}}, "engine"),
         ({"train": {"seed": 7}}, "seed"),
         ({"rollout": {"max_new_tokens": 9}}, "max_new_tokens"),
-        ({"env": {"workers": 9, "step_timeout_s": 1.0}, "reward": {"workers": 9, "verify_deadline_s": 9.0}}, None),
+        ({"env": {"workers": 9, "step_timeout_s": 1.0}, "reward": {"workers": 9}}, None),
     ],
 )
 def test_whatever_decides_what_a_response_is_or_counts_is_a_setting_and_where_it_runs_is_none(changed, told):

@@ -38,9 +38,9 @@ EXEMPT = {
         "a message without an answer; part of a push or of the end, both bounded in EngineHandle"
     ),
     "weights/broadcast/transport.py _broadcast": (
-        "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket"
+        "LearnerGroup.broadcast: timeouts.learner_s, and within it a tenth of timeouts.push_s for each bucket"
     ),
-    "weights/broadcast/transport.py _end_if_faulty": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
+    "weights/broadcast/transport.py _end_if_faulty": "LearnerGroup.end_broadcast: a tenth of timeouts.push_s",
     "weights/ipc/transport.py _try": "LearnerGroup.expose_trial: timeouts.learner_s",
     "weights/ipc/transport.py _exposed": "LearnerGroup.expose: timeouts.learner_s",
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",

@@ -140,7 +140,7 @@ def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
         return meeting
 
     group = LearnerGroup(
-        Config(timeouts={"broadcast_s": 0.05, "learner_s": 60}),
+        Config(timeouts={"push_s": 0.5, "learner_s": 60}),
         [SimpleNamespace(open_broadcast=SimpleNamespace(remote=opened))],
         None,
     )

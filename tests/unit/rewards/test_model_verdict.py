@@ -15,6 +15,7 @@ from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError, VerifierError
 from openrlhf_tir.rewards.checking.model_verdict import read, verdict
 from openrlhf_tir.rewards.context import InlineServices
+from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.pool import RewardPool
 from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
 
@@ -91,7 +92,7 @@ def test_a_busy_server_is_asked_again_and_a_wrong_model_at_once_refused():
 def test_a_server_that_is_gone_or_says_nothing_readable_is_a_fault():
     with server(chat(None)) as (url, _), pytest.raises(VerifierError, match="gave no verdict"):
         ask_of(url, deadline_s=0.2)
-    with pytest.raises(VerifierError, match=r"within reward\.verify_deadline_s = 0\.2"):
+    with pytest.raises(VerifierError, match=r"within 12 \* reward\.verify_timeout_s = 0\.2"):
         ask_of(url, deadline_s=0.2)
 
 
@@ -140,9 +141,9 @@ async def test_in_a_worker_process_a_verdict_is_a_reward_and_a_dead_server_none(
             assert (await pool.score(says(WRONG_FOR_THE_RULE), task("2"))).reward == 1.0
         finally:
             pool.close()
-    settings = {"verify_timeout_s": 5.0, "verify_deadline_s": 5.0}
     pool = RewardPool(
-        Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}, **settings)
+        Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}),
+        limits=RewardLimits(check_s=5.0),
     )
     try:
         with pytest.raises(VerifierError):

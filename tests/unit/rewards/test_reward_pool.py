@@ -15,6 +15,7 @@ from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
+from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.own import Prepare
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import CpuSpent, Late
@@ -32,8 +33,8 @@ def answer(text):
 def pool_of():
     pools = []
 
-    def make(**settings):
-        pools.append(RewardPool(Reward(**settings)))
+    def make(deadline_s=None, **settings):
+        pools.append(RewardPool(Reward(**settings), limits=RewardLimits(check_s=deadline_s)))
         return pools[-1]
 
     yield make
@@ -94,7 +95,7 @@ async def test_numerals_are_scored_without_a_worker(pool_of):
 @pytest.mark.slow
 async def test_an_answer_that_uses_up_its_cpu_is_wrong_and_costs_nobody_else_anything(pool_of):
     """However long that takes by the clock: the machine may have other things to do."""
-    pool = pool_of(verify_timeout_s=1.0, verify_deadline_s=300)
+    pool = pool_of(verify_timeout_s=1.0, deadline_s=300)
     assert (await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
     bad = await pool.score(answer(HOSTILE), task("7"))
     assert (bad.reward, bad.parts["verify_timeout"]) == (0.0, 1.0)
@@ -106,8 +107,8 @@ async def test_an_answer_that_uses_up_its_cpu_is_wrong_and_costs_nobody_else_any
 async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_scored_wrong(pool_of):
     """The only worker is stopped, before or after it took the check: it gets no CPU at all, as on a machine whose cores
     are all taken."""
-    pool = pool_of(verify_timeout_s=0.2, verify_deadline_s=1.0)
-    fact = r"verify_deadline_s = 1 s, without having had reward\.verify_timeout_s = 0\.2 s of CPU"
+    pool = pool_of(verify_timeout_s=0.2, deadline_s=1.0)
+    fact = r"the deadline = 1 s, without having had reward\.verify_timeout_s = 0\.2 s of CPU"
     with pytest.raises(VerifierError, match=fact):
         await pool.workers.run(stop_myself)
     pid, pool.workers.take_s = await pool.workers.run(os.getpid), 0.5
@@ -120,7 +121,7 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
 
 @pytest.mark.slow
 async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
-    workers = pool_of(verify_timeout_s=0.5, verify_deadline_s=300).workers
+    workers = pool_of(verify_timeout_s=0.5, deadline_s=300).workers
     assert await workers.run(time.sleep, 1.0) is None
     for _ in range(4):
         assert await workers.run(burn, 0.3) >= 0.3
@@ -159,16 +160,16 @@ async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
 @pytest.mark.slow
 async def test_a_custom_reward_that_hangs_is_a_fault_of_its_code(pool_of):
     name = f"{__name__}:hangs"
-    pool = pool_of(name=name, verify_timeout_s=0.5, verify_deadline_s=0.5)
+    pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5)
     pool.workers.prepare = Prepare([name])  # as a run does: loading it is no part of a call
-    with pytest.raises(RewardError, match=rf"{__file__}:\d+:.*verify_deadline_s = 0\.5"):
+    with pytest.raises(RewardError, match=rf"{__file__}:\d+:.*the deadline = 0\.5"):
         await pool.score(answer("1"), task("1"))
 
 
 @pytest.mark.slow
 async def test_an_interrupt_that_meets_no_line_of_the_reward_is_a_call_that_was_late(pool_of):
     """An Overrun is no Exception: it would have ended the run, as if somebody had asked for that."""
-    pool = pool_of(verify_deadline_s=0.5)
+    pool = pool_of(deadline_s=0.5)
     with pytest.raises(Late) as late:
         await pool.workers.run(SlowToLoad())
     assert late.value.out_of_time
@@ -185,10 +186,10 @@ async def test_a_coroutine_function_of_the_user_awaits_comparisons_in_its_worker
 async def test_a_reward_that_awaits_for_ever_is_a_fault_of_its_code_and_keeps_no_worker(pool_of):
     """It uses no CPU, so that only the deadline can end it."""
     name = f"{__name__}:awaits_for_ever"
-    pool = pool_of(name=name, verify_timeout_s=0.5, verify_deadline_s=0.5, workers=1)
+    pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5, workers=1)
     pool.workers.prepare = Prepare([name])
     for _ in range(2):
-        with pytest.raises(RewardError, match=r"verify_deadline_s = 0\.5"):
+        with pytest.raises(RewardError, match=r"the deadline = 0\.5"):
             await pool.score(answer("1"), task("1"))
 
 

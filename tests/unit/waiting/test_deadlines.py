@@ -70,8 +70,8 @@ def test_a_process_that_was_stopped_itself_does_not_take_its_own_absence_for_the
 def test_deadlines_come_from_the_configuration_by_name():
     cfg = Config(timeouts={"push_s": 7})
     assert Deadline.of(cfg, "timeouts.push_s") == Deadline(7.0, "timeouts.push_s")
-    both = Deadline.of(cfg, "timeouts.push_s") + Deadline.of(cfg, "rollout.unresponsive_s")
-    assert str(both) == "timeouts.push_s + rollout.unresponsive_s = 307 s"
+    both = Deadline.of(cfg, "timeouts.push_s") + Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
+    assert str(both) == "timeouts.push_s + rollout.group_deadline_s / 6 = 607 s"
 
 
 def test_what_ends_many_calls_at_once_ends_those_under_way_and_those_to_come_and_not_what_was_answered():

@@ -12,7 +12,7 @@ from ....config import Config
 from ....errors import AgentError, InfraError
 from ....ports import Codec, Engine
 from ....types import Sampling, Task, Trajectory
-from ....waiting.deadlines import Deadline
+from ....waiting.deadlines import Deadline, agent_deadline
 from . import outcome
 from .process import Process, Run
 from .record import Record
@@ -50,21 +50,22 @@ class _Worker:
         self.requests_of: dict[int, _RunRequests] = {}
         self._name = name
         self._request_numbers = itertools.count()
+        idle = agent_deadline(cfg)
         start = {
             "file": cfg.train.agent_func_path,
             "model": model,
             "max_length": cfg.data.max_len,
             "reset_timeout_s": cfg.env.reset_timeout_s,
             "step_timeout_s": cfg.env.step_timeout_s,
-            "idle_s": cfg.rollout.agent_idle_s,
+            "idle_s": idle.seconds,
         }
-        idle_s = max(cfg.rollout.agent_idle_s, cfg.env.reset_timeout_s + cfg.env.step_timeout_s)
+        idle_s = max(idle.seconds, cfg.env.reset_timeout_s + cfg.env.step_timeout_s)
         self.process = Process(
             start,
             self._answer,
             cfg.run_dir / "logs" / f"{name}.log",
             Deadline.of(cfg, "timeouts.start_s"),
-            Deadline(idle_s, "rollout.agent_idle_s"),
+            Deadline(idle_s, idle.setting),
             secrets=(cfg.rollout.token_env, cfg.env.token_env, "WANDB_API_KEY"),
         )
 

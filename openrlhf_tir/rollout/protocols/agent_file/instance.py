@@ -14,7 +14,7 @@ from .llm_engine import RUN
 
 
 class Deadlines(dict[str, float]):
-    """Seconds by call: "reset" (env.reset_timeout_s) and "step" (env.step_timeout_s)."""
+    """Seconds by call: "reset" and "step" (env.step_timeout_s)."""
 
 
 class CallLate(Exception):

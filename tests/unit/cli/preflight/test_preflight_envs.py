@@ -174,7 +174,7 @@ def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_i
         rows,
         **{
             "sums": {"server": "python_tir", **sections.get("sums", {})},
-            "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})},
+            "echo": {"step_timeout_s": 9.0, **sections.get("echo", {})},
         },
     )
     with pytest.raises((ConfigError, DataError)) as e:

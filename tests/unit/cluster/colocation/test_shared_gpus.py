@@ -25,7 +25,7 @@ def config(**sections) -> Config:
             "pipeline": {"mode": "sync"},
             "actor": {"num_gpus_per_node": 2},
             "vllm": {"num_engines": 2},
-            "rollout": {"heartbeat_s": 1e6},
+            "timeouts": {"push_s": 6e7},
             **sections,
         }
     )
@@ -157,7 +157,7 @@ def test_without_gpus_it_is_refused_before_anything_is_reserved_but_for_the_stan
     ):
         run(started(config()))
     assert ray.groups == []
-    run(started(config(rollout={"engine": "torch", "heartbeat_s": 1e6})))
+    run(started(config(rollout={"engine": "torch"})))
     assert ray.groups[0].bundles == [{"CPU": 2.0}] * 2 and {asked["num_gpus"] for asked in ray.asked} == {0.0}
 
 

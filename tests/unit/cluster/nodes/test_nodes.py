@@ -181,7 +181,6 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
     cfg = Config(
         actor={"num_nodes": 4, "num_gpus_per_node": 8},
         vllm={"num_engines": 8, "tensor_parallel_size": 4},
-        timeouts={"placement_s": 5.0},
     )
 
     async def learner_has_no_room():

@@ -14,7 +14,7 @@ from .scripted_env import Script
 
 
 def clients(**urls: list[str]) -> EnvClients:
-    cfg = Config(envs={"sums": {"server": "python_tir", "step_timeout_s": 3.0}, "guess": {"max_retries": 9}})
+    cfg = Config(envs={"sums": {"server": "python_tir", "step_timeout_s": 3.0}, "guess": {"step_timeout_s": 9.0}})
     return EnvClients.of(cfg.environments, urls, owner="me")
 
 
@@ -28,7 +28,7 @@ async def test_a_session_goes_to_the_server_of_its_environment():
             and other.resets[0]["session_id"].startswith("me.")
             and several.servers == sorted([one.url, other.url])
         )
-        assert several.clients["sums"].step_timeout_s == 3.0 and several.clients["guess"].max_retries == 9
+        assert several.clients["sums"].step_timeout_s == 3.0 and several.clients["guess"].reset_timeout_s == 27.0
         assert {"sessions/sums", "sessions/guess"} <= several.stats().keys()
         with pytest.raises(ConfigError, match="Unknown env 'search'"):
             several.session("search", {})

@@ -173,8 +173,7 @@ async def test_trajectories_of_one_environment_share_requests_to_a_real_server()
     app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=32, prefers_batches=True))
     app.state.has_token = False
     serving, port = await serve(app)
-    cfg = EnvConfig(name="sleeper", batch_wait_ms=20)
-    async with EnvClient.of(cfg, {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+    async with EnvClient.of(EnvConfig(name="sleeper"), {"sleeper": f"http://127.0.0.1:{port}"}) as client:
 
         async def one(seconds):
             async with client.session("sleeper", {}) as s:
