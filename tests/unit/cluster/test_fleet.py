@@ -285,7 +285,7 @@ def test_an_actor_that_hangs_while_it_is_proved_is_replaced():
 
         c.fleet.prove = prove
         c.fleet.mark_lost(c.started[0], "killed by a test")
-        await asyncio.sleep(150)
+        await asyncio.sleep(350)
         assert c.started[2].end == "killed"
         assert {a.number for a in c.fleet.members} == {1, 3}
         await c.fleet.stop()
