@@ -33,8 +33,10 @@ FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 300.0
 MAX_LAUNCH_FAILURES = 3
 """Failed launches in a row, of every missing engine, after which waiting callers get PipelineError."""
-HEARTBEATS = 30
-"""Heartbeats in the silence after which an engine is lost: one that was late by chance has many more chances."""
+HEARTBEAT_S = 10.0
+"""Longest pause between two heartbeats of an engine."""
+HEARTBEATS = 10
+"""Fewest heartbeats within the silence after which an engine is lost."""
 MISSED_HEARTBEATS = 3
 """Heartbeat intervals without an answer after which an engine gets no new groups."""
 
@@ -76,12 +78,12 @@ class Fleet(Generic[EngineT]):
         Args:
             launch: Starts the engine with the given index.
             size: Number of engines.
-            unresponsive: The silence after which an engine is lost. Its heartbeats are a thirtieth of it apart.
+            unresponsive: The silence after which an engine is lost.
         """
         self._launch = launch
         self.size = size
         self.unresponsive = unresponsive
-        self.heartbeat_s = unresponsive.seconds / HEARTBEATS
+        self.heartbeat_s = min(HEARTBEAT_S, unresponsive.seconds / HEARTBEATS)
         self.router: Router[EngineT] = Router()
         self.members: list[EngineT] = []
         """The engines that sample, draining and silent ones included: all of them need the weights. Callers may keep a

@@ -38,7 +38,7 @@ REMOVED: dict[str, str] = {
     "reward.remote_timeout_s": "Leave it out: a call has 180 s, as OpenRLHF's.",
     "reward.verify_deadline_s": "Set reward.verify_timeout_s: a check has twelve times its CPU time by the clock.",
     "rollout.agent_idle_s": "Set rollout.group_deadline_s: an agent may be silent for a sixth of it.",
-    "rollout.heartbeat_s": "Set timeouts.push_s: heartbeats are a sixtieth of it apart.",
+    "rollout.heartbeat_s": "Leave it out: heartbeats are 10 s apart, less with a timeouts.push_s below 200 s.",
     "rollout.unresponsive_s": "Set timeouts.push_s: an actor that is silent for half of it is lost.",
     "timeouts.broadcast_s": "Set timeouts.push_s: a bucket of a broadcast has a tenth of it.",
     "timeouts.placement_s": "Set train.start_wait_s: a minute and as long is waited for room in the cluster.",

@@ -135,7 +135,7 @@ class World:
     ) -> None:
         self.run_seed, self.counting = run_seed, counting
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
-        self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, unresponsive=Deadline(60.0, "unresponsive"))
+        self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, unresponsive=Deadline(20.0, "unresponsive"))
         self.failing_starts = 0
         self.refusals = 0
         """So many of the groups to come find an actor that has no room (QueueFull)."""

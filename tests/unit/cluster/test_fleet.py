@@ -45,7 +45,7 @@ class Cluster:
         self.started: list[FakeActor] = []
         self.fails = self.full = self.tries = 0
         self.seconds: dict[int, float] = {}
-        self.fleet = Fleet(self.spawn, size=size, unresponsive=Deadline(300.0, "unresponsive"), **kwargs)
+        self.fleet = Fleet(self.spawn, size=size, unresponsive=Deadline(100.0, "unresponsive"), **kwargs)
 
     async def spawn(self, index: int) -> FakeActor:
         self.tries += 1
@@ -93,7 +93,7 @@ def test_a_silent_actor_gets_no_groups_and_comes_back_when_it_answers():
         await asyncio.sleep(50)
         engines = c.fleet.router.engines
         assert {name: s.silent for name, s in engines.items()} == {"rollout-0": True, "rollout-1": False}
-        await asyncio.sleep(260)
+        await asyncio.sleep(60)
         assert c.started[0].end == "killed" and engines["rollout-0"].engine is c.started[2]
         await c.fleet.stop()
 
@@ -285,7 +285,7 @@ def test_an_actor_that_hangs_while_it_is_proved_is_replaced():
 
         c.fleet.prove = prove
         c.fleet.mark_lost(c.started[0], "killed by a test")
-        await asyncio.sleep(350)
+        await asyncio.sleep(150)
         assert c.started[2].end == "killed"
         assert {a.number for a in c.fleet.members} == {1, 3}
         await c.fleet.stop()
