@@ -23,7 +23,7 @@ from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..telemetry.clock import Clock
 from ..types import StepReport, TrainBatch
 from ..waiting.backoff import backoff_s
-from ..waiting.deadlines import Deadline, within
+from ..waiting.deadlines import Deadline, broadcast_deadline, within
 from ..weights.ipc.merged import merged
 from .collector import importing
 from .lost import end_of, watched
@@ -210,12 +210,14 @@ class LearnerGroup:
                 packages = wanted()
                 sent = time.time()
                 seen = await self._all(
-                    [rank.sees.remote(mark, packages) for rank in self.ranks], "sees", "timeouts.start_s"
+                    [rank.sees.remote(mark, packages) for rank in self.ranks],
+                    "sees",
+                    self._start_deadline,
                 )
             for address, now in dict(seen).items():
                 Clock(f"node {address}").record_answer(sent, now, time.time())
-            [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
-            await self._all([rank.start.remote(cfg, addr, port) for rank in self.ranks], "start", "timeouts.start_s")
+            [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", self._start_deadline)
+            await self._all([rank.start.remote(cfg, addr, port) for rank in self.ranks], "start", self._start_deadline)
         except BaseException:
             await self.stop()  # Otherwise the resources stay reserved, and the next try finds the cluster full.
             raise
@@ -273,7 +275,7 @@ class LearnerGroup:
         metadata = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))
         payloads = [item.payload for item in batch.items]
         calls = [getattr(rank, method).remote(metadata, *payloads) for rank in self.ranks]
-        return await self._all(calls, method, "timeouts.learner_s")
+        return await self._all(calls, method, self._step_deadline)
 
     async def publish(self, path: Path) -> str:
         return (await self._call("publish", path))[0]
@@ -287,14 +289,14 @@ class LearnerGroup:
         Rank 0 answers when it has exported the weights, which may take minutes: the deadline is not that of a bucket.
         """
         return (
-            await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")
+            await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", self._step_deadline)
         )[0]
 
     async def broadcast(self, push: str) -> BroadcastResult:
         return (await self._call("broadcast", push))[0]
 
     async def end_broadcast(self, push: str, why: str) -> None:
-        await self._all([self.ranks[0].end_broadcast.remote(push, why)], "end_broadcast", "timeouts.broadcast_s")
+        await self._all([self.ranks[0].end_broadcast.remote(push, why)], "end_broadcast", broadcast_deadline(self.cfg))
 
     async def expose_trial(self) -> Exposed:
         return merged(await self._call("expose_trial"))
@@ -309,7 +311,7 @@ class LearnerGroup:
         await self._call("save", directory)
 
     async def written(self) -> dict[str, tuple[int, str]]:
-        parts = await self._all([rank.written.remote() for rank in self.ranks], "written", "timeouts.learner_s")
+        parts = await self._all([rank.written.remote() for rank in self.ranks], "written", self._step_deadline)
         return {path: facts for files in parts for path, facts in files.items()}
 
     async def load(self, directory: Path) -> int:
@@ -348,16 +350,24 @@ class LearnerGroup:
             if self._placement is not None:
                 remove_placement_group(self._placement)
 
-    async def _call(self, method: str, *args: Any) -> list[Any]:
-        return await self._all([rank.call.remote(method, *args) for rank in self.ranks], method, "timeouts.learner_s")
+    @property
+    def _start_deadline(self) -> Deadline:
+        return Deadline.of(self.cfg, "timeouts.start_s")
 
-    async def _all(self, refs: list, what: str, setting: str) -> list[Any]:
+    @property
+    def _step_deadline(self) -> Deadline:
+        return Deadline.of(self.cfg, "timeouts.learner_s")
+
+    async def _call(self, method: str, *args: Any) -> list[Any]:
+        return await self._all([rank.call.remote(method, *args) for rank in self.ranks], method, self._step_deadline)
+
+    async def _all(self, refs: list, what: str, deadline: Deadline) -> list[Any]:
         """Return the answers to calls of all ranks.
 
         Args:
             refs: The calls, by rank.
             what: Name of the method, for the message.
-            setting: The setting that is the deadline.
+            deadline: How long the slowest answer may take.
 
         Raises:
             LearnerDied: The process of a rank is gone or hangs. The others are then stuck in a collective, so nothing
@@ -366,7 +376,7 @@ class LearnerGroup:
         calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
         try:
             waiting = asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
-            done, pending = await within(Deadline.of(self.cfg, setting), waiting, f"'{what}' of the learner ranks")
+            done, pending = await within(deadline, waiting, f"'{what}' of the learner ranks")
             if pending:  # A rank that loses its peer fails in the collective before Ray notices the peer's death.
                 late, pending = await asyncio.wait(pending, timeout=DEATH_NOTICE_S)
                 done |= late

@@ -132,7 +132,8 @@ class Hosts:
         n = self.cfg.actor.world_size
         group = HostedRanks(self.cfg, [], await place(learner_room(self.cfg), f"{n} learner ranks", self.cfg))
         group.ranks += [self.handle("rank", make, i) for i in range(n)]
+        deadline = Deadline.of(self.cfg, "timeouts.start_s")
         with marked(self.cfg.run_dir) as mark:
-            await group._all([r.sees.remote(mark, {}) for r in group.ranks], "sees", "timeouts.start_s")
-        await group._all([r.start.remote(self.cfg, "", 0) for r in group.ranks], "start", "timeouts.start_s")
+            await group._all([r.sees.remote(mark, {}) for r in group.ranks], "sees", deadline)
+        await group._all([r.start.remote(self.cfg, "", 0) for r in group.ranks], "start", deadline)
         return group

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.waiting.deadlines import Deadline
 
 pytestmark = pytest.mark.slow  # importing ray
 
@@ -30,8 +31,8 @@ def answers(*calls):
         return result
 
     async def run():
-        return await LearnerGroup(Config(timeouts={"learner_s": 1}), [], None)._all(
-            [call(*c) for c in calls], "step", "timeouts.learner_s"
+        return await LearnerGroup(Config(), [], None)._all(
+            [call(*c) for c in calls], "step", Deadline(1.0, "timeouts.learner_s")
         )
 
     return asyncio.run(run())
