@@ -96,7 +96,7 @@ def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES)
         "data.prompt_dataset": job.data / "train.jsonl",
         "pipeline.mode": job.mode,
         "rollout.engine": job.engine,
-        "rollout.per_request_seeds": "true",
+        "train.full_determinism_enable": "true",
         "rollout.batch_size": BATCH,
         "rollout.n_samples_per_prompt": SAMPLES,
         "rollout.min_valid": SAMPLES,

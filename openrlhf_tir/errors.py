@@ -304,7 +304,7 @@ class EnvironmentCodeError(MethodError):
 
 SUSPENDED = "suspended"
 """Why a group failed that ran while its process was suspended, and lost trajectories or calls to deadlines that went on
-meanwhile. It is issued again, at no cost in train.max_reissues."""
+meanwhile. It is issued again, at no cost in attempts."""
 METHOD_REASONS = frozenset(
     {RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason, EnvironmentCodeError.reason}
 )

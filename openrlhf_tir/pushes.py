@@ -59,6 +59,9 @@ class BroadcastResult(NamedTuple):
     unusable: bool = False
 
 
+BUCKET_BYTES = 512 << 20
+"""Weights that are gathered and sent at a time, unless one tensor is larger: enough to keep a network or a bus busy,
+and little beside what a rank holds of any model of several buckets."""
 EXPOSED_BUCKETS = 2
 """Buffers of a learner rank that engines map. A push of at most this many buckets is exposed as a whole before any
 engine pauses."""

@@ -73,7 +73,7 @@ class GroupState(StrEnum):
     FILTERED = "filtered"
     """Dropped by a filter. Terminal."""
     FAILED = "failed"
-    """Failed for good: a fault after as many new attempts as train.max_reissues allows, an error in the user's own
+    """Failed for good: a fault after five new attempts, an error in the user's own
     code (which is not tried again), or a gradient that is not finite. Terminal."""
     REQUEUED = "requeued"
     """This attempt is over (a fault, surplus, an interruption) and the prompt is dispatched again. Terminal."""

@@ -3,7 +3,7 @@
     attention      packed attention of one layer: one varlen call for the row, beside a call per sequence; how far the
                    packed result is from each sequence alone
     engine         VllmEngine beside bare AsyncLLM with the same requests: sampled tokens/s, CPU of this process. `ours`
-                   gets its log-probs as one array per step (vllm.packed_logprobs), `ours_listed` in vLLM's own way
+                   gets its log-probs as one array per step , `ours_listed` in vLLM's own way
     engine_plain   LLM.generate on the same requests, with and without log-probs
     learner_1.5b   a learner step of random weights of that shape: seconds, MFU, peak memory beside the planned one
     learner_0.5b   the same
@@ -326,7 +326,7 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> None:
             line(stage=name, left_out=f"{left:.0f} s of the budget are left")
             continue
         command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--model", str(args.model or scratch)]
-        command += ["--recompute", str(args.recompute), "--bucket-mib", str(args.bucket_mib)]
+        command += ["--recompute", str(args.recompute)]
         command += ["--profile"] * args.profile + ["--no-liger"] * args.no_liger
         # A session of its own: vLLM's engine process must end with its stage, or it keeps the card's memory.
         process = subprocess.Popen(
@@ -354,7 +354,6 @@ def main() -> None:
     add("--model", type=Path, help="directory of the engine stages' model (default: random weights of 0.5b's shape)")
     add("--cpu", action="store_true", help="tiny shapes on a CPU: shows that the script works")
     h200.add_learner_options(parser)
-    add("--bucket-mib", type=int, default=512, help="push_ipc: vllm.sync_bucket_mib (default: %(default)s)")
     add("--socket", help=argparse.SUPPRESS)
     add("--stage", choices=[*STAGES, *HIDDEN], help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -141,7 +141,6 @@ def config(args: argparse.Namespace, model: Path | None = None, *, offload: bool
                 "kv_cache_mib": 128 if tiny else None,
                 "dtype": "float32" if tiny else "bfloat16",
                 "gpu_memory_utilization": 0.85,
-                "packed_logprobs": True,
             },
             "data": {"max_len": args.tokens + PROMPT_TOKENS + 1},
         }

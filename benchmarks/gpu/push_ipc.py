@@ -75,10 +75,7 @@ def config(args: argparse.Namespace) -> Any:
 
     settings = h200.config(args).model_dump()
     settings["train"]["share_gpus"] = True
-    settings["vllm"] |= {
-        "kv_cache_mib": 128 if args.cpu else KV_CACHE_MIB,
-        "sync_bucket_mib": args.bucket_mib,
-    }
+    settings["vllm"]["kv_cache_mib"] = 128 if args.cpu else KV_CACHE_MIB
     return Config.model_validate(settings)
 
 

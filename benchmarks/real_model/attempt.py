@@ -24,7 +24,7 @@ REPO = Path(__file__).resolve().parents[2]
 RECIPE = "smollm2_cpu"
 ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": ("--env.max_calls", "0", "--filter.names", "[]")}
 """Arm -> the flags by which it differs from the quickstart. Without the tool nearly all groups are all wrong: with the
-filter a run would end because nothing is left to train (train.max_unused_batches)."""
+filter a run would end because nothing is left to train."""
 SEED_BITS = 31
 
 

@@ -100,7 +100,6 @@ class Actor:
         self.batcher = Batcher(
             self.engine,
             max_wait_ms=r.max_wait_ms,
-            max_batch=r.max_batch,
             max_running=cfg.max_running,
             max_queue=1 << 20,
         )

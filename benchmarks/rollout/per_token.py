@@ -5,7 +5,7 @@
     bare_without_logprobs   the same, and no log-probs
     ours                    VllmEngine.generate of the same requests, down to numpy arrays with the version of each
                             token; the log-probs arrive as one array per engine step (engines/packed_logprobs.py)
-    ours_listed             the same with vllm.packed_logprobs = false: the log-probs arrive in vLLM's own way
+    ours_listed             the same with the log-probs in vLLM's own way
 
 vLLM's EngineCore runs in a process of its own, as on GPUs, so that this process' CPU time is the actor's alone. All
 take turns on one engine; figures are medians over the turns, ratios and differences are taken within a turn.
@@ -46,7 +46,6 @@ def config(live: int) -> Config:
                 "kv_cache_mib": 1024,
                 "dtype": "float32",
                 "enforce_eager": True,
-                "packed_logprobs": True,
             },
             "data": {"max_len": 256},
         }

@@ -41,7 +41,6 @@ def config() -> Config:
                 "batch_size": GROUPS,
                 "n_samples_per_prompt": GROUP,
                 "max_new_tokens": TOKENS,
-                "per_request_seeds": True,
                 "drift_check": 0.0,
             },
             "vllm": {
@@ -51,6 +50,7 @@ def config() -> Config:
                 "dtype": "float32",
                 "enable_prefix_caching": True,
             },
+            "train": {"full_determinism_enable": True},
             "data": {"max_len": 512},
         }
     )

@@ -23,6 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from ..config import Config
+from ..config.secrets import ENV_TOKEN
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull
 from ..pipeline.router import Router
 from ..rollout.environment_client.orphans import close_orphans
@@ -219,7 +220,7 @@ class EnginePool:
     def _close_sessions_of(self, lost: EngineHandle) -> None:
         """Begin to close the environment sessions that a lost engine left open."""
         servers = set().union(*self.env_urls.values(), lost.env_servers, *(m.env_servers for m in self.members))
-        token = os.environ.get(self.cfg.env.token_env)
+        token = os.environ.get(ENV_TOKEN)
         task = asyncio.create_task(
             close_orphans(lost.owner, sorted(servers), token=token), name=f"close sessions of {lost.name}"
         )

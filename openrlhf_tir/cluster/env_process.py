@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..config.environments import Environment
+from ..config.secrets import ROLLOUT_TOKEN
 from ..errors import ConfigError, EnvError, TirError, unknown
 from ..waiting.background import FOR_EVER, background
 from ..waiting.backoff import backoff_s
@@ -279,7 +280,7 @@ class EnvServer:
 
     def _environ(self) -> dict[str, str]:
         """Return our environment variables without secrets that a process that runs the model's code must not have."""
-        secrets = (self.cfg.rollout.token_env, "WANDB_API_KEY")
+        secrets = (ROLLOUT_TOKEN, "WANDB_API_KEY")
         return {name: value for name, value in os.environ.items() if name not in secrets}
 
     def _with_log(self, event: str) -> str:

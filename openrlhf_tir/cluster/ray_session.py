@@ -18,6 +18,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ..config import Config
 from ..config.forwarded import forwarded
 from ..config.paths import shorten
+from ..config.secrets import ENV_TOKEN
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
 from ..machine.gpus import CPU_ONLY, gpu_count
 from ..machine.host_allocator import ONE_ARENA
@@ -81,7 +82,7 @@ def _join(cfg: Config) -> None:
     """
     address = os.environ["RAY_ADDRESS"]
     try:
-        ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
+        ray.init(log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         ray.shutdown()
         reason = shorten(" ".join(str(error).split()), MAX_REASON)
@@ -112,7 +113,7 @@ def _start_local(cfg: Config) -> None:
                     address="local",  # never a cluster that another user runs on this machine
                     num_cpus=max(actors, os.cpu_count() or 1),
                     include_dashboard=False,
-                    log_to_driver=cfg.logger.worker_logs,
+                    log_to_driver=False,
                     object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
                     logging_level="warning",
                 )
@@ -247,7 +248,7 @@ def worker_env(cfg: Config) -> dict[str, str]:
         # Some images set it, and then every process compiles torch and vLLM anew. Empty means not set.
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    for secret in (cfg.env.token_env, "WANDB_API_KEY"):
+    for secret in (ENV_TOKEN, "WANDB_API_KEY"):
         if secret in os.environ:
             env[secret] = os.environ[secret]
     if not has_gpus():

@@ -123,7 +123,6 @@ class RolloutActor(MovesResponses):
         self.batcher = Batcher(
             self.engine,
             max_wait_ms=cfg.rollout.max_wait_ms,
-            max_batch=cfg.rollout.max_batch,
             max_running=cfg.max_running,
         )
         self.envs = EnvClients.of(

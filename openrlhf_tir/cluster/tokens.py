@@ -9,8 +9,7 @@ the engines, which can be paused, sampled from and given rewards. So the endpoin
                                              RUN_DIR/endpoints/token, mode 0600
     any                set                   on the node's address, with that token
 
-(env.token_env and rollout.token_env name the variables.) A restarted run finds its token in the file, so that agents
-can continue.
+A restarted run finds its token in the file, so that agents can continue.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import Config
+from ..config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from ..errors import ConfigError
 
 FILE = "endpoints/token"
@@ -45,18 +45,18 @@ def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[s
     Raises:
         ConfigError: Both tokens are the same.
     """
-    env = environ.get(cfg.env.token_env)
-    rollout = environ.get(cfg.rollout.token_env)
+    env = environ.get(ENV_TOKEN)
+    rollout = environ.get(ROLLOUT_TOKEN)
     if rollout and rollout == env:
         raise ConfigError(
-            f"${cfg.rollout.token_env} (rollout.token_env) and ${cfg.env.token_env} (env.token_env) hold the same"
+            f"${ROLLOUT_TOKEN} and ${ENV_TOKEN} hold the same"
             " token, and hosts that run the model's code have it. Give the rollout endpoints a different token, or"
-            f" leave ${cfg.rollout.token_env} unset to have one made."
+            f" leave ${ROLLOUT_TOKEN} unset to have one made."
         )
     if env and not rollout:
         return [
             f"the rollout endpoints get their own token, in {cfg.run_dir / FILE}; agents send that one, not"
-            f" ${cfg.env.token_env}"
+            f" ${ENV_TOKEN}"
         ]
     return []
 
@@ -68,8 +68,8 @@ def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
         ConfigError: Both tokens are the same.
     """
     check_tokens(cfg, environ)
-    env = environ.get(cfg.env.token_env) or None
-    rollout = environ.get(cfg.rollout.token_env) or None
+    env = environ.get(ENV_TOKEN) or None
+    rollout = environ.get(ROLLOUT_TOKEN) or None
     return Tokens(env, rollout or (_own(cfg.run_dir / FILE) if env else None))
 
 

@@ -1,4 +1,4 @@
-"""Read numbers from text: integers, finite numbers and shares for argparse's `type`, and sizes in bytes for settings.
+"""Read numbers from text: integers, finite numbers and shares for argparse's `type`.
 
 argparse turns an ArgumentTypeError into one line that names the flag.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable
 
 
@@ -50,18 +49,3 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a share, 0 to 1")
     return value
-
-
-UNITS = {
-    "B": 1,
-    **{f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")},
-}
-
-
-def bytes_of(text: str) -> int:
-    """Return a size in bytes: "5GB" is 5 * 10^9, "512 MiB" is 512 * 2^20. Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?i?B)\s*", text, re.IGNORECASE)
-    unit = {name.upper(): factor for name, factor in UNITS.items()}.get(match[2].upper()) if match else None
-    if not match or unit is None or not (n := int(float(match[1]) * unit)):
-        raise ValueError(f"{text[:60]!r} is not a size. Write a number and a unit ({', '.join(UNITS)}), e.g. 5GB")
-    return n

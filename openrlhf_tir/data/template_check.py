@@ -41,24 +41,20 @@ class Checked(NamedTuple):
             return []
         return [
             f"the chat template shows earlier turns otherwise than they were sampled ({', '.join(self.rewritten)})."
-            " What was sampled stays in the context; the template's rewriting is not followed."
-            " env.template_rewrites = 'refuse' ends such a run"
+            " What was sampled stays in the context; the template's rewriting is not followed"
         ]
 
 
-def check_template(
-    template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message], *, rewrites: str = "keep"
-) -> Checked:
+def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message]) -> Checked:
     """Check a chat template.
 
     Args:
         template: The template.
         replies: What a protocol answers to a turn.
         tools: Schemas of the tools.
-        rewrites: env.template_rewrites, "keep" or "refuse".
 
     Raises:
-        ConfigError: The template cannot show the replies, or rewrites turns where that is refused.
+        ConfigError: The template cannot show the replies.
     """
     call = _form(template, replies, tools)
     try:
@@ -68,14 +64,7 @@ def check_template(
             f"The model's chat template shows one reply and refuses the second: {error}. Show replies as the user's"
             " (env.options.role = 'user'), or use a model whose template knows tools."
         ) from None
-    checked = Checked(call, tuple(rewritten))
-    if checked.rewritten and rewrites == "refuse":
-        raise ConfigError(
-            f"The chat template shows earlier turns otherwise than they were sampled ({', '.join(checked.rewritten)}),"
-            " and env.template_rewrites = 'refuse'. Use a template that keeps them, or set env.template_rewrites ="
-            " 'keep': what was sampled then stays in the context."
-        )
-    return checked
+    return Checked(call, tuple(rewritten))
 
 
 def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message]) -> bool:

@@ -202,7 +202,8 @@ class LogprobInbox:
             raise EngineError(
                 f"Request {request_id} has {count} tokens, and the log-probs that arrived for it are of"
                 f" {len(kept.token_ids)} tokens or of others. This vLLM does not hand over log-probs as"
-                " openrlhf_tir/engines/packed_logprobs.py expects; set vllm.packed_logprobs = false."
+                " openrlhf_tir/engines/packed_logprobs.py expects; name"
+                " vLLM's own scheduler in vllm.engine_args.scheduler_cls."
             )
         return kept.logprobs[:count]
 

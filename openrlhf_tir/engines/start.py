@@ -118,7 +118,7 @@ def packs_logprobs(cfg: Config) -> bool:
 
     With vllm.engine_args.scheduler_cls the log-probs arrive in vLLM's own way.
     """
-    return cfg.vllm.packed_logprobs and "scheduler_cls" not in cfg.vllm.engine_args
+    return "scheduler_cls" not in cfg.vllm.engine_args
 
 
 def memory_args(cfg: Config, *, gpu: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
+from ..config.removed_settings import remedy
 from ..errors import ConfigError, unknown
 
 SWEPT = {
@@ -18,8 +19,8 @@ SWEPT = {
 }
 """Settings that a sweep may vary without new engines: setting -> field of `Sampled`."""
 IRRELEVANT_FIELDS = {
-    *("url", "token_env", "step_timeout_s", "max_concurrency", "workers"),
-    *("remote_batch", "model_replicas", "num_nodes", "offload", "max_failed_groups"),
+    *("url", "step_timeout_s", "max_concurrency", "workers"),
+    *("remote_batch", "model_replicas", "num_nodes", "offload"),
 }
 """Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
 Every other field counts, also one that is added to these sections later."""
@@ -131,6 +132,8 @@ def weights_of(model: str) -> list[list[Any]]:
 def differences(now: Mapping[str, Any], before: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return a phrase for every setting that differs. Nested names are dotted.
 
+    A setting of [env] or [reward] that was removed since is none: all runs now have the value that it has become.
+
     Args:
         now: The settings.
         before: The earlier settings.
@@ -142,6 +145,6 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any], prefix: str =
         new = now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             changes += differences(new, old, f"{prefix}{key}.")
-        elif old != new:
+        elif old != new and (key in now or not (remedy(f"env.{key}") or remedy(f"reward.{key}"))):
             changes.append(f"{prefix}{key}: {old!r} then, {new!r} now")
     return changes

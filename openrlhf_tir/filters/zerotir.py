@@ -77,7 +77,7 @@ def too_many_failed(group: Sequence[Facts], max_share: float = MAX_FAILED) -> bo
     return sum(map(verifiers_failed, group)) > max_share * len(group)
 
 
-def verifiers(max_share: float) -> Callable[[Group], Verdict]:
+def verifiers(max_share: float = MAX_FAILED) -> Callable[[Group], Verdict]:
     """Return the filter `verifiers`.
 
     A check that missed its deadline counts as one without a verdict. A model verifier that fails needs no filter: it

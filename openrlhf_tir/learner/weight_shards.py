@@ -26,6 +26,8 @@ from .lora import Weight
 from .saved.background import write_text
 from .weights_file import BUCKET_BYTES, buckets, nbytes, write_file
 
+MAX_SHARD_BYTES = 5 * 10**9
+"""Tensors of one file of an export: what the hub accepts and what transformers wrote for years."""
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 STAGE = ".export"
@@ -50,7 +52,7 @@ def write_shards(
     *,
     rank: int,
     sharded: bool,
-    max_bytes: int,
+    max_bytes: int = MAX_SHARD_BYTES,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
     """Write the weights into `directory`, in files of at most `max_bytes`. Collective.

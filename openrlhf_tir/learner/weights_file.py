@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..pushes import BUCKET_BYTES as BUCKET_BYTES
 from ..weights import delta
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..weights.host_bytes import host_bytes
@@ -33,7 +34,6 @@ from .agreement import agree
 from .lora import Weight, hf_weights
 from .pushes.last_push import LastPush
 
-BUCKET_BYTES = 512 * 2**20
 END = ""
 """Key of the end of the last tensor among the offsets by tensor name."""
 DTYPES = {

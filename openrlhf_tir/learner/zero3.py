@@ -33,7 +33,7 @@ from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
 from ..machine.host_allocator import give_back_freed
-from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
+from ..pushes import BUCKET_BYTES, BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..types import Group, TrainBatch
 from ..waiting.deadlines import broadcast_deadline
 from ..weights.broadcast.sender import Sender
@@ -482,7 +482,7 @@ class Zero3Rank:
             self.sender,
             rank=self.rank,
             sharded=self.cfg.ds.zero_stage == 3,
-            bucket_bytes=self.cfg.vllm.sync_bucket_mib << 20,
+            bucket_bytes=BUCKET_BYTES,
         )
 
     def expose_trial(self) -> Exposed:
@@ -505,7 +505,7 @@ class Zero3Rank:
             first,
             self.exposer,
             sharded=self.cfg.ds.zero_stage == 3,
-            bucket_bytes=self.cfg.vllm.sync_bucket_mib << 20,
+            bucket_bytes=BUCKET_BYTES,
         )
 
     def export(self, directory: str | Path) -> None:
@@ -532,7 +532,6 @@ class Zero3Rank:
             directory,
             rank=self.rank,
             sharded=sharded,
-            max_bytes=self.cfg.ckpt.max_shard_bytes,
         )
         adapter = adapter_weights(self.engine.module)
         adapter_directory = directory / ADAPTER_DIRECTORY

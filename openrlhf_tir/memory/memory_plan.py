@@ -45,7 +45,7 @@ from typing import Any
 
 from ..config import Config
 from ..machine.sizes import size
-from ..pushes import EXPOSED_BUCKETS
+from ..pushes import BUCKET_BYTES, EXPOSED_BUCKETS
 from .model_size import (
     AVERAGE_BYTES,
     OPTIMISER_BYTES,
@@ -394,7 +394,7 @@ def learner_parts(
         "reserve": RESERVE,
     }
     if cfg.push_backend == "ipc":  # the learner keeps the buffers that engines map
-        parts["push buffers"] = min(n * w, EXPOSED_BUCKETS * (cfg.vllm.sync_bucket_mib << 20))
+        parts["push buffers"] = min(n * w, EXPOSED_BUCKETS * BUCKET_BYTES)
     host = states if cfg.ds.adam_offload else 0
     if not cfg.ckpt.disable_ds:
         host += math.ceil(checkpoint_bytes(cfg) / ranks)

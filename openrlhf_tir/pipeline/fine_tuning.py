@@ -26,6 +26,7 @@ from ..data.sft.tokens import SftRow
 from ..errors import CheckpointFailed, Diverged, Stopped
 from ..ports import Saves
 from .checkpoints.checkpoint import Checkpoints
+from .health import MAX_NONFINITE_STEPS
 from .stop import StopRequest
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class FineTuning:
         Raises:
             Stopped: A stop was requested, and the running update and its checkpoint are done. An update that is still
                 running at the end of the grace period is given up.
-            Diverged: The gradients of train.max_nonfinite_steps updates in a row were not finite.
+            Diverged: The gradients of MAX_NONFINITE_STEPS updates in a row were not finite.
         """
         training = asyncio.create_task(self._run(resume), name="fine-tuning")
         try:
@@ -177,7 +178,7 @@ class FineTuning:
             if self.held_out and (last or _is_due(self.step, self.cfg.sft.eval_steps)) and not self.stop.reason:
                 row[EVAL_LOSS] = await self.held_out_loss()
             self.observe(self.step, row)
-            if nonfinite == self.cfg.train.max_nonfinite_steps:
+            if nonfinite == MAX_NONFINITE_STEPS:
                 await self._wait_until_written()
                 raise Diverged(
                     f"The gradient of {nonfinite} updates in a row, up to update {self.step}, is not finite; none of"

@@ -2,9 +2,9 @@
 
 counted in a row                        limit                       error          meaning
 groups that failed for good             more than a batch           StallError     something outside is down
-groups that were filtered or failed     train.max_unused_batches,   Unproductive   no group could be learned from
+groups that were filtered or failed     MAX_UNUSED_BATCHES,         Unproductive   no group could be learned from
                                         at least MIN_UNUSED groups
-steps without a finite gradient         train.max_nonfinite_steps   Diverged       loss or weights are broken
+steps without a finite gradient         MAX_NONFINITE_STEPS         Diverged       loss or weights are broken
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from ..ports import Rollout
 from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
 log = logging.getLogger(__name__)
+MAX_UNUSED_BATCHES = 8
+"""Batches of groups that were all unused, after which a run ends: the data or the filters do not fit the model."""
+MAX_NONFINITE_STEPS = 3
+"""Steps without a finite gradient in a row, after which a run ends. One alone is a sample's; three are the weights'."""
 MIN_UNUSED = 256
 """Groups that must be unused in a row at least. With small batches bad luck would end a healthy run; at an acceptance
 of 5 % the probability of 256 in a row is 2e-6."""
@@ -37,10 +41,8 @@ class Health:
 
     def __init__(self, cfg: Config) -> None:
         self.batch_groups = cfg.rollout.batch_size
-        self.max_nonfinite = cfg.train.max_nonfinite_steps
-        batches = cfg.train.max_unused_batches
-        # More than a batch, so that an outage is a StallError first.
-        self.max_unused = max(batches * self.batch_groups, self.batch_groups + 1, MIN_UNUSED) if batches else None
+        self.max_nonfinite: float = MAX_NONFINITE_STEPS
+        self.max_unused: float = max(MAX_UNUSED_BATCHES * self.batch_groups, MIN_UNUSED)
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
@@ -83,7 +85,7 @@ class Health:
     @property
     def unproductive(self) -> bool:
         """True if so many groups in a row were not accepted that the run should end."""
-        return self.max_unused is not None and self.unused.total() >= self.max_unused
+        return self.unused.total() >= self.max_unused
 
     async def why_unproductive(self, rollout: Rollout) -> Unproductive:
         """Return the error to raise, with counts per reason and one group as an example."""
@@ -92,8 +94,7 @@ class Health:
         return Unproductive(
             f"None of the last {self.unused.total()} groups could be trained: {reasons}. {example}"
             " Are the problems of a difficulty that this model sometimes solves, and do reward, prompt template and"
-            " filters fit the data? train.max_unused_batches sets after how many"
-            " batches a run ends for this; 0: never."
+            " filters fit the data?"
         )
 
     async def _describe_example(self, rollout: Rollout) -> str:
@@ -126,7 +127,7 @@ class Health:
             items: The groups of the batch.
 
         Raises:
-            Diverged: train.max_nonfinite_steps steps in a row had none.
+            Diverged: MAX_NONFINITE_STEPS steps in a row had none.
         """
         self.nonfinite_in_a_row += 1
         names = ", ".join(str(item.meta.key) for item in items[:MAX_NAMED]) + (
@@ -142,7 +143,7 @@ class Health:
         log.warning("%s", message)
         if self.nonfinite_in_a_row >= self.max_nonfinite:
             raise Diverged(
-                f"{message} That is {self.nonfinite_in_a_row} in a row (train.max_nonfinite_steps). Look at the rewards"
+                f"{message} That is {self.nonfinite_in_a_row} in a row. Look at the rewards"
                 " of these groups and at actor.learning_rate; the last checkpoint holds the weights before."
             )
 

@@ -1,8 +1,8 @@
 """End the run when user code fails too many groups.
 
     before the first update   at the first failure: a bug is best fixed before anything is trained
-    later                     after `reward.max_failed_groups` prompts in a row, or `train.max_user_code_failures`
-                              groups in all
+    later                     after MAX_PROMPTS_IN_A_ROW prompts in a row, or `train.max_user_code_failures` groups
+                              in all
 
 A data row that a reward does not expect fails its own group, again and again. That is a single prompt, and the run goes
 on. User code is a reward, filter, protocol, environment class or agent file. If it fails one trajectory, the whole
@@ -14,18 +14,20 @@ from __future__ import annotations
 from ..errors import METHOD_REASONS, MethodBroken
 from ..types import GroupMeta
 
+MAX_PROMPTS_IN_A_ROW = 3
+"""Prompts that fail without a good group in between, after which the run ends. Odd rows of data stand apart: three in a
+row are the code."""
+
 
 class MethodErrors:
     """Counts the groups that user code failed. A resumed run counts anew, and its first update is still to come."""
 
-    def __init__(self, max_prompts_in_a_row: int, max_groups: int | None = None) -> None:
+    def __init__(self, max_groups: int | None = None) -> None:
         """Create a counter.
 
         Args:
-            max_prompts_in_a_row: Prompts that fail without a good group in between, after which the run ends.
             max_groups: Failed groups after which the run ends; None: no limit.
         """
-        self.max_prompts_in_a_row = max_prompts_in_a_row
         self.max_groups = max_groups
         self.updated = False
         """True once an update was made."""
@@ -54,11 +56,8 @@ class MethodErrors:
                 f" anything is trained: {meta.why.get(meta.failed)} `train --check-only` with the same recipe plays"
                 " episodes through all of your code."
             )
-        if len(self._prompts) >= self.max_prompts_in_a_row:
-            raise MethodBroken(
-                f"The groups of {len(self._prompts)} prompts in a row failed as {meta.failed!r}"
-                f" (reward.max_failed_groups = {self.max_prompts_in_a_row}). {last}"
-            )
+        if len(self._prompts) >= MAX_PROMPTS_IN_A_ROW:
+            raise MethodBroken(f"The groups of {len(self._prompts)} prompts in a row failed as {meta.failed!r}. {last}")
         if self.max_groups is not None and self.failures >= self.max_groups:
             raise MethodBroken(
                 f"{self.failures} groups failed by user code, the last as {meta.failed!r}"

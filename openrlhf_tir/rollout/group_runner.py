@@ -399,7 +399,7 @@ class GroupRunner:
 
     def _request_seeds(self, seed: int) -> Callable[[int], int | None]:
         """Return the function turn -> seed of its request; None for every turn if requests have no seeds."""
-        if self.cfg.rollout.per_request_seeds or self.cfg.train.full_determinism_enable:
+        if self.cfg.train.full_determinism_enable:
             return lambda turn: seed_for(seed, turn)
         return lambda turn: None
 

@@ -22,7 +22,7 @@ beside them do not make up for it, because they may be short again: P(L <= t) * 
 One bias remains: an attempt that ended *before* the fault is kept. At r faults per second the mean length moves, to
 first order, by -r * Cov(longest of the group, mean of the group), with lengths in seconds; it would move by -r * Var(L)
 if finished trajectories were kept. For n exponential lengths the first is H_n / n of the second, a fifth at n = 16.
-With rollout.per_request_seeds it is zero, because the new attempt draws the same numbers.
+With train.full_determinism_enable it is zero, because the new attempt draws the same numbers.
 """
 
 from __future__ import annotations

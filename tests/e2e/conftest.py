@@ -27,7 +27,7 @@ os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
 
 def tiny_config() -> Config:
     return Config(
-        vllm={"sync_backend": "file", "kv_cache_mib": 64, "max_num_seqs": 64, "packed_logprobs": True},
+        vllm={"sync_backend": "file", "kv_cache_mib": 64, "max_num_seqs": 64},
         ds={"param_dtype": "fp32"},
         data={"max_len": 384},
         rollout={"max_new_tokens": 256},

@@ -198,7 +198,6 @@ async def test_log_probs_survive_preemption_cut_prefills_and_several_workers(tmp
                 "max_num_seqs": 128,
                 "tensor_parallel_size": workers,
                 "engine_args": engine_args,
-                "packed_logprobs": True,
             },
         }
     )

@@ -61,11 +61,10 @@ def config(work: Path) -> Config:
             "batch_size": BATCH,
             "n_samples_per_prompt": 4,
             "max_new_tokens": 16,
-            "per_request_seeds": True,
         },
         vllm={"num_engines": 2},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
-        train={"max_steps": STEPS, "micro_batch_size": 4},
+        train={"max_steps": STEPS, "micro_batch_size": 4, "full_determinism_enable": True},
         logger={"tensorboard": False},
     )
 

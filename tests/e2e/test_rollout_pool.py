@@ -75,7 +75,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         rollout={"batch_size": B, "max_wait_ms": 150},
         env={"step_timeout_s": 60.0},  # 1,024 sessions at once, and no second chance for 500
         vllm={"num_engines": 2},
-        train={"max_steps": STEPS, "max_reissues": 3},
+        train={"max_steps": STEPS},
         pipeline={"max_staleness": 3, "depth": 4 * B},
     )
     with (

@@ -126,8 +126,8 @@ def test_a_run_whose_pushes_keep_the_kv_cache_trains_every_prompt_once(run_dir):
 @pytest.mark.parametrize("ranks", [2, 1])
 def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(run_dir, ranks):
     """Resumed on as many learner ranks, or on one of two; the average of the weights goes on either way, and is
-    exported, in several files."""
-    average = ("--train.enable_ema", "--ckpt.max_shard_size", "300kB")
+    exported."""
+    average = ("--train.enable_ema",)
     first = start(run_dir, *average)
     kill_a_rank(run_dir, psutil.Process(first.pid), first)
     os.kill(first.pid, signal.SIGKILL)
@@ -139,7 +139,6 @@ def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_promp
         "the checkpoint is of 2 learner ranks, this run has 1" in (run_dir / "log").read_text().replace("\n", " ")
     ) == (ranks == 1)
     for model in (run_dir / "model", run_dir / "model_ema"):
-        assert (model / "model.safetensors.index.json").exists() and not (model / "model.safetensors").exists()
         _plain_transformers_loads(model)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -221,8 +222,9 @@ GROUP_S = 10
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
-    reissues, stall, push_every, fill, early, evaluate (a coroutine function), eval_steps; train, eval, sampling
-    (rollout), ckpt: more fields of these sections."""
+    reissues, stall, endless (neither unused groups nor gradients that are not finite end the run), push_every, fill,
+    early, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt: more fields of these
+    sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -253,14 +255,13 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
             "algo": {"advantage": {"estimator": "rloo"}},
             "train": {
                 "max_steps": flags.get("max_steps", 10),
-                "max_reissues": flags.get("reissues", 2),
                 **flags.get("train", {}),
             },
             "ckpt": {"save_steps": flags.get("save_steps", -1), **flags.get("ckpt", {})},
             "eval": {"steps": flags.get("eval_steps", -1), **flags.get("eval", {})},
         }
     )
-    return Pipeline(
+    made = Pipeline(
         cfg,
         prompts=prompts or FakePrompts(1000),
         rollout=rollout,
@@ -271,6 +272,10 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=flags.get("evaluate"),
     )
+    made.scheduler.max_reissues = flags.get("reissues", 2)
+    if flags.get("endless"):
+        made.health.max_unused = made.health.max_nonfinite = math.inf
+    return made
 
 
 def seconds_of(p: Pipeline) -> float:

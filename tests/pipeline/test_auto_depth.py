@@ -55,7 +55,7 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
         finished["n"] += 1
         return "accuracy_high" if finished["n"] <= 600 else ""
 
-    flags = {"S": 1, "B": 2, "depth": "auto", "max_steps": 1000, "train": {"max_unused_batches": 0}}
+    flags = {"S": 1, "B": 2, "depth": "auto", "max_steps": 1000, "endless": True}
     p = pipeline(tmp_path, rollout=FakeRollout(fate=fate), prompts=FakePrompts(700), learner=FakeLearner(0.01), **flags)
     run(p.run())
     report = audit(p.scheduler.ledger.path)

@@ -68,7 +68,7 @@ def trained_run(directory, curriculum, steps=90, **flags):
         rollout=Learning(steps),
         B=8,
         max_steps=steps,
-        train={"max_unused_batches": 0},
+        endless=True,
         **flags,
     )
     run(p.run())
@@ -97,7 +97,7 @@ def test_without_staleness_the_draws_do_not_depend_on_which_group_ended_first(tm
             B=8,
             mode="sync",
             max_steps=30,
-            train={"max_unused_batches": 0},
+            endless=True,
         )
         run(p.run())
         return [tuple(e.row["k"]) for e in events(p.scheduler.ledger.path) if e.row["e"] == "issued"]
@@ -109,7 +109,7 @@ def test_a_run_that_is_cut_and_resumed_draws_what_the_whole_one_draws(tmp_path):
     def trained(p):
         return [key[:2] for _, key, _ in p.learner.trained]
 
-    flags = {"B": 8, "mode": "sync", "max_steps": 30, "train": {"max_unused_batches": 0}, "save_steps": 10}
+    flags = {"B": 8, "mode": "sync", "max_steps": 30, "endless": True, "save_steps": 10}
     whole = pipeline(tmp_path / "whole", prompts=Order(True), rollout=Learning(30), **flags)
     run(whole.run())
     cut = pipeline(

@@ -176,7 +176,7 @@ def play(setup: Setup, directory: Path, timing: int, interrupted: bool = False) 
         learner = Learner(lambda: p)  # noqa: B023  called within this turn
         p = pipeline(
             directory, prompts=Prompts(setup), rollout=rollout, learner=learner, mode="sync", B=setup.B,
-            max_steps=setup.max_steps, save_steps=setup.save_steps, train={"max_unused_batches": 0}, sampling=flags,
+            max_steps=setup.max_steps, save_steps=setup.save_steps, endless=True, sampling=flags,
         )  # fmt: skip
         p.health.settled = lambda *args, **kwargs: None  # prompts that fail for good in a row are part of the game
         balanced = p.scheduler.method._balanced

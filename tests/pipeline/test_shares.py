@@ -137,7 +137,7 @@ def test_a_dropped_group_of_the_last_prompts_is_not_replaced(tmp_path):
         rollout=Rollout(calc=1.0, guess=1.0),
         B=8,
         S=1,
-        train={"max_unused_batches": 0},
+        endless=True,
     )
     run(p.run())
     report = audit(p.scheduler.ledger.path)

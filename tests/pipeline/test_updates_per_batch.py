@@ -143,7 +143,8 @@ def test_at_every_update_no_token_is_older_than_S_and_nothing_deadlocks(
         learner=Faulty() if faulty else FakeLearner(),
         prompts=FakePrompts(40),
         max_steps=1000 * k,
-        train={"batch_size": 4 // parts, "max_epochs": epochs, "max_nonfinite_steps": 1000, "max_unused_batches": 0},
+        train={"batch_size": 4 // parts, "max_epochs": epochs},
+        endless=True,
         **flags,
     )
     run(p.run())

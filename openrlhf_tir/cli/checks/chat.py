@@ -28,11 +28,10 @@ def check_chat(cfg: Config, e: Environment) -> None:
                 " data.input_template is then part of the user's message."
             )
         return
-    if e.env.tools or e.env.template_rewrites != "keep":
+    if e.env.tools:
         raise ConfigError(
-            f"{e.section}.tools and {e.section}.template_rewrites only apply to a messages protocol, and"
-            f" {e.section}.protocol = {e.env.protocol!r} is not one. Leave them out, or set {e.section}.protocol ="
-            " 'messages'."
+            f"{e.section}.tools only apply to a messages protocol, and {e.section}.protocol = {e.env.protocol!r} is not"
+            f" one. Leave them out, or set {e.section}.protocol = 'messages'."
         )
 
 
@@ -58,8 +57,5 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
             f"{model} has no single chat template in chat_template.jinja or tokenizer_config.json:"
             " it is checked when the tokenizer is loaded"
         ]
-    checked = [
-        check_template(template, protocols.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)
-        for e in environments
-    ]
+    checked = [check_template(template, protocols.replies_of(e.env), e.env.tools) for e in environments]
     return list(dict.fromkeys(fact for check in checked for fact in check.facts()))

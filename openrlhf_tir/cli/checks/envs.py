@@ -14,6 +14,7 @@ from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
 from ...config import Config
 from ...config.environments import Environment
 from ...config.problems import Problems
+from ...config.secrets import ENV_TOKEN
 from ...errors import ConfigError
 from ...protocol import NOT_NEEDED, UNISOLATED
 from ...rollout.environment_client.probe import probe_env
@@ -128,7 +129,7 @@ def _parser_errors(e: Environment) -> Iterator[None]:
 
 
 def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
-    token = os.environ.get(cfg.env.token_env)
+    token = os.environ.get(ENV_TOKEN)
     health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
     if schema.env != e.serves:
         fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ...cluster.process_watch import node_memory
 from ...config import Config
+from ...config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable, unknown
 from ...learner.attention.choice import attention_implementation
@@ -367,7 +368,7 @@ def check_ports(cfg: Config) -> None:
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return
     # With a token the endpoints also serve other machines.
-    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"
+    host = "0.0.0.0" if any(map(os.environ.get, (ROLLOUT_TOKEN, ENV_TOKEN))) else "127.0.0.1"
     for port in range(first, first + count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             # The server sets this too, so that a port that a run has just left is free.

@@ -21,6 +21,7 @@ from ...algorithms.advantages import ESTIMATOR
 from ...config import Config, own_files
 from ...config.environments import Environment, one
 from ...config.paths import local_path
+from ...config.secrets import ENV_TOKEN
 from ...config.sections.reward import REMOTE
 from ...engines.codec import HfCodec
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
@@ -93,8 +94,7 @@ def _shortened(cfg: Config, scratch: Path) -> Config:
             return {}
         return {"step_timeout_s": min(section.step_timeout_s or STEP_S, STEP_S)}
 
-    rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0}
-    rollout |= {"group_deadline_s": GROUP_S, "agent_workers": 1, "per_request_seeds": False}
+    rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0, "group_deadline_s": GROUP_S, "agent_workers": 1}
     changed = {
         "run_dir": scratch,
         "rollout": cfg.rollout.model_copy(update=rollout),
@@ -140,7 +140,7 @@ class _Rehearsal:
             urls = await owned.enter_async_context(self._servers())
             if urls is None:
                 return
-            envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(cfg.env.token_env), owner="rehearsal")
+            envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(ENV_TOKEN), owner="rehearsal")
             owned.push_async_callback(envs.close)
             writers = await self._agents(owned)
             chats = None if writers else chat_formats(cfg, self.codec, self.tokenizer)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...config import Config
 from ...config.environments import Environment
+from ...config.secrets import ENV_TOKEN
 from ...protocol import PYTHON_TOOL
 from ...rollout import protocols
 from ...rollout.environment_client.probe import probe_env
@@ -36,7 +37,7 @@ def with_tools(cfg: Config) -> Config:
 def tools_of(cfg: Config, environment: Environment) -> list[dict[str, Any]]:
     """Return the tools that /schema declares, or will declare for a server that the run starts itself."""
     if environment.urls:
-        _, schema = probe_env(environment.urls[0], token=os.environ.get(cfg.env.token_env))
+        _, schema = probe_env(environment.urls[0], token=os.environ.get(ENV_TOKEN))
         return schema.tools
     if environment.env.file:
         return list(getattr(plugins.load(plugins.ENVIRONMENT, environment.env.file), "tools", []))

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...config import Config
+from ...config.secrets import ENV_TOKEN
 from ...config.toml_file import read_toml
 from ...errors import ConfigError, Unavailable, unknown
 from ...rollout.environment_client.probe import probe_env
@@ -128,7 +129,7 @@ async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
     if not cfg.train.resume:
         for name in (FILE, APPLIED):
             (cfg.run_dir / name).unlink(missing_ok=True)
-    token = os.environ.get(cfg.env.token_env)
+    token = os.environ.get(ENV_TOKEN)
     serves = {name: e.serves for name, e in cfg.environments.items()}
     async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves), attempts=FOR_EVER):
         yield

@@ -26,6 +26,7 @@ from ...evaluation.plan import Plan, PlannedSet, check_whole, digest_of
 from ...evaluation.scores.figures import figures
 from ...evaluation.settings import Sampled, made_under
 from ...evaluation.store import Store
+from ...pipeline.method_errors import MAX_PROMPTS_IN_A_ROW
 from ...rollout.group_runner import EvalMode
 from ...telemetry.progress import bar
 from ...types import Group, Task
@@ -111,7 +112,7 @@ async def _evaluate_set(
                 store,
                 asked.name,
                 how,
-                cfg.reward.max_failed_groups,
+                MAX_PROMPTS_IN_A_ROW,
                 at_once=groups_at_once(cfg, how.n),
                 tick=advance,
             )

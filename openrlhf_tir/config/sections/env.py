@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -83,11 +83,6 @@ class Env(Section):
         ),
         active_when=(OWN_SERVER, ONE_ENVIRONMENT),
     )
-    token_env: str = setting(
-        "TIR_ENV_TOKEN",
-        description="Environment variable that holds the bearer token of the environment servers.",
-        resume=ALLOWED,
-    )
     file: str | None = setting(
         None,
         description=(
@@ -116,13 +111,6 @@ class Env(Section):
         description=(
             "OpenAI schemas of the tools for the chat template of a messages protocol. Unset: those that the"
             " environment reports at /schema."
-        ),
-    )
-    template_rewrites: Literal["keep", "refuse"] = setting(
-        "keep",
-        description=(
-            "What to do if the chat template of a messages protocol shows earlier turns otherwise than they were"
-            " sampled (Qwen3 leaves thinking out): keep what was sampled and report it, or refuse to run."
         ),
     )
     max_calls: int = setting(

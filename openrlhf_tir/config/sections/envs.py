@@ -19,14 +19,14 @@ from .reward import Reward
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Allowed names of environments: they are parts of flags, metrics and file names."""
-OF_THE_RUN = ("name", "token_env")
-"""Fields of [env] that no [envs.NAME] has: its name is NAME, and all servers of a run have one token."""
+OF_THE_RUN = ("name",)
+"""Fields of [env] that no [envs.NAME] has: its name is NAME."""
 OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
 """Fields that say which server an environment has: they are never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
 """Fields of [reward] that belong together: if [envs.NAME.reward] sets one, none of them is taken from [reward]."""
-OF_THE_WORKERS = ("verify_timeout_s", "workers", "max_failed_groups")
-"""Fields of [reward] that belong to the actor or to the run, whatever the environment."""
+OF_THE_WORKERS = ("verify_timeout_s", "workers")
+"""Fields of [reward] that belong to the actor, whatever the environment."""
 OF_THE_LEARNER = ("max_base_ppl",)
 """Fields of [filter] that the learner applies to a whole batch, whatever the environment."""
 

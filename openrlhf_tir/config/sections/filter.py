@@ -69,14 +69,6 @@ class Filter(Section):
         description="Filter 'reward': keep a group if low < mean reward < high.",
         active_when=_if_named("reward"),
     )
-    max_verifier_failures: float = setting(
-        0.4,
-        ge=0,
-        le=1,
-        description="Filter 'verifiers': drop a group if a larger share of it has no verdict.",
-        unit="share",
-        active_when=_if_named("verifiers"),
-    )
     accuracy_range: tuple[float, float] = setting(
         (0.0, 1.0),
         description="Filter 'accuracy': keep a group if low < mean accuracy < high.",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from ..numbers import bytes_of
 from ..setting import ALLOWED, Condition, Resume, rule, setting
 from .base import Section
 from .conditions import TURN_LOOP
@@ -165,27 +164,6 @@ class Ckpt(Section):
         openrlhf=True,
         fine_tuning=True,
     )
-    max_shard_size: str = setting(
-        "5GB",
-        description=(
-            "Size of one file of an export, with a unit (5GB, 512MiB). A larger model is several files and an index."
-        ),
-        fine_tuning=True,
-    )
-
-    @field_validator("max_shard_size", mode="after")
-    @classmethod
-    def _is_a_size(cls, value: str) -> str:
-        try:
-            bytes_of(value)
-        except ValueError as e:
-            raise ValueError(f"ckpt.max_shard_size = {e}.") from None
-        return value
-
-    @property
-    def max_shard_bytes(self) -> int:
-        """max_shard_size in bytes."""
-        return bytes_of(self.max_shard_size)
 
 
 class Logger(Section):
@@ -222,11 +200,6 @@ class Logger(Section):
             " many again each time that their count has doubled. `openrlhf-tir play RUN --dropped` shows them. 0: none."
         ),
         unit="groups",
-    )
-    worker_logs: bool = setting(
-        False,
-        description=("Also print what actors and learner ranks log. It is always in the directory of Ray's session."),
-        fine_tuning=True,
     )
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
 

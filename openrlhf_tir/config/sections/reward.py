@@ -184,15 +184,6 @@ class Reward(Section):
     clip_range: tuple[float, float] | None = setting(
         None, description="Bounds of a reward, applied after the penalties. Unset: none.", openrlhf=True
     )
-    max_failed_groups: int = setting(
-        3,
-        ge=1,
-        description=(
-            "Abort the run after this many consecutive prompts fail in user code (reward, filter, protocol, environment"
-            " class, agent file). Before the first update, the first failure aborts it."
-        ),
-        unit="prompts",
-    )
 
     def options_of(self, name: str) -> dict[str, Option]:
         """Return the options of one reward: all of them, or with `weights` its own table."""

@@ -136,15 +136,6 @@ class Rollout(Section):
         ),
         unit="milliseconds",
     )
-    max_batch: int = setting(
-        256,
-        ge=1,
-        description="Send a batch to the engine as soon as this many trajectories of one environment wait.",
-        unit="trajectories",
-        active_when=Condition(
-            "with rollout.max_wait_ms above 0, so that trajectories wait", lambda c: c.rollout.max_wait_ms != 0
-        ),
-    )
     agent: Literal["turns", "external"] = setting(
         "turns",
         description=(
@@ -166,26 +157,12 @@ class Rollout(Section):
         ),
         active_when=Condition("with rollout.agent = external", lambda c: c.rollout.agent == "external"),
     )
-    token_env: str = setting(
-        "TIR_ROLLOUT_TOKEN",
-        description=(
-            "Environment variable with the bearer token of the actors' endpoints; another one than env.token_env. If"
-            " the variable is unset and environments have a token, one is made in run_dir/endpoints/token."
-        ),
-    )
     port: int = setting(
         0,
         ge=0,
         le=65535,
         description="Port of the first actor's endpoint; actor i has port + i. 0: any free port.",
         resume=ALLOWED,
-    )
-    per_request_seeds: bool = setting(
-        False,
-        description=(
-            "Seed every request by (train.seed, prompt, sample, turn): the same responses whatever the batching, at"
-            " less speed."
-        ),
     )
     routing_replay: bool = setting(
         False,
@@ -256,21 +233,6 @@ class Vllm(Section):
         active_when=WITH_VLLM,
         resume=ALLOWED,
     )
-    packed_logprobs: bool = setting(
-        True,
-        description=(
-            "Let the engine's process hold sampled tokens and send them together, their log-probs as one array, which"
-            " costs a fraction of vLLM's own way. False: vLLM's own way."
-        ),
-        active_when=(
-            WITH_VLLM,
-            Condition(
-                "without vllm.engine_args.scheduler_cls, whose scheduler does not pack them",
-                lambda c: "scheduler_cls" not in c.vllm.engine_args,
-            ),
-        ),
-        resume=ALLOWED,
-    )
     tool_call_parser: str | None = setting(
         None,
         description=(
@@ -290,16 +252,6 @@ class Vllm(Section):
             " system: gloo over TCP by way of host memory, slow between GPUs; nccl between GPUs, not tried on any yet."
         ),
         openrlhf=True,
-    )
-    sync_bucket_mib: int = setting(
-        512,
-        ge=1,
-        description=(
-            "Weights that are gathered and sent at a time by ipc, gloo and nccl. With gloo and nccl the learner's first"
-            " rank and every worker of an engine hold two such buffers; with ipc every learner rank keeps two, or as"
-            " much as the weights need."
-        ),
-        unit="MiB",
     )
     sync_delta: bool = setting(
         False,

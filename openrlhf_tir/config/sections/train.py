@@ -105,7 +105,8 @@ class Train(Section):
         False,
         description=(
             "Use deterministic kernels only in the learner, which is slower, and refuse an operation that has none when"
-            " it runs. Every request is seeded as by rollout.per_request_seeds."
+            " it runs. Every request is seeded by (train.seed, prompt, sample, turn): the same responses whatever the"
+            " batching, at less speed."
         ),
         openrlhf=True,
         fine_tuning=True,
@@ -230,37 +231,15 @@ class Train(Section):
             lambda c: not c.train.env_mask or c.train.env_mask_from > 0,
         ),
     )
-    max_reissues: int = setting(
-        5, ge=0, description="Times that a group is issued again after its actor or environment failed."
-    )
-    max_unused_batches: int = setting(
-        8,
-        ge=0,
-        description=(
-            "Stop the run, with a reason and an example, if this many batches of groups in a row (at least 256 groups)"
-            " are all dropped or failed. 0: never."
-        ),
-        unit="batches",
-    )
     max_user_code_failures: int | None = setting(
         None,
         ge=1,
         description=(
             "End the run once this many groups have failed by an error in user code (reward, filter, protocol,"
             " environment class, agent file) since the first update; until then the first one ends it. Unset: only"
-            " reward.max_failed_groups in a row do."
+            " three prompts in a row do."
         ),
         unit="groups",
-    )
-    max_nonfinite_steps: int = setting(
-        3,
-        ge=1,
-        description=(
-            "End the run after this many steps in a row whose gradient is not finite. A single one is skipped and"
-            " reported."
-        ),
-        unit="steps",
-        fine_tuning=True,
     )
     stop_grace_s: float = setting(
         20.0,

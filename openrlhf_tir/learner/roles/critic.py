@@ -118,7 +118,6 @@ class Critic:
             directory,
             rank=rank,
             sharded=self.cfg.ds.zero_stage == 3,
-            max_bytes=self.cfg.ckpt.max_shard_bytes,
         )
         if rank == 0:
             self.hf_config.num_labels = 1

@@ -45,6 +45,9 @@ from .groups import AcceptedGroup, BatchDecision, InFlightGroup, QueuedPrompt, S
 from .learner_timing import LearnerTiming
 from .staleness import StalenessRule
 
+MAX_REISSUES = 5
+"""New attempts of a group after its actor or environment failed. With the pauses between them, up to a minute each, an
+outage that lasts longer is no fault of the group's, and Health ends the run by name."""
 MAX_REPLACEMENTS = 8
 """Prompts that are dispatched one after the other in place of a filtered group of the same environment. The
 environments' shares of a batch hold while at least one group in nine is accepted, and a hopeless environment does not
@@ -140,6 +143,7 @@ class RolloutScheduler:
             on_dropped: Called when an accepted group is dropped before it was trained.
         """
         self._settings = settings
+        self.max_reissues = MAX_REISSUES
         self.prompts = prompts
         self.ledger = ledger
         self.rule = StalenessRule.from_config(settings)
@@ -346,7 +350,7 @@ class RolloutScheduler:
         """
         if failure == SUSPENDED:
             return True
-        return failure not in METHOD_REASONS and group.retries < self._settings.train.max_reissues
+        return failure not in METHOD_REASONS and group.retries < self.max_reissues
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""

@@ -183,8 +183,7 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         return Broken(f"HTTP {response.status}: {reason}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
         return EnvError(
-            f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset)"
-            " to the server's token."
+            f"{url} refused the bearer token (401). Set the environment variable TIR_ENV_TOKEN to the server's token."
         )
     if response.status == 404 and url.endswith("/step"):
         return session_lost(f"{url} answered HTTP 404: {reason}")

@@ -73,10 +73,7 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
         remedy = "Point env.url at a server of env_servers."
         if e.code in (401, 403):
             fact = "The token that was sent is not the server's" if token else "No token was sent"
-            remedy = (
-                f"{fact}: put the server's token into the environment variable that env.token_env names (TIR_ENV_TOKEN,"
-                " if unset)."
-            )
+            remedy = f"{fact}: put the server's token into the environment variable TIR_ENV_TOKEN."
         kind = Unavailable if e.code == 429 or e.code >= 500 else ConfigError
         raise kind(f"{url} answered {e.code} {e.reason}. {remedy}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:

@@ -34,7 +34,7 @@ class ChatFormat:
         self.env = env
         self.codec = cast(ChatCodec, codec)
         self.template = template
-        self.checked = check_template(template, protocols.replies_of(env), env.tools, rewrites=env.template_rewrites)
+        self.checked = check_template(template, protocols.replies_of(env), env.tools)
 
     @classmethod
     def of(cls, cfg: Config, env: Env, codec: Codec, tokenizer: Any) -> ChatFormat | None:

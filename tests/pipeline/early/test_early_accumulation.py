@@ -293,7 +293,7 @@ def test_with_parts_no_token_is_older_than_S_and_nothing_deadlocks(tmp_path_fact
         learner=FakeLearner(),
         prompts=FakePrompts(60),
         max_steps=1000,
-        train={"max_unused_batches": 0},
+        endless=True,
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S

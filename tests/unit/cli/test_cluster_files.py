@@ -20,6 +20,7 @@ import yaml
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config.flags import check_unknown
+from openrlhf_tir.config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from tests.contract.docs.docs_blocks import REPO
 
 CLUSTERS = REPO / "train_scripts" / "clusters"
@@ -117,9 +118,9 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     ]
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     for container in (head, pod["containers"][0]):
-        assert {cfg.env.token_env, cfg.rollout.token_env} <= {e["name"] for e in container["env"]}
+        assert {ENV_TOKEN, ROLLOUT_TOKEN} <= {e["name"] for e in container["env"]}
         assert {m["mountPath"] for m in container["volumeMounts"]} >= {"/dev/shm", f"/{cfg.run_dir.parts[1]}"}
-    assert cfg.env.token_env in {e["name"] for e in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert ENV_TOKEN in {e["name"] for e in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
     pinned = next(line for line in (REPO / "requirements.txt").read_text().splitlines() if line.startswith("ray"))
     assert job["spec"]["rayClusterSpec"]["rayVersion"] in pinned
 

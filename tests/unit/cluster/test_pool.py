@@ -37,7 +37,7 @@ def config(run_dir, engines: int = 3, **sections) -> Config:
         },
         "timeouts": {"push_s": 200, "start_s": 200},
         "pipeline": {"mode": "pipeline", "max_staleness": 2, "depth": 12},
-        "train": {"max_steps": 12, "max_reissues": 3},
+        "train": {"max_steps": 12},
         "ckpt": {"save_steps": -1},
     }
     for section, fields in sections.items():

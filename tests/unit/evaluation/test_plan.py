@@ -201,6 +201,8 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
         os.utime(weights, (at_s, at_s))
         assert [d.partition(":")[0] for d in differences(made_under(cfg, BASE, "aime24", "d"), before)] == ["weights"]
     before["weights"] = made_under(cfg, BASE, "aime24", "d")["weights"]
+    before["env"]["python_tir"]["template_rewrites"] = "keep"  # a setting until it was removed
+    assert differences(made_under(cfg, BASE, "aime24", "d"), before) == []
     other = Config(actor={"model_name_or_path": str(tmp_path)}, env={"protocol": "torl"})
     assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(
         made_under(other, BASE, "aime24", "d"), before

@@ -166,11 +166,11 @@ async def test_metrics_say_what_an_update_learned(tmp_path):
     assert {"loss", "grad_norm", "lr", "step_s", "tokens_per_s"} <= metrics.keys()
 
 
-async def test_gradients_that_are_not_finite_end_the_run_when_they_come_in_a_row(tmp_path):
-    train = {"max_nonfinite_steps": 2}
-    await tuning(tmp_path / "apart", Counting({1: math.nan, 3: math.inf}), train=train).run()
+async def test_gradients_that_are_not_finite_end_the_run_when_they_come_in_a_row(tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.pipeline.fine_tuning.MAX_NONFINITE_STEPS", 2)
+    await tuning(tmp_path / "apart", Counting({1: math.nan, 3: math.inf})).run()
     with pytest.raises(Diverged, match=r"(?s) 2 .* 3\b.*step_000002"):
-        await tuning(tmp_path, Counting({2: math.nan, 3: math.nan}), train=train).run()
+        await tuning(tmp_path, Counting({2: math.nan, 3: math.nan})).run()
 
 
 async def test_a_disk_that_refuses_a_checkpoint_does_not_end_the_run(tmp_path, caplog):

@@ -348,16 +348,17 @@ def test_a_group_with_tokens_beyond_max_staleness_is_never_trained(tmp_path):
 
 
 def test_a_group_that_a_suspension_has_cost_is_dispatched_again_however_often(tmp_path):
-    """It does not count towards train.max_reissues."""
+    """It does not count towards the attempts that a group has."""
     scheduler = scheduler_in(tmp_path)
-    for _ in range(Config().train.max_reissues + 3):
+    for _ in range(scheduler.max_reissues + 3):
         group, _ = scheduler.dispatch(now=0.0)
         assert group.key.prompt == 0 and group.retries == 0
         assert scheduler.finish_group(group, None, failure="suspended") == GroupState.REQUEUED
 
 
 def test_a_prompt_that_fails_too_often_fails_for_good(tmp_path):
-    scheduler = scheduler_in(tmp_path, train={"max_reissues": 1})
+    scheduler = scheduler_in(tmp_path)
+    scheduler.max_reissues = 1
     ends = []
     for _ in range(2):
         group, _ = scheduler.dispatch(now=0.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....config import Config
+from ....config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from ....errors import AgentError, InfraError
 from ....ports import Codec, Engine
 from ....types import Sampling, Task, Trajectory
@@ -66,7 +67,7 @@ class _Worker:
             cfg.run_dir / "logs" / f"{name}.log",
             Deadline.of(cfg, "timeouts.start_s"),
             Deadline(idle_s, idle.setting),
-            secrets=(cfg.rollout.token_env, cfg.env.token_env, "WANDB_API_KEY"),
+            secrets=(ROLLOUT_TOKEN, ENV_TOKEN, "WANDB_API_KEY"),
         )
 
     async def _answer(self, run: Run | None, message: Message) -> Message:

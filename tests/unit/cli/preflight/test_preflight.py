@@ -376,7 +376,6 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
         for f in check(load(None, as_user), machine=CPU)
         if "earlier turns otherwise than they were sampled (thinking)" in f
     ]
-    assert "env.template_rewrites = 'refuse'" in refused({**as_user, "env.template_rewrites": "refuse"})
     assert "env.options.calls = 'hermse'" in refused({**run, "env.options": {"calls": "hermse"}})
     tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
     assert "env.options.role = 'user'" in refused(run)

@@ -85,7 +85,7 @@ def test_something_else_that_answers_is_refused(env_server):
 
 def test_a_missing_token_is_named(env_server):
     env_server.token = "secret"
-    with pytest.raises(ConfigError, match=r"401.*env\.token_env"):
+    with pytest.raises(ConfigError, match=r"401.*TIR_ENV_TOKEN"):
         probe_env(env_server.url)
     assert probe_env(env_server.url, token="secret")[1].capacity == 3
 

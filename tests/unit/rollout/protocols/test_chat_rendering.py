@@ -97,7 +97,6 @@ def chat_formats(
     protocol: str = "messages",
     tools=(),
     limit: int = 64,
-    rewrites: str = "keep",
     **options,
 ) -> ChatFormat:
     template_options = options.pop("template", {})
@@ -111,7 +110,6 @@ def chat_formats(
         "options": options,
         "tools": list(tools),
         "output_max_tokens": limit,
-        "template_rewrites": rewrites,
         "max_calls": 4,
     }
     cfg = Config(env=env, data={"apply_chat_template": True, "chat_template_options": template_options})
@@ -325,9 +323,6 @@ def test_a_template_that_shows_earlier_turns_otherwise_is_found_at_start(model, 
     chats = chat_formats(model, **options)
     assert chats.checked.rewritten == rewritten
     assert bool(chats.checked.facts()) == bool(rewritten)
-    if rewritten:
-        with pytest.raises(ConfigError, match=r"env\.template_rewrites = 'refuse'"):
-            chat_formats(model, **options, rewrites="refuse")
 
 
 async def test_the_recipe_for_the_toy_model_reads_as_the_traces_that_it_was_fine_tuned_on():
