@@ -134,7 +134,7 @@ def server_flags(e: Environment) -> list[str]:
     elif e.serves in WITH_WORKERS:
         flags += ["--workers", str(e.env.workers)]
     if e.serves == "python_tir" and not e.env.file:
-        flags += ["--code-timeout", str(e.env.code_timeout_s), *(["--stateful"] if e.env.stateful else [])]
+        flags += ["--code-timeout", str(e.env.code_timeout_s)]
     for key, value in e.env.server_options.items():
         flag = key.replace("_", "-")
         if flag in OURS or not (e.env.file or re.fullmatch(r"[a-z][a-z0-9-]*", flag)):

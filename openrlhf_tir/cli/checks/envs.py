@@ -40,7 +40,7 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     facts."""
     if cfg.train.agent_func_path:
         return [
-            f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor,"
+            f"agent file {cfg.train.agent_func_path}: {cfg.reward.workers} process(es) for each rollout actor,"
             " in place of an environment"
         ]
     facts: list[str] = []

@@ -94,11 +94,11 @@ def _shortened(cfg: Config, scratch: Path) -> Config:
             return {}
         return {"step_timeout_s": min(section.step_timeout_s or STEP_S, STEP_S)}
 
-    rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0, "group_deadline_s": GROUP_S, "agent_workers": 1}
+    rollout = {"min_valid": 1, "early_stop": False, "drift_check": 0.0, "group_deadline_s": GROUP_S}
     changed = {
         "run_dir": scratch,
         "rollout": cfg.rollout.model_copy(update=rollout),
-        "reward": cfg.reward.model_copy(update={"workers": 2}),
+        "reward": cfg.reward.model_copy(update={"workers": 1 if cfg.train.agent_func_path else 2}),
         "env": cfg.env.model_copy(update=short_deadlines(cfg.env)),
         "envs": {name: section.model_copy(update=short_deadlines(section)) for name, section in cfg.envs.items()},
         "train": cfg.train.model_copy(update={"start_wait_s": 0.0}),

@@ -79,7 +79,8 @@ class Env(Section):
         default_factory=dict,
         description=(
             "Command-line flags of a server that the run starts, without the dashes, e.g."
-            ' { corpus = "wiki.jsonl", topk = 5 } for search; with env.file also keyword arguments of the class.'
+            ' { corpus = "wiki.jsonl", topk = 5 } for search, { stateful = true } for python_tir, whose sessions then'
+            " keep their Python state from call to call; with env.file also keyword arguments of the class."
         ),
         active_when=(OWN_SERVER, ONE_ENVIRONMENT),
     )
@@ -103,7 +104,10 @@ class Env(Section):
     )
     options: dict[str, Option] = setting(
         default_factory=dict,
-        description="Keyword arguments of the turn protocol besides max_calls and budget_message.",
+        description=(
+            "Keyword arguments of the turn protocol besides max_calls, e.g. budget_message = true, which tells the model"
+            " when its calls are used up."
+        ),
         active_when=TURN_LOOP,
     )
     tools: list[Tool] = setting(
@@ -139,11 +143,6 @@ class Env(Section):
         unit="tokens",
         active_when=TURN_LOOP,
     )
-    budget_message: bool = setting(
-        False,
-        description="Tell the model when its calls are used up. (ZeroTIR's paper says so, its code does not.)",
-        active_when=TURN_LOOP,
-    )
     max_concurrency: int = setting(
         256,
         ge=1,
@@ -163,11 +162,6 @@ class Env(Section):
             ),
         ),
         resume=ALLOWED,
-    )
-    stateful: bool = setting(
-        False,
-        description="Keep a trajectory's Python state from call to call.",
-        active_when=(NO_AGENT_FILE, OWN_SERVER, MAY_BE_PYTHON_TIR, ONE_ENVIRONMENT),
     )
 
     @property

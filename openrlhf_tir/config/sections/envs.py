@@ -21,7 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Allowed names of environments: they are parts of flags, metrics and file names."""
 OF_THE_RUN = ("name",)
 """Fields of [env] that no [envs.NAME] has: its name is NAME."""
-OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
+OF_ITS_OWN = ("url", "file", "server", "server_options")
 """Fields that say which server an environment has: they are never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
 """Fields of [reward] that belong together: if [envs.NAME.reward] sets one, none of them is taken from [reward]."""

@@ -38,7 +38,8 @@ class Filter(Section):
         None,
         description=(
             "Filters in the order in which they are called: registered names or your own functions. Empty: none."
-            " Unset: accuracy, and those that the settings below switch on. accuracy looks at what is correct, reward"
+            " Unset: accuracy, zero_variance (groups whose rewards are all equal: their advantages are zero), and those"
+            " that the settings below switch on. accuracy looks at what is correct, reward"
             " at the rewards (filter.reward_range), so that it keeps groups that are all right."
         ),
         names="user_code",
@@ -74,11 +75,6 @@ class Filter(Section):
         description="Filter 'accuracy': keep a group if low < mean accuracy < high.",
         active_when=_unless_left_out("accuracy"),
     )
-    zero_variance: bool = setting(
-        True,
-        description="Drop groups whose rewards are all equal: their advantages are zero.",
-        active_when=_unless_left_out("zero_variance"),
-    )
     max_length_gap: float | None = setting(
         None,
         gt=0,
@@ -101,7 +97,7 @@ class Filter(Section):
         if self.names is not None:
             return self.names
         switched_on = {
-            "zero_variance": self.zero_variance,
+            "zero_variance": True,
             "length_gap": self.max_length_gap is not None,
             "truncated": self.max_truncated < 1,
         }

@@ -95,7 +95,12 @@ class Reward(Section):
         unit="CPU seconds",
     )
     workers: int = setting(
-        1, ge=1, description="Processes per rollout actor that check answers and run your own functions."
+        1,
+        ge=1,
+        description=(
+            "Processes per rollout actor that check answers and run your own functions. As many execute"
+            " train.agent_func_path, each many samples at a time."
+        ),
     )
     format: Literal["think_answer", "answer", "boxed"] = setting(
         "answer",

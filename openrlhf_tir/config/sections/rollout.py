@@ -143,12 +143,6 @@ class Rollout(Section):
             " take tasks from the actors' endpoints and talk to the model with an OpenAI client (docs/rollout.md)."
         ),
     )
-    agent_workers: int = setting(
-        1,
-        ge=1,
-        description="Processes per actor that execute train.agent_func_path. Each runs many samples at a time.",
-        active_when=Condition("with train.agent_func_path", lambda c: c.train.agent_func_path is not None),
-    )
     agent_overflow: Literal["fail", "cut"] = setting(
         "fail",
         description=(

@@ -82,7 +82,7 @@ class TurnProtocol(Protocol):
 
         Args:
             max_calls: env.max_calls.
-            budget_message: env.budget_message: tell the model when its calls are used up.
+            budget_message: Tell the model when its calls are used up. False unless env.options has it.
             options: env.options.
         """
 
@@ -167,7 +167,7 @@ PROTOCOL = plugins.Place(
     "env.protocol",
     "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over"
     " messages, with stops, advance(completion) and replies(observation);"
-    " made with max_calls=, budget_message= and env.options",
+    " made with max_calls=, budget_message= (False) and env.options",
     PROTOCOLS,
     _complaint,
 )
@@ -190,7 +190,7 @@ def check(settings: Env) -> None:
     """
     cls = load(settings.protocol)
     try:
-        inspect.signature(cls).bind(max_calls=0, budget_message=False, **settings.options)
+        inspect.signature(cls).bind(max_calls=0, **_options(settings))
     except TypeError as e:
         raise ConfigError(
             f"env.options = {settings.options}: {plugins.location(cls)}:"
@@ -212,7 +212,7 @@ def make(settings: Env) -> Any:
     cls = load(settings.protocol)
     if plugins.is_own(PROTOCOL, settings.protocol):
         return UserProtocol(settings, cls)
-    return cls(max_calls=settings.max_calls, budget_message=settings.budget_message, **settings.options)
+    return cls(max_calls=settings.max_calls, **_options(settings))
 
 
 def replies_of(settings: Env) -> Sequence[Mapping[str, Any]]:
@@ -229,6 +229,11 @@ def replies_of(settings: Env) -> Sequence[Mapping[str, Any]]:
     return replies
 
 
+def _options(settings: Env) -> dict[str, Any]:
+    """Return the keyword arguments of a turn protocol's constructor besides max_calls."""
+    return {"budget_message": False, **settings.options}
+
+
 class UserProtocol:
     """A protocol of the user's. What it raises, and an answer of the wrong type, is a TurnError with file and line."""
 
@@ -243,9 +248,7 @@ class UserProtocol:
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
         self.env_task = getattr(cls, "env_task", {})
         with self._errors_with_line():
-            self._protocol = cls(
-                max_calls=settings.max_calls, budget_message=settings.budget_message, **settings.options
-            )
+            self._protocol = cls(max_calls=settings.max_calls, **_options(settings))
             self.max_turn_tokens = getattr(self._protocol, "max_turn_tokens", None)
             self.max_context_tokens = getattr(self._protocol, "max_context_tokens", None)
         if not isinstance(self.env_task, dict):

@@ -42,7 +42,7 @@ LEFT_OUT = "\n[... Observation truncated due to length ...]\n"
 FINISH = "finish"
 """Name of the function that ends the work."""
 LAST = "This was the last result: after your next message the task is judged."
-"""Shown before the last message, with env.budget_message."""
+"""Shown before the last message, with env.options.budget_message."""
 
 
 class SkyRL:

@@ -38,7 +38,7 @@ from .calls.reasoning import without_reasoning
 from .calls.tool_call import Malformed, ParsedCall
 
 USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
-"""Inserted behind the last result, with env.budget_message."""
+"""Inserted behind the last result, with env.options.budget_message."""
 
 
 def as_action(calls: Sequence[ParsedCall]) -> str:

@@ -15,7 +15,7 @@ from . import Call, End, Reject
 from .base import TextProtocol
 
 USED_UP = "There are no more tries.\n"
-"""Inserted behind the reply to the last call, with env.budget_message."""
+"""Inserted behind the reply to the last call, with env.options.budget_message."""
 
 
 class Tagged(TextProtocol):

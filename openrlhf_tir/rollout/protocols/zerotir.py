@@ -19,7 +19,7 @@ CLOSE = ("```", "```\n", "```\n\n")
 TOO_LONG = "The output of the code execution is too long, please check your code."
 """Replaces an output that is too long; the method's text."""
 USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
-"""Inserted behind the output of the last call, with env.budget_message; the method's text."""
+"""Inserted behind the output of the last call, with env.options.budget_message; the method's text."""
 _BLOCK = re.compile(r"```python(.*?)```", re.DOTALL)
 
 

@@ -117,8 +117,7 @@ def test_every_environment_without_a_url_gets_a_server_with_its_own_flags_and_lo
         "sums": {
             "server": "python_tir",
             "workers": 3,
-            "stateful": True,
-            "server_options": {"echo_last": True, "memory_mib": 64, "warm": False},
+            "server_options": {"stateful": True, "echo_last": True, "memory_mib": 64, "warm": False},
         },
         "wiki": {"server": "search", "server_options": {"corpus": "w.jsonl"}},
         "guess": {"file": "/g.py:Guess", "server_options": {"log-level": "info"}},

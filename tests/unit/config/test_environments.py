@@ -91,11 +91,12 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
         "--envs.third.reward.weights",
         "env=1.0",
         "format=0.1",
-        "--envs.calc.stateful",
+        "--envs.calc.workers",
+        "3",
         "--envs.third.share",
         "0.5",
     )
-    assert wrong == [] and cfg.environments["guess"].env.max_calls == 9 and cfg.environments["calc"].env.stateful
+    assert wrong == [] and cfg.environments["guess"].env.max_calls == 9 and cfg.environments["calc"].env.workers == 3
     assert cfg.environments["third"].reward.weights == {"env": 1.0, "format": 0.1}
     _, wrong = parsed("--envs.guess.max_cals", "9", "--env.url", "http://x")
     assert any("'envs.guess.max_cals'" in line and "'envs.guess.max_calls'" in line for line in wrong)

@@ -97,7 +97,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--filter.accuracy_range 0.1 0.9 --filter.names zero_variance",
             r"filter\.names.*'accuracy'",
         ),
-        ("--filter.names --filter.zero_variance false", r"filter\.names.*'zero_variance'"),
         (
             "--filter.max_length_gap 9 --filter.names accuracy",
             r"filter\.names.*'length_gap'",
@@ -107,7 +106,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"filter\.names.*'truncated'",
         ),
         ("--filter.reward_range -1 2", r"--filter\.reward_range.*filter\.names.*'reward'"),
-        ("--rollout.agent_workers 2", r"--rollout\.agent_workers.*train\.agent_func_path"),
         ("--rollout.agent_overflow cut", r"--rollout\.agent_overflow.*rollout\.agent = external"),
         (
             f"--train.agent_func_path {__file__} --env.url http://h:1",
@@ -142,10 +140,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
         (
             "--env.code_timeout_s 3 --env.name echo",
             r"--env\.code_timeout_s.*python_tir",
-        ),
-        (
-            "--env.stateful --env.file env_servers.guess:GuessEnv",
-            r"--env\.stateful.*python_tir",
         ),
         ("--env.workers 8 --env.file env_servers.guess:GuessEnv", r"--env\.workers.*env\.file"),
         (

@@ -212,7 +212,7 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"env": {"budget_message": True}}, "env.python_tir.budget_message"),
+        ({"env": {"options": {"budget_message": True}}}, "env.python_tir.options.budget_message"),
         ({"env": {"file": "/own/env-1f2e.py:Mine"}}, "env.python_tir.file"),
         ({"reward": {"overlong_buffer_len": 9}}, "env.python_tir.reward.overlong_buffer_len"),
         ({"reward": {"name": "remote", "remote_url": "http://judge:1"}}, "env.python_tir.reward.remote_url"),

@@ -41,7 +41,7 @@ def test_only_valid_trajectories_count():
 def test_equal_rewards_teach_nothing():
     same = [scored(1.0, reward=0.5), scored(0.0, reward=0.5)]
     assert reason(same) == "zero_variance"
-    assert reason(same, zero_variance=False) == ""
+    assert reason(same, names=["accuracy"]) == ""
 
 
 def test_a_length_gap_that_reaches_the_limit_is_dropped():

@@ -122,7 +122,7 @@ class _Worker:
 
 
 class AgentFile:
-    """An agent file, executed by `rollout.agent_workers` processes. Owned by a rollout actor."""
+    """An agent file, executed by `reward.workers` processes. Owned by a rollout actor."""
 
     def __init__(self, cfg: Config, model: str, engine: Engine, codec: Codec, name: str) -> None:
         """Prepare the workers; `start` starts their processes.
@@ -136,9 +136,7 @@ class AgentFile:
         """
         self.cfg = cfg
         self.codec = codec
-        self.workers = [
-            _Worker(cfg, model, engine, f"{name}-agent-{number}") for number in range(cfg.rollout.agent_workers)
-        ]
+        self.workers = [_Worker(cfg, model, engine, f"{name}-agent-{number}") for number in range(cfg.reward.workers)]
 
     async def start(self) -> None:
         """Start the processes and load the file in them.
