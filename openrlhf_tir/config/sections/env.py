@@ -105,8 +105,8 @@ class Env(Section):
     options: dict[str, Option] = setting(
         default_factory=dict,
         description=(
-            "Keyword arguments of the turn protocol besides max_calls, e.g. budget_message = true, which tells the model"
-            " when its calls are used up."
+            "Keyword arguments of the turn protocol besides max_calls, e.g. budget_message = true: tell the model when"
+            " its calls are used up."
         ),
         active_when=TURN_LOOP,
     )
