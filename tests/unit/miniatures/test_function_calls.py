@@ -9,8 +9,9 @@ import pytest
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.miniatures import function_calls
-from openrlhf_tir.miniatures.function_calls import Row, data_row, signature, split_of, true_calls
+from openrlhf_tir.miniatures.function_calls import HELD_OUT_OF, Row, data_row, signature, true_calls
 from openrlhf_tir.miniatures.function_calls_reward import binary
+from openrlhf_tir.miniatures.rows import split_of
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.types import Segment, Task, Trajectory
 
@@ -33,7 +34,7 @@ NOTHING = Row("irrelevance", "simple", "Who are you?", (WEATHER,), ())
 
 def names(split: str, number: int) -> list[str]:
     """Return the first names f0, f1, ... that are of the split."""
-    return [name for name in (f"f{i}" for i in range(200)) if split_of(name) == split][:number]
+    return [name for name in (f"f{i}" for i in range(200)) if split_of(name, HELD_OUT_OF) == split][:number]
 
 
 def test_a_function_is_shown_as_a_signature_with_its_types():

@@ -17,6 +17,7 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.miniatures import lookup
 from openrlhf_tir.miniatures.lookup_reward import contained
 from openrlhf_tir.miniatures.prepare import with_rows
+from openrlhf_tir.miniatures.rows import split_of
 from openrlhf_tir.miniatures.tasks import TASKS
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.searchr1 import searchr1
@@ -58,7 +59,7 @@ def test_no_question_occurs_twice_and_there_are_enough_for_every_seed():
 def test_every_entity_on_the_way_to_an_answer_is_of_the_questions_own_split(kind):
     for split in ("train", "test"):
         for question in lookup.questions(kind, split):
-            assert {lookup.split_of(entity.name) for entity in question.path} == {split}
+            assert {split_of(entity.name, lookup.HELD_OUT_OF) for entity in question.path} == {split}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +82,7 @@ def test_a_search_for_the_name_finds_the_entitys_passage_first(tmp_path):
 
 
 def test_a_demonstration_shows_what_the_search_would_and_the_passages_are_not_learned(tmp_path):
-    person = next(p for p in lookup.world().people if lookup.split_of(p.name) == "train")
+    person = next(p for p in lookup.world().people if split_of(p.name, lookup.HELD_OUT_OF) == "train")
     question = lookup.TRAINED["person_land"].ask(person)
     said = lookup.demonstration(question)["messages"][-1]["content"]
     shown = [
@@ -100,7 +101,7 @@ def test_demonstrations_are_about_entities_of_the_training_split():
     shown = [row["messages"][-1]["content"] for row in lookup.demonstrations()]
     names = {name for text in shown for name in re.findall(r"<search> (.*?) </search>", text)}
     assert len(shown) == lookup.DEMONSTRATIONS
-    assert {lookup.split_of(name) for name in names} == {"train"}
+    assert {split_of(name, lookup.HELD_OUT_OF) for name in names} == {"train"}
 
 
 def test_with_passages_the_prompt_holds_the_answer_and_without_it_does_not():
