@@ -74,7 +74,7 @@ class Stretch:
 
 
 async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, live: int = LIVE) -> dict[str, float]:
-    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": room_for(live)})
+    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS})
     envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
     if isinstance(envs, EnvClient):
         envs.capacity_timeout_s = PATIENCE_S
