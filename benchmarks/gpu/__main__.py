@@ -252,9 +252,8 @@ def _peak_flops() -> float | None:
 def push(args: argparse.Namespace) -> dict[str, Any]:
     """Push new weights by file into an engine that answers."""
     with tempfile.TemporaryDirectory(prefix="tir-gpu-") as scratch:
-        args.shape, args.model = ("tiny" if args.cpu else "0.5b"), Path(scratch)
-        args.groups, args.samples, args.tokens, args.requests = (2, 2, 64, 8) if args.cpu else (2, 8, 1024, 128)
-        args.micro_tokens = 512 if args.cpu else 16_384
+        args.model = Path(scratch)
+        _size_push(args)
         h200.write_model(args.model, args.shape)
         written = subprocess.run(
             [
@@ -274,11 +273,16 @@ def push(args: argparse.Namespace) -> dict[str, Any]:
         return json.loads(written.stdout.splitlines()[-1]) | h200.engine(args)
 
 
-def _publish(args: argparse.Namespace) -> dict[str, Any]:
-    """Write the push of `push` in a process that ends, and with it its memory."""
+def _size_push(args: argparse.Namespace) -> None:
+    """Set the sizes of the stage `push`."""
     args.shape = "tiny" if args.cpu else "0.5b"
     args.groups, args.samples, args.tokens, args.requests = (2, 2, 64, 8) if args.cpu else (2, 8, 1024, 128)
     args.micro_tokens = 512 if args.cpu else 16_384
+
+
+def _publish(args: argparse.Namespace) -> dict[str, Any]:
+    """Write the push of `push` in a process that ends, and with it its memory."""
+    _size_push(args)
     facts = h200.learner(args)
     return {name: facts[name] for name in ("publish_s", "publish_gib")}
 

@@ -66,19 +66,11 @@ class End:
     """The episode is over."""
 
 
-class TurnProtocol(Protocol):
-    """A protocol that shows observations as text. A class may also have these attributes:
-
-    cuts_at_limit       True to cut an inserted block where the response budget ends, instead of exceeding the budget
-    max_turn_tokens     Largest number of tokens of a segment. A segment that is cut there has finish_reason "length"
-                        and stop_reason TURN_LIMIT
-    max_context_tokens  Sample every segment from this many last tokens of prompt and response
-    env_task            A dict that is added to the task of every session, for example how observations are to read. The
-                        row's own keys take precedence
-    """
+class EpisodeProtocol(Protocol):
+    """What turn protocols and messages protocols have in common."""
 
     def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
-        """Begin a response.
+        """Begin a response or a conversation.
 
         Args:
             max_calls: env.max_calls.
@@ -88,10 +80,25 @@ class TurnProtocol(Protocol):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings of the next segment. The text includes the one that matched."""
+        """The stop strings of the next segment. The text includes the one that matched.
+
+        A messages protocol usually has none: a message ends with the model's own end token.
+        """
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        """Return what the segment that was just sampled asks for."""
+        """Return what the segment, or message, that was just sampled asks for."""
+
+
+class TurnProtocol(EpisodeProtocol, Protocol):
+    """A protocol that shows observations as text. A class may also have these attributes:
+
+    cuts_at_limit       True to cut an inserted block where the response budget ends, instead of exceeding the budget
+    max_turn_tokens     Largest number of tokens of a segment. A segment that is cut there has finish_reason "length"
+                        and stop_reason TURN_LIMIT
+    max_context_tokens  Sample every segment from this many last tokens of prompt and response
+    env_task            A dict that is added to the task of every session, for example how observations are to read. The
+                        row's own keys take precedence
+    """
 
     def insertion(self, observation: str) -> str:
         """Return the block that shows an observation to the model."""
@@ -103,21 +110,11 @@ class TurnProtocol(Protocol):
         """Return text to add behind the block that was just inserted, for example that the calls are used up."""
 
 
-class MessagesProtocol(Protocol):
+class MessagesProtocol(EpisodeProtocol, Protocol):
     """A protocol that shows observations as chat messages.
 
     The text of a completion contains special tokens, except for the one that ends the message.
     """
-
-    def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
-        """Begin a conversation; see TurnProtocol for the arguments."""
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings of the next message. Usually none: a message ends with the model's own end token."""
-
-    def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        """Return what the message that was just sampled asks for."""
 
     def replies(self, observation: str) -> Sequence[Mapping[str, Any]]:
         """Return the messages that show an observation. `content` must hold its text unchanged."""
