@@ -50,6 +50,18 @@ def goal(domain: str) -> Callable[[Maker], Maker]:
     return register
 
 
+def about(domain: str, part: str) -> Callable[[Callable[[str, random.Random], Goal]], Maker]:
+    """Register a maker of goals about one of the state's things, such as an event, which is drawn for it."""
+
+    def register(maker: Callable[[str, random.Random], Goal]) -> Maker:
+        def make(state: State, rng: random.Random) -> Goal | None:
+            return maker(rng.choice(list(state[part])), rng) if state[part] else None
+
+        return goal(domain)(make)
+
+    return register
+
+
 def _files(state: State) -> list[tuple[str, str, str]]:
     """Return directory (absolute path), name and text of every file."""
     files: list[tuple[str, str, str]] = []
@@ -153,11 +165,8 @@ def _budget(state: State, rng: random.Random) -> Goal:
     )
 
 
-@goal("travel")
-def _cancel_trip(state: State, rng: random.Random) -> Goal | None:
-    if not state["bookings"]:
-        return None
-    key = rng.choice(list(state["bookings"]))
+@about("travel", "bookings")
+def _cancel_trip(key: str, rng: random.Random) -> Goal:
     return Goal(f"Cancel booking {key}.", [("cancel_booking", {"booking_id": key})])
 
 
@@ -167,11 +176,8 @@ def _fares(state: State, rng: random.Random) -> Goal:
     return Goal(f"Which flights go from {a} to {b}?", [("search_flights", {"origin": a, "destination": b})])
 
 
-@goal("messages")
-def _send(state: State, rng: random.Random) -> Goal | None:
-    if not state["contacts"]:
-        return None
-    recipient = rng.choice(state["contacts"])
+@about("messages", "contacts")
+def _send(recipient: str, rng: random.Random) -> Goal:
     text = rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."])
     calls = [("send_message", {"to": recipient, "text": text})]
     return Goal(f'Send {recipient} the message "{text}".', calls, (f'Send the message "{text}".', f"To {recipient}."))
@@ -197,22 +203,16 @@ def _answer(state: State, rng: random.Random) -> Goal | None:
     return Goal(f'Answer message {key} with "Yes."', calls, (f"Answer message {key}.", 'Answer "Yes."'))
 
 
-@goal("messages")
-def _tidy(state: State, rng: random.Random) -> Goal | None:
-    if not state["inbox"]:
-        return None
-    key = rng.choice(list(state["inbox"]))
+@about("messages", "inbox")
+def _tidy(key: str, rng: random.Random) -> Goal:
     return Goal(
         f"Flag message {key} and mark it as not read.",
         [("flag_message", {"message_id": key}), ("mark_unread", {"message_id": key})],
     )
 
 
-@goal("messages")
-def _drop(state: State, rng: random.Random) -> Goal | None:
-    if not state["inbox"]:
-        return None
-    key = rng.choice(list(state["inbox"]))
+@about("messages", "inbox")
+def _drop(key: str, rng: random.Random) -> Goal:
     return Goal(f"Delete message {key}.", [("delete_message", {"message_id": key})])
 
 
@@ -247,11 +247,8 @@ def _watch(state: State, rng: random.Random) -> Goal | None:
     )
 
 
-@goal("trading")
-def _unwatch(state: State, rng: random.Random) -> Goal | None:
-    if not state["watchlist"]:
-        return None
-    symbol = rng.choice(state["watchlist"])
+@about("trading", "watchlist")
+def _unwatch(symbol: str, rng: random.Random) -> Goal:
     return Goal(f"Take {symbol} off my watch list.", [("unwatch", {"symbol": symbol})])
 
 
@@ -350,11 +347,8 @@ def _guest(state: State, rng: random.Random) -> Goal | None:
     )
 
 
-@goal("calendar")
-def _remind(state: State, rng: random.Random) -> Goal | None:
-    if not state["events"]:
-        return None
-    key = rng.choice(list(state["events"]))
+@about("calendar", "events")
+def _remind(key: str, rng: random.Random) -> Goal:
     minutes = rng.choice([5, 10, 30])
     calls = [("set_reminder", {"event_id": key, "minutes": minutes})]
     return Goal(
@@ -364,20 +358,14 @@ def _remind(state: State, rng: random.Random) -> Goal | None:
     )
 
 
-@goal("calendar")
-def _rename(state: State, rng: random.Random) -> Goal | None:
-    if not state["events"]:
-        return None
-    key = rng.choice(list(state["events"]))
+@about("calendar", "events")
+def _rename(key: str, rng: random.Random) -> Goal:
     return Goal(
         f'Give event {key} the title "Moved" and tell me what it is then.',
         [("rename_event", {"event_id": key, "title": "Moved"}), ("event_details", {"event_id": key})],
     )
 
 
-@goal("calendar")
-def _drop_event(state: State, rng: random.Random) -> Goal | None:
-    if not state["events"]:
-        return None
-    key = rng.choice(list(state["events"]))
+@about("calendar", "events")
+def _drop_event(key: str, rng: random.Random) -> Goal:
     return Goal(f"Delete event {key}.", [("delete_event", {"event_id": key})])

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .curves import Columns, Curve, finish, line, series
+from .curves import Columns, Curve, finish, line, series, whole_decades
 from .style import Theme, new_figure
 
 PANELS = {
@@ -80,10 +80,7 @@ def off_policy(columns: Columns, theme: Theme) -> Figure | None:
     measured = [series(columns, name) for name in ("mismatch_mean_abs", "mismatch_max")]
     values = np.concatenate([np.zeros(0), *(values[values > 0] for values in measured if values is not None)])
     if len(values):
-        # A logarithmic axis from the power of ten below the smallest positive value to the one above the largest.
-        left.set_yscale("log")
-        left.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
-        left.minorticks_off()
+        whole_decades(left, values)
     left.set(title="Mismatch", ylabel="|Δ log-prob|, nats")
     middle.set(title="Version lag", ylabel="mean |Δ log-prob|, nats", ylim=(0, None))
     right.set(title="Tokens", ylabel="share", ylim=(0, 1.02))

@@ -173,15 +173,11 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
     if not moving:
         return None
     moving = moving[:MAX_PARTS]
-    panels_per_row = min(3, len(moving))
-    rows = -(-len(moving) // panels_per_row)
-    figure, axes = new_figure(2.0 * rows, columns=panels_per_row, rows=rows, panels=len(moving))
-    for ax, name in zip(axes, moving, strict=False):
+    figure, axes = _panels(len(moving), 2.0)
+    for ax, name in zip(axes, moving, strict=True):
         line(ax, columns, name, name, theme.series[0], width=1.6)
         ax.set(title=name.removeprefix("reward/"))
-    for ax in axes[len(moving) :]:
-        ax.set_axis_off()
-    return finish(figure, axes[: len(moving)])
+    return finish(figure, axes)
 
 
 def staleness(columns: Columns, theme: Theme) -> Figure | None:
@@ -218,10 +214,8 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
     }
     if not present:
         return None
-    panels_per_row = min(3, len(present))
-    rows = -(-len(present) // panels_per_row)
-    figure, axes = new_figure(2.3 * rows, columns=panels_per_row, rows=rows, panels=len(present))
-    for ax, (title, (names, unit, is_logarithmic)) in zip(axes, present.items(), strict=False):
+    figure, axes = _panels(len(present), 2.3)
+    for ax, (title, (names, unit, is_logarithmic)) in zip(axes, present.items(), strict=True):
         for name, color in zip(names, theme.series[:2], strict=False):
             line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
         ax.set(title=title, ylabel=unit)
@@ -233,14 +227,10 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
             ]
         )
         if is_logarithmic and values.min() > 0:
-            ax.set_yscale("log")
-            ax.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
-            ax.minorticks_off()
+            whole_decades(ax, values)
         else:
             ax.set_ylim(bottom=min(0.0, values.min()))
-    for ax in axes[len(present) :]:
-        ax.set_axis_off()
-    return finish(figure, axes[: len(present)])
+    return finish(figure, axes)
 
 
 def step_time(columns: Columns, theme: Theme) -> Figure | None:
@@ -400,6 +390,23 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
         clip_on=False,
     )
     return True
+
+
+def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure and `count` axes, at most three in a row; `height` is that of a row in inches."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure, axes = new_figure(height * rows, columns=columns, rows=rows, panels=count)
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return figure, axes[:count]
+
+
+def whole_decades(axes: Axes, values: np.ndarray) -> None:
+    """Make an axis logarithmic, from the power of ten below the values, which are above 0, to that above them."""
+    axes.set_yscale("log")
+    axes.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
+    axes.minorticks_off()
 
 
 def _stack(
