@@ -125,10 +125,12 @@ class Remote:
 
     async def _true_verdict(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
         """Run the true tests. If the container is lost, try without the patch, and then with it again."""
+        with suppress(LostInTests):
+            return await self._with_retries(lambda: self._judge(task, image, patch))
+        await asyncio.sleep(pause_s(1))
+        await self._with_retries(lambda: self._judge(task, image, WITHOUT))
         try:
-            return await self._once_more(
-                lambda: self._judge(task, image, patch), first=lambda: self._judge(task, image, WITHOUT)
-            )
+            return await self._with_retries(lambda: self._judge(task, image, patch))
         except LostInTests as e:
             return Report(False, "container_ended", detail=str(e)), Outcome({}, "no_report")
 
@@ -162,19 +164,11 @@ class Remote:
         async with self._fresh(task, image) as container:
             return await falsified(container, task, self._layout, patch, true)
 
-    async def _once_more(
-        self, run: Callable[[], Awaitable[T]], first: Callable[[], Awaitable[object]] | None = None
-    ) -> T:
-        """Run in a container, and in another one if that is lost while tests run; `first` before that.
-
-        Raises:
-            RuntimeFault: As `run`, and as `first`.
-        """
+    async def _once_more(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run in a container, and in another one if that is lost while tests run. Raises RuntimeFault."""
         with suppress(LostInTests):
             return await self._with_retries(run)
         await asyncio.sleep(pause_s(1))
-        if first is not None:
-            await self._with_retries(first)
         return await self._with_retries(run)
 
     @asynccontextmanager

@@ -131,7 +131,7 @@ async def test_the_first_push_is_full_and_the_others_are_what_changed(run):
     reports = [await run.push() for _ in range(3)]
     assert run.learner.written == ["v0.safetensors", "v1.delta", "v2.delta", "v3.delta"] and run.equal()
     assert all(r.delta and 0 < r.nbytes < 300 and r.refused == 0 for r in reports)
-    assert [f.name for f in run.publisher.transport.files.directory.iterdir()] == ["v3.delta"]
+    assert [f.name for f in run.publisher.transport.directory.iterdir()] == ["v3.delta"]
     assert reports[-1].digest == tensors_digest(run.learner.weights.items())
 
 

@@ -488,7 +488,7 @@ async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
     p.engines.append(newcomer)
     await p.publish(2)
     assert [e.version for e in p.engines] == [2, 2]
-    assert sorted(f.name for f in p.transport.files.directory.iterdir()) == ["spare", "v2.safetensors"]
+    assert sorted(f.name for f in p.transport.directory.iterdir()) == ["spare", "v2.safetensors"]
 
 
 async def test_a_learner_whose_own_scores_are_not_finite_is_named_and_not_the_engine(tmp_path):
