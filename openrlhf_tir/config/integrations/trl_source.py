@@ -303,9 +303,13 @@ class SourceReader:
         source = ast.unparse(name)
         values = self._values.get(source, [])
         for function, parameters in self._parameters:
-            if source in parameters and function.lineno <= name.lineno <= (function.end_lineno or function.lineno):
+            if source not in parameters:
+                continue
+            lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+            if name.lineno in lines:
                 inside = [(v, tests) for line, v, tests in values if function.lineno <= line < name.lineno]
                 return next((v for v, tests in reversed(inside) if self.may_hold(tests)), parameters[source])
+            values = [value for value in values if value[0] not in lines]  # a name of that function alone
         above = [(value, tests) for line, value, tests in values if line < name.lineno]
         below = [(value, tests) for line, value, tests in values if line >= name.lineno]
         for value, tests in [*reversed(above), *reversed(below)]:

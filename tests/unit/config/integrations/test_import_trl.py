@@ -402,12 +402,12 @@ def short(completions, **kwargs):
             },
         ),
         (
-            "def train(rate, rewards, steps=5):\n    rate = rate or 4e-6\n"
+            "rate = 3e-6\n\n\ndef train(rate, rewards, steps=5):\n    rate = rate or 4e-6\n"
             "    GRPOTrainer('m', rewards, GRPOConfig(learning_rate=rate, max_steps=steps), 'rows')\n\n\n"
-            "rate = None\ntrain(rate, [right, short])",
+            "train(rate, [right, short])",
             [],
             {
-                "actor.learning_rate": 4e-6,
+                "actor.learning_rate": 3e-6,
                 "train.max_steps": 5,
                 "reward.weights": {"r_functions.py:right": 1.0, "r_functions.py:short": 1.0},
             },
