@@ -4,9 +4,11 @@
     flag                     "reward.py:score"  ->  "/cwd/reward.py:score"        relative to the current directory
     flag                     "reward:score"     ->  "/cwd/reward.py:score"        a module that only this directory has
     start of a run           "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"   (`freeze`)
+      with modules beside it                             ->  "RUN_DIR/own/reward-1f2e3d4c/reward-1f2e3d4c.py:score"
 
 A run works with copies in its own directory, which every node sees. So they reach each actor and rank and their
-processes, editing a file during the run changes nothing, and the directory holds the code of the run.
+processes, editing a file during the run changes nothing, and the directory holds the code of the run. Modules beside a
+file that it imports are copied with it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
+from ..user_code.neighbours import neighbours
 from .catalog import all_settings, settings_of_env
 from .schema import Config
 
@@ -125,13 +129,24 @@ def files_of(cfg: Config) -> list[Path]:
     return list(files)
 
 
-def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each file of user code, and where its copy in `directory` belongs.
+def copied(path: Path, directory: Path) -> Path:
+    """Copy a file of user code, with the modules beside it that it imports, and return its copy.
 
     A copy's name has a digest of the content, so that two versions of a file do not collide.
+
+    Args:
+        path: The file.
+        directory: The directory of the copies. A file that is in there already is its own copy.
     """
-    for path in files_of(cfg):
-        yield path, path if path.parent == directory else directory / _copy_name(path)
+    if directory in path.parents:
+        return path
+    copy = directory / _copy_name(path)
+    texts = {copy.name: path.read_bytes(), **neighbours(path)}
+    for name, text in texts.items():
+        there = copy.parent / name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.write_bytes(text)
+    return copy
 
 
 def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,19 +160,42 @@ def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
         if m is None:
             return name
         path = Path(m["path"])
-        if path.parent.name == OWN and _COPY.fullmatch(path.name):
+        if OWN in (path.parent.name, path.parent.parent.name) and _COPY.fullmatch(path.name):
             return f"{path.name}{m['attribute'] or ''}"
         try:
-            return f"{_copy_name(path)}{m['attribute'] or ''}"
+            return f"{_copy_name(path).name}{m['attribute'] or ''}"
         except OSError:
             return name
 
     return renamed(tree, change)
 
 
-def _copy_name(path: Path) -> str:
-    digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
-    return f"{path.stem}-{digest}.py"
+def _copy_name(path: Path) -> Path:
+    """Return the path of a file's copy in the directory of the copies."""
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=4)
+    beside = neighbours(path)
+    for name, text in sorted(beside.items()):
+        digest.update(f"{name}\0{len(text)}\0".encode() + text)
+    name = f"{path.stem}-{digest.hexdigest()}"
+    return Path(name, f"{name}.py") if beside else Path(f"{name}.py")
+
+
+def _refuse_two_of_a_name(paths: list[Path]) -> None:
+    """Refuse modules of one name beside two files: a process that loads both files would have the first for both.
+
+    Raises:
+        ConfigError: There are two, and they differ.
+    """
+    first: dict[str, tuple[Path, bytes]] = {}
+    for path in paths:
+        for name, text in neighbours(path).items():
+            other, there = first.setdefault(name, (path, text))
+            if there != text:
+                raise ConfigError(
+                    f"{other} and {path} import two modules called {name}, and a process that loads both files has one"
+                    " of them. Rename one.",
+                    code="user_code",
+                )
 
 
 def freeze(cfg: Config, directory: Path | None = None) -> Config:
@@ -166,14 +204,14 @@ def freeze(cfg: Config, directory: Path | None = None) -> Config:
     Args:
         cfg: The configuration.
         directory: Another directory for the copies.
+
+    Raises:
+        ConfigError: Two files import different modules of one name that stand beside them.
     """
     directory = directory or cfg.run_dir / OWN
-    copy_of = {}
-    for path, copy in copies(cfg, directory):
-        copy_of[str(path)] = str(copy)
-        if copy != path:
-            directory.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
+    files = files_of(cfg)
+    _refuse_two_of_a_name(files)
+    copy_of = {str(path): str(copied(path, directory)) for path in files}
 
     def change(name: str) -> str:
         m = _FILE.fullmatch(name)

@@ -6,7 +6,6 @@ names: they are copied into a directory inside the repository, and the arguments
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ def _recipe(name: str, directory: Path, caller: Path) -> str:
     if path.is_relative_to(RECIPES):
         return name
     table = own_files.renamed(
-        _table(path), lambda own: Path(copied).name if (copied := _copied(own, directory)) else own
+        _table(path), lambda own: copied.partition("/")[2] if (copied := _copied(own, directory)) else own
     )
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "recipe.toml").write_text(dump(table))
@@ -76,7 +75,7 @@ def _own(arg: str, directory: Path, caller: Path) -> str:
 
 
 def _copied(name: str, directory: Path) -> str | None:
-    """Copy the file of "/abs/file.py:name" and return the copy's name, relative to the parent of `directory`.
+    """Copy the file of "/abs/file.py:name", and return the copy's name relative to the parent of `directory`.
 
     Return None if there is no such file.
     """
@@ -84,8 +83,5 @@ def _copied(name: str, directory: Path) -> str | None:
     path = Path(where)
     if not where.endswith(".py") or not path.is_file():
         return None
-    text = path.read_bytes()
-    copy = directory / f"{path.stem}-{hashlib.blake2b(text, digest_size=4).hexdigest()}.py"
-    directory.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(text)
-    return f"{directory.name}/{copy.name}:{attribute}"
+    copy = own_files.copied(path, directory)
+    return f"{copy.relative_to(directory.parent)}:{attribute}"

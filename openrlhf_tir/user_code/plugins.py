@@ -33,6 +33,7 @@ from ..errors import ConfigError, unknown
 from .exits import watch_exits
 from .failures import Overrun, described, user_code_errors
 from .load_watch import LoadWatch
+from .neighbours import neighbours
 
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Prefix of the names of user files in sys.modules. A digest of path and text follows, so that no two files collide."""
@@ -207,6 +208,8 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not named like Python code")
+    if str(path.parent) not in sys.path and neighbours(path):
+        sys.path.append(str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     watch_exits(name)
