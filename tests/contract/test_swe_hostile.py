@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from env_servers.python_tir.isolation.tree import descendants
-from env_servers.swe import busy
+from env_servers.swe import busy, examine
 from env_servers.swe.env import LIMITS
 from env_servers.swe.start import new_sandbox, shared
 from env_servers.swe.tree import Tree
@@ -53,7 +53,9 @@ async def test_the_gold_patch_is_rewarded_and_a_patch_without_effect_is_not(worl
 async def test_every_attack_is_contained(world, attack, monkeypatch):
     """What never ends is stopped after four seconds. What is to be rewarded has a minute, on a busy machine too."""
     monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
-    if not attack.reward:
+    if attack.reward:
+        monkeypatch.setattr(examine, "MAX_COPIES", 1)
+    else:
         monkeypatch.setattr(world.shared.backend.grader._examiner, "_test_s", 4.0)
     assert await attack.run(world)
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.swe import busy
+from env_servers.swe import busy, examine
 from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
@@ -366,10 +366,20 @@ INSIDE = {
 
 @pytest.fixture(scope="module")
 def ours(mirror):
+    """One falsified copy of the tests per judgement; how many it takes is tried in test_swe_patches.py."""
     sandbox = new_sandbox(LIMITS, evaluations=1)
-    yield shared(
-        sandbox, evaluations=1, command_s=60.0, test_s=60.0, max_turns=9, mirror=mirror[0], sessions=4, memory=2 << 30
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(examine, "MAX_COPIES", 1)
+        yield shared(
+            sandbox,
+            evaluations=1,
+            command_s=60.0,
+            test_s=60.0,
+            max_turns=9,
+            mirror=mirror[0],
+            sessions=4,
+            memory=2 << 30,
+        )
     asyncio.run(sandbox.close())
 
 

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from env_servers.env import Env
+from env_servers.swe import examine
 from env_servers.swe.env import LIMITS, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.miniatures.reproduce.methods import skyrl
@@ -19,6 +20,12 @@ from tests.step_reply import reply_of
 from tests.unit.miniatures.toy.mending_episode import episode_of, played
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+
+
+@pytest.fixture(autouse=True)
+def one_copy(monkeypatch):
+    """One falsified copy of the tests per judgement; how many it takes is tried in test_swe_patches.py."""
+    monkeypatch.setattr(examine, "MAX_COPIES", 1)
 
 
 class OfRow:

@@ -111,6 +111,7 @@ def remote_at(
 @pytest.fixture
 async def remote(stand_in, monkeypatch, request):
     monkeypatch.setattr(http_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(judging, "SLOW_COPIES", 1)
     made = remote_at(stand_in.url, **getattr(request, "param", {}))
     yield made
     await made.close()
