@@ -29,7 +29,7 @@ from ..sandbox import SandboxError
 
 START_TIMEOUT_S = 60.0
 """Seconds for bubblewrap, imports and warm-up. They take 1 s on a quiet machine."""
-SLOT_TIMEOUT_S = 10.0
+SLOT_TIMEOUT_S = 60.0
 """Seconds within which a new slot must answer."""
 _CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
 """Capabilities that the master needs to make slots, within the container's user namespace. Snippets have none."""
