@@ -101,15 +101,17 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
                     chunk_hashes.append(chunk_digest)
                     behind.follow(writer.size)
                 hashes[weight.name] = hash_of_tensor(weight, chunk_hashes)
-            last.digest = combine(hashes)
+            digest = combine(hashes)
             if writer.size > limit:
                 partial.unlink()
+                last.digest = digest
                 return None
-            changes = writer.end(last.digest)
+            changes = writer.end(digest)
             out.flush()
             behind.end()
             os.fsync(out.fileno())
         os.replace(partial, path)
+        last.digest = digest
     except OSError:
         with suppress(OSError):
             partial.unlink()
