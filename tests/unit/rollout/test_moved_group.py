@@ -48,7 +48,8 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Sequence
     cfg = game_config(tmp_path, samples=4)
     tokenizer = build_tokenizer()
     codec = HfCodec(tokenizer)
-    here, lane = (Greedy(build_model(0), codec, cfg=cfg, version=v) for v in (0, 1))
+    here, lane = (Greedy(build_model(0), codec, cfg=cfg) for _ in range(2))
+    lane.version = 1
     migration = SequenceMigration(here, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
     here.loop, here.lane = asyncio.get_running_loop(), lane
     here.migration = migration if moves else None
