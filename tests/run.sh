@@ -48,11 +48,13 @@ parts=($!)
 parts+=($!)
 (vectors) &> "$output/3" &
 parts+=($!)
-trap 'kill "${parts[@]}" 2> /dev/null || true; rm -rf "$output"' EXIT # a job in the background does not hear Ctrl-C
+# A job in the background does not hear Ctrl-C. What the parts have said is printed in any case: it tells which test hangs.
+trap 'kill "${parts[@]}" 2> /dev/null || true; wait; cat "$output"/* 2> /dev/null; rm -rf "$output"' EXIT
 failed=0
 (part 5 -n 2 --ignore tests/e2e --ignore tests/contract) || failed=1
 for i in 0 1 2; do
     wait "${parts[$i]}" || failed=1
     cat "$output/$((i + 1))"
+    rm "$output/$((i + 1))"
 done
 exit $failed

@@ -464,7 +464,9 @@ class ZeroStrategy(DeepspeedStrategy):
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
         moves = self.colocated and self.device != "cpu"  # DeepSpeed can move only the states of its own FusedAdam
         if optim_dict is not None and not self.adam_offload and not moves:
-            config["optimizer"]["params"] |= {"torch_adam": True, "fused": True}
+            config["optimizer"]["params"]["torch_adam"] = True
+            if optim_dict["type"] != "Muon":  # DeepSpeed makes Muon's AdamW, and does not pass this on
+                config["optimizer"]["params"]["fused"] = True
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)
         config["steps_per_print"] = None

@@ -153,6 +153,8 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     if cfg.rollout.routing_replay and kv_tokens and shape.routing_bytes:
         engine["experts of cached tokens"] = kv_tokens * shape.routing_bytes
     pushed = 2 * n * w
+    one_node = cfg.actor.num_nodes == 1  # with several, files are in the run's directory, which all of them see
+    in_memory = cfg.push_backend == "file" and one_node and (shm_free is None or pushed <= shm_free)
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
     return HostPlan(
         learner={name: part for name, part in learner.items() if part},
@@ -160,7 +162,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
         ranks=max(1, cfg.actor.num_gpus_per_node),
         engines=math.ceil(cfg.vllm.num_engines / cfg.actor.num_nodes),
         checkpoint=checkpoint,
-        pushes=pushed if cfg.push_backend == "file" and (shm_free is None or pushed <= shm_free) else 0,
+        pushes=pushed if in_memory else 0,
         others=CONTROLLER + ENV_WORKER * servers,
     )
 

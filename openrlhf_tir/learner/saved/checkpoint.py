@@ -32,7 +32,7 @@ from .shards import Shards
 
 POLICY = "zero"
 """Name of the directory of the policy's engine in a checkpoint."""
-SETTINGS = ("betas", "eps", "weight_decay")
+SETTINGS = ("betas", "eps", "weight_decay", "fused")
 """Settings of the optimizer's parameter groups that a resume takes from the configuration, not from the checkpoint.
 The learning rate is not among them because it is set before every step."""
 
@@ -200,7 +200,7 @@ def _load_as_saved(engine: deepspeed.DeepSpeedEngine, directory: Path, tag: str)
 
 @contextmanager
 def _keeping_settings(engine: deepspeed.DeepSpeedEngine) -> Iterator[None]:
-    """Keep the configured betas, epsilon and weight decay when the block loads a checkpoint.
+    """Keep the optimizer's SETTINGS when the block loads a checkpoint.
 
     DeepSpeed would silently take those of the checkpoint.
     """
@@ -208,3 +208,8 @@ def _keeping_settings(engine: deepspeed.DeepSpeedEngine) -> Iterator[None]:
     yield
     for group, settings in zip(engine.optimizer.param_groups, configured, strict=True):
         group.update(settings)
+    if any(group.get("fused") for group in engine.optimizer.param_groups):
+        # A fused AdamW counts its steps on the parameter's device, the plain one of older runs on the CPU.
+        for parameter, state in engine.optimizer.optimizer.state.items():
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 
 import pytest
@@ -224,11 +225,22 @@ def test_a_second_start_reuses_the_index_of_the_first(tmp_path):
         ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub"),
     ],
 )
-def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(tmp_path, monkeypatch, lines, flags, says):
+def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(
+    tmp_path, monkeypatch, capfd, lines, flags, says
+):
     if lines is not None:
         (tmp_path / "corpus.jsonl").write_text(lines)
     monkeypatch.setattr(sys, "argv", ["search", "--corpus", str(tmp_path / "corpus.jsonl"), *flags])
     with pytest.raises(SystemExit, match="search does not start: ") as end:
         main()
     assert says in str(end.value)
+    assert "Traceback" not in "".join(capfd.readouterr())
     assert [p.name for p in tmp_path.iterdir()] == ([] if lines is None else ["corpus.jsonl"])
+
+
+def test_a_corpus_that_is_missing_ends_the_command_with_1_and_a_sentence(tmp_path):
+    command = [sys.executable, "-m", SEARCH, "--corpus", str(tmp_path / "corpus.jsonl")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("search does not start: ")
+    assert "Traceback" not in result.stderr

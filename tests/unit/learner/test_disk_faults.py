@@ -160,3 +160,41 @@ def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucke
     monkeypatch.setattr(weights_file, "write_at", real)
     digest, *others = publish(tmp_path / "weights")
     assert isinstance(digest, str) and others == [None, None]
+
+
+def test_two_ranks_that_export_several_files_gather_the_same_weights_in_the_same_order(ranks, tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import load_file
+
+    from openrlhf_tir.learner import weights_file
+    from openrlhf_tir.learner.lora import hf_weights
+    from openrlhf_tir.learner.weight_shards import write_shards
+
+    module = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4)])
+    names = {parameter: name for name, parameter in module.named_parameters()}
+
+    class Gathered:
+        """ZeRO-3's: every rank must come with the same parameters."""
+
+        def __init__(self, params, enabled):
+            asked: list = [None] * ranks.n
+            ranks.all_gather_object(asked, [names[parameter] for parameter in params])
+            assert all(of == asked[0] for of in asked), asked
+
+        def __enter__(self): ...
+        def __exit__(self, *exc): ...
+
+    monkeypatch.setattr(weights_file, "deepspeed", SimpleNamespace(zero=SimpleNamespace(GatheredParameters=Gathered)))
+    monkeypatch.setattr(weights_file.os, "fsync", lambda fd: None)
+    largest = 4 * 4 * 4
+    ended = ranks.run(
+        lambda rank: write_shards(
+            hf_weights(module), tmp_path, rank=rank, sharded=True, max_bytes=2 * largest, bucket_bytes=largest
+        )
+    )
+    assert ended == [None] * ranks.n
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    assert len(shards) > 2
+    written = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+    assert written.keys() == dict(module.named_parameters()).keys()
+    assert all(torch.equal(written[name], parameter) for name, parameter in module.named_parameters())

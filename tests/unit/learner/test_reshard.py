@@ -302,3 +302,37 @@ def test_a_resume_has_the_optimiser_settings_of_the_configuration_and_not_of_the
         {"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 2.0},
         {"weight_decay": 0.0, "lr": 2.0},
     ]
+
+
+def test_a_checkpoint_of_the_plain_adamw_is_continued_by_the_fused_one():
+    import torch
+
+    from openrlhf_tir.learner.saved.checkpoint import _keeping_settings
+
+    class ZeroOptimizer:
+        """DeepSpeed's, around torch's."""
+
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self):
+            return self.optimizer.param_groups
+
+    weights = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    plain = torch.optim.AdamW([weights[0]], lr=0.1)
+    fused = torch.optim.AdamW([weights[1]], lr=0.1, fused=True)
+
+    def step(weight, optimizer):
+        weight.grad = torch.full((3,), 0.5)
+        optimizer.step()
+
+    step(weights[0], plain)
+    with torch.no_grad():
+        weights[1].copy_(weights[0])
+    with _keeping_settings(SimpleNamespace(optimizer=ZeroOptimizer(fused))):
+        fused.load_state_dict(plain.state_dict())
+    assert fused.param_groups[0]["fused"] is True
+    step(weights[0], plain)
+    step(weights[1], fused)
+    torch.testing.assert_close(weights[0], weights[1])

@@ -109,6 +109,7 @@ def test_pushed_files_are_in_the_nodes_memory_if_shared_memory_has_room_for_both
     assert host_plan(cfg, gpus=False, shm_free=4 * N).pushes == 4 * N
     assert host_plan(cfg, gpus=False, shm_free=4 * N - 1).pushes == 0
     assert host_plan(small(tmp_path, vllm={"sync_backend": "gloo"}), gpus=False).pushes == 0
+    assert host_plan(small(tmp_path, actor={"num_nodes": 2}), gpus=False).pushes == 0, "they are on a shared disk"
 
 
 def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_path):
