@@ -253,7 +253,7 @@ SENTENCES = {
 _INTERPOLATION = re.compile(r"\$\{(?P<source>[^${}]*)\}")
 """OmegaConf's reference to another value, or to a variable of the environment."""
 MAX_INTERPOLATIONS = 20
-"""References of a value that are followed; two that lead to each other never end."""
+"""References of a text that are replaced; a variable of the environment that names itself never ends."""
 _ABSENT = object()
 
 
@@ -421,18 +421,36 @@ def _of_config(config: Mapping[str, str], directories: Sequence[Path], draft: Dr
 def _resolved(values: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
     """Return values with what OmegaConf puts in the place of `${data.train_files}` and `${oc.env:NAME,default}`.
 
-    A value that refers to what only verl's own configuration has is left out: verl's default of it holds.
+    A value that refers to what is not known is left out, with a sentence: verl's default of it holds.
     """
+    known = {name: value for name, value in DEFAULTS.items() if value is not None} | dict(values)
     resolved: dict[str, Any] = {}
     for key, value in values.items():
-        parts = [_interpolated(part, values, draft) for part in (value if isinstance(value, list) else [value])]
-        if _ABSENT not in parts:
-            resolved[key] = parts if isinstance(value, list) else parts[0]
+        found = _interpolated(value, known, draft, (key,))
+        if found is _ABSENT:
+            draft.differs(f"{key}={_shown(value)}: what it refers to is not known here. Left at verl's default.")
+        else:
+            resolved[key] = found
     return resolved
 
 
-def _interpolated(value: Any, values: Mapping[str, Any], draft: Draft) -> Any:
-    """Return one value with its interpolations resolved; _ABSENT where one of them is not known."""
+def _interpolated(value: Any, known: Mapping[str, Any], draft: Draft, followed: tuple[str, ...]) -> Any:
+    """Return one value with its interpolations resolved; _ABSENT where one of them is not known.
+
+    Args:
+        value: The value. The items of a list that a part of it refers to become items of that list.
+        known: The values that it may refer to.
+        draft: Where a variable that is not set is said.
+        followed: The names that led to it; a reference to one of them would never end.
+    """
+    if isinstance(value, list):
+        items: list[Any] = []
+        for part in value:
+            found = _interpolated(part, known, draft, followed)
+            if found is _ABSENT:
+                return _ABSENT
+            items += found if isinstance(found, list) and isinstance(part, str) else [found]
+        return items
     for _ in range(MAX_INTERPOLATIONS):
         match = _INTERPOLATION.search(value) if isinstance(value, str) else None
         if match is None:
@@ -448,13 +466,11 @@ def _interpolated(value: Any, values: Mapping[str, Any], draft: Draft) -> Any:
                 draft.differs(f"${{{source}}}: {name} is not set here, {what}. Export it, and import again.")
         elif kind == "oc.decode":
             found = rest
-        elif not colon:
-            found = values.get(source, _ABSENT)
-        else:
-            draft.differs(f"{value}: only a run can tell that value. Left at verl's default.")
-        if found is _ABSENT:
-            return _ABSENT
+        elif source in known and source not in followed:
+            found = _interpolated(known[source], known, draft, (*followed, source))
         whole = match.span() == (0, len(value))
+        if found is _ABSENT or (isinstance(found, list) and not whole):
+            return _ABSENT
         value = found if whole else f"{value[: match.start()]}{found}{value[match.end() :]}"
         value = value_of(value) if isinstance(value, str) else value
     return _ABSENT

@@ -303,6 +303,39 @@ def test_references_of_a_hydra_file_are_followed(tmp_path, monkeypatch):
     assert all(name in told for name in ("ROWS_OF_NOBODY", "SEED_OF_NOBODY", "${now:%Y}")) and "LONGEST" not in told
 
 
+def test_a_reference_of_the_command_line_that_leads_nowhere_is_said():
+    draft = recipe(*GRPO, "actor_rollout_ref.rollout.n=${.nn}", "data.seed=${data.seed}").draft
+    told = "\n".join(draft.differences)
+    assert "actor_rollout_ref.rollout.n=${.nn}" in told and "data.seed=${data.seed}" in told
+    assert draft.settings["rollout.n_samples_per_prompt"] == 1 and "train.seed" not in draft.settings
+
+
+def test_a_reference_to_what_only_verls_own_configuration_has_is_followed():
+    draft = recipe(
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}",
+        "data.val_files=${data.train_files}",
+    ).draft
+    assert draft.settings["rollout.batch_size"] == 1024 and "train.batch_size" not in draft.settings
+    assert "data.val_files=${data.train_files}" in "\n".join(draft.differences)
+
+
+@pytest.mark.parametrize("held_out", ["${data.train_files}", "['${data.train_files}']"])
+def test_a_reference_to_a_list_has_the_lists_own_references_followed(held_out, monkeypatch):
+    monkeypatch.setenv("PLACE_OF_ROWS", "/rows")
+    words = ["data.train_files=['${oc.env:PLACE_OF_ROWS}/a.parquet','/b.parquet']", f"data.val_files={held_out}"]
+    assert settings(*words)["eval.dataset"] == "/rows/a.parquet,/b.parquet"
+
+
+def test_lists_that_refer_to_what_is_not_known_are_said(monkeypatch):
+    monkeypatch.delenv("PLACE_OF_ROWS", raising=False)
+    rows = "data.train_files=['${oc.env:PLACE_OF_ROWS}/a']"
+    words = (rows, "data.val_files=['${data.train_files}','${data.val_files}']")
+    told = "\n".join(recipe(*words, "trainer.project_name=x-${data.train_files}").draft.differences)
+    assert all(f"{name}=" in told for name in ("data.train_files", "data.val_files", "trainer.project_name"))
+
+
 def test_train_with_overrides_of_verl_points_to_the_import(capsys):
     assert main(["train", "algorithm.adv_estimator=grpo", "data.train_files=x"]) == 2
     assert "import-verl" in capsys.readouterr().err
