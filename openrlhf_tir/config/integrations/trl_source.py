@@ -29,6 +29,8 @@ MOVES = ("to", "cuda", "bfloat16", "half", "float", "eval", "train")
 LEFT_OUT = ("trl", "accelerate")
 """Packages whose names no reward function or tool needs; an import of them is not copied."""
 CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
+CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove")
+"""Methods that change a table or a list."""
 READERS = ("safe_load", "full_load", "load")
 """Functions of yaml and json that read an open file."""
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -224,6 +226,24 @@ def _put_into(statement: ast.stmt, name: str) -> ast.expr | None:
     keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
     table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
     return ast.fix_missing_locations(ast.copy_location(table, call))
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name that an expression such as table["a"]["b"] begins with; empty where it begins with none."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _has_target_in(statement: ast.stmt, name: str) -> bool:
+    """Return True if a statement assigns or deletes something inside the table of a name."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign | ast.Delete):
+        targets = statement.targets
+    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
+        targets = [statement.target]
+    parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Subscript)]
+    return any(not isinstance(part.ctx, ast.Load) and _root(part) == name for part in parts)
 
 
 class SourceReader:
@@ -652,14 +672,17 @@ class SourceReader:
             depth: How many expressions this one is inside of.
         """
         filled = dict(table)
+        first = self._first_line(name, made)
         for statement, tests in self._statements:
-            more = _put_into(statement, name.id) if made.lineno < statement.lineno < name.lineno else None
-            if more is None or not self.may_hold(tests):
+            if not first < statement.lineno < name.lineno or not self._changes(statement, name.id):
                 continue
-            added = self.value(more, depth + 1)
+            if not self.may_hold(tests):
+                continue
+            more = _put_into(statement, name.id)
+            added = UNKNOWN if more is None else self.value(more, depth + 1)
             if not isinstance(added, dict):
                 self.notes.append(
-                    f"line {statement.lineno}: {ast.unparse(statement)[:120]}: only a run can tell what it adds."
+                    f"line {statement.lineno}: {ast.unparse(statement)[:120]}: only a run can tell what it changes."
                     " Correct the recipe."
                 )
                 continue
@@ -670,6 +693,23 @@ class SourceReader:
                 )
             filled |= added
         return filled
+
+    def _first_line(self, name: ast.Name, made: ast.expr) -> int:
+        """Return the line behind which statements change the table of a name: that of the function whose parameter it
+        is, which may be called further below, or of the expression that it was given."""
+        for function, parameters in self._parameters:
+            if parameters.get(name.id) is made and function.lineno <= name.lineno <= (function.end_lineno or math.inf):
+                return function.lineno
+        return made.lineno
+
+    def _changes(self, statement: ast.stmt, name: str) -> bool:
+        """Return True if a statement changes the table of a name, or what is in it."""
+        if _put_into(statement, name) is not None or _has_target_in(statement, name):
+            return True
+        return any(
+            isinstance(call.func, ast.Attribute) and called(call) in CHANGES and _root(call.func.value) == name
+            for call in self._calls_in(statement)
+        )
 
     def _table(self, node: ast.Dict, depth: int) -> Any:
         """Return a dict whose keys are all known. A value that is not known stays UNKNOWN."""

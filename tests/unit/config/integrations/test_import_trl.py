@@ -486,6 +486,39 @@ def test_what_a_table_gets_from_what_only_a_run_knows_is_said(imported):
     assert "values.update(ask())" in told and "values['top_p'] = 0.9" in told
 
 
+def test_a_function_may_fill_a_table_that_it_is_given_further_below(imported):
+    text = (
+        "def main(config):\n    config['beta'] = 0.1\n    config.update(max_steps=3)\n"
+        "    GRPOTrainer('m', right, GRPOConfig(**config), 'rows')\n\n\n"
+        "main({'beta': 0.04, 'learning_rate': 2e-6})"
+    )
+    _, path, _ = imported(HEAD + text)
+    cfg = load(str(path), {})
+    assert (cfg.algo.kl.init_coef, cfg.train.max_steps, cfg.actor.learning_rate) == (0.1, 3, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "kw.setdefault('beta', 0.1)",
+        "rate = kw.pop('learning_rate')",
+        "del kw['learning_rate']",
+        "kw['model_init_kwargs']['dtype'] = 'float32'",
+        "kw['model_init_kwargs'].update(dtype='float32')",
+        "kw['learning_rate'] *= 2",
+        "kw['beta'], seed = (0.1, 2)",
+    ],
+)
+def test_every_change_of_a_table_that_is_not_read_is_said(imported, change):
+    table = "kw = {'learning_rate': 2e-6, 'model_init_kwargs': {}}"
+    end = "GRPOTrainer('m', right, GRPOConfig(**kw), 'rows')"
+    _, _, plain = imported(f"{HEAD}{table}\n{end}")
+    _, _, told = imported(f"{HEAD}{table}\n{change}\n{end}")
+    assert change in told and change not in plain
+    _, _, told = imported(f"{HEAD}{table}\nif False:\n    {change}\n{end}")
+    assert change not in told
+
+
 def test_weights_of_another_number_than_the_rewards_are_said(imported):
     _, path, told = imported(HEAD + "GRPOTrainer('m', right, GRPOConfig(reward_weights=[0.5, 1.0]), 'rows')")
     assert load(str(path), {}).reward.name.endswith(":right") and "differs: reward_weights" in told
