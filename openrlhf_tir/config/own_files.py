@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..user_code.neighbours import neighbours
+from ..user_code.neighbours import COPY, digests, neighbours
 from .catalog import all_settings, settings_of_env
 from .schema import Config
 
@@ -35,7 +35,6 @@ OWN = "own"
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
 """Without an attribute, the only class of the file may be meant (env.file); elsewhere `plugins.load` refuses it."""
 _TABLE = re.compile(r".+\.ya?ml")
-_COPY = re.compile(r".+-[0-9a-f]{8}\.py")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
@@ -130,7 +129,7 @@ def files_of(cfg: Config) -> list[Path]:
 
 
 def copied(path: Path, directory: Path) -> Path:
-    """Copy a file of user code, with the modules beside it that it imports, and return its copy.
+    """Copy a file of user code, with the modules and packages beside it that it imports, and return its copy.
 
     A copy's name has a digest of the content, so that two versions of a file do not collide.
 
@@ -160,7 +159,7 @@ def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
         if m is None:
             return name
         path = Path(m["path"])
-        if OWN in (path.parent.name, path.parent.parent.name) and _COPY.fullmatch(path.name):
+        if OWN in (path.parent.name, path.parent.parent.name) and COPY.fullmatch(path.name):
             return f"{path.name}{m['attribute'] or ''}"
         try:
             return f"{_copy_name(path).name}{m['attribute'] or ''}"
@@ -181,16 +180,16 @@ def _copy_name(path: Path) -> Path:
 
 
 def _refuse_two_of_a_name(paths: list[Path]) -> None:
-    """Refuse modules of one name beside two files: a process that loads both files would have the first for both.
+    """Refuse modules of one name beside two files: a process that loads both files has one of them at a time.
 
     Raises:
         ConfigError: There are two, and they differ.
     """
-    first: dict[str, tuple[Path, bytes]] = {}
+    first: dict[str, tuple[Path, str]] = {}
     for path in paths:
-        for name, text in neighbours(path).items():
-            other, there = first.setdefault(name, (path, text))
-            if there != text:
+        for name, digest in digests(neighbours(path)).items():
+            other, digest_there = first.setdefault(name, (path, digest))
+            if digest_there != digest:
                 raise ConfigError(
                     f"{other} and {path} import two modules called {name}, and a process that loads both files has one"
                     " of them. Rename one.",

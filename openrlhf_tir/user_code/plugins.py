@@ -24,7 +24,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -33,7 +32,7 @@ from ..errors import ConfigError, unknown
 from .exits import watch_exits
 from .failures import Overrun, described, user_code_errors
 from .load_watch import LoadWatch
-from .neighbours import neighbours
+from .neighbours import neighbours, use
 
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Prefix of the names of user files in sys.modules. A digest of path and text follows, so that no two files collide."""
@@ -201,15 +200,17 @@ def _of_package(module: str, prefix: str, *, own: bool) -> ModuleType:
         raise _broken(prefix, e, module) from e
 
 
-@cache
-def _module_of(path: Path, text: bytes) -> ModuleType:
+_LOADED: dict[tuple[Path, bytes], ModuleType] = {}
+"""Files, with their text, that were executed. Every call of a reward looks its function up here."""
+
+
+def _execute(path: Path, text: bytes, beside: Mapping[str, bytes]) -> ModuleType:
     linecache.checkcache(str(path))  # it may hold an earlier text of the file
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.blake2b(bytes(path) + text, digest_size=6).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not named like Python code")
-    if str(path.parent) not in sys.path and neighbours(path):
-        sys.path.append(str(path.parent))
+    use(path, beside)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     watch_exits(name)
@@ -235,14 +236,21 @@ def _of_file(where: str, prefix: str) -> ModuleType:
         )
     try:
         text = path.read_bytes()
+        if (path, text) in _LOADED:
+            return _LOADED[path, text]
+        beside = neighbours(path)
+    except OSError as e:
+        raise _broken(prefix, e, str(path)) from e
+    try:
         if (path, text) in _ENDLESS:
             raise _ENDLESS[path, text]
         with LoadWatch(str(path), prefix):
-            return _module_of(path, text)
+            _LOADED[path, text] = _execute(path, text, beside)
     except user_code_errors() as e:
         if isinstance(e, Overrun):
             _ENDLESS[path, text] = e
         raise _broken(prefix, e, str(path)) from e
+    return _LOADED[path, text]
 
 
 def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.cli.preflight import conventions_of
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.packing import pack
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.filters import FILTER
 from openrlhf_tir.rewards import REWARD
+from openrlhf_tir.user_code import neighbours as module
 from openrlhf_tir.user_code.neighbours import neighbours
 from openrlhf_tir.user_code.plugins import load as load_plugin
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(tmp_path):
     """A reward that imports a module and a package beside it, one of which imports another."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "task").mkdir()
     files = {
         "mine.py": "import json, os\nfrom beside_one import last\nimport package_beside.inner as p\nimport no_such_x\n",
         "beside_one.py": "import beside_two\n\n\ndef last(text):\n    return beside_two.ONE\n",
         "beside_two.py": "ONE = 1.0\n",
         "package_beside/inner.py": "TWO = 2\n",
-        "package_beside/rows.txt": "no code",
+        "package_beside/rows.txt": "data",
+        "package_beside/.hidden": "",
+        "package_beside/__pycache__/inner.pyc": "",
         "json.py": "raise ImportError('the standard library is meant')\n",
         "unused.py": "",
     }
     for name, text in files.items():
-        (tmp_path / "task" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "task" / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / "task" / name).write_text(text)
     return tmp_path / "task/mine.py"
 
 
 def test_what_a_file_imports_from_beside_it_is_found(mine):
-    assert sorted(neighbours(mine)) == ["beside_one.py", "beside_two.py", "package_beside/inner.py"]
+    assert sorted(neighbours(mine)) == [
+        "beside_one.py",
+        "beside_two.py",
+        "package_beside/inner.py",
+        "package_beside/rows.txt",
+    ]
     mine.write_text("def f(:\n")
     assert neighbours(mine) == {}
 
@@ -65,15 +78,87 @@ def test_a_submitted_job_takes_them_along(mine, tmp_path):
     assert (tmp_path / name.partition(":")[0]).with_name("beside_one.py").is_file()
 
 
-def test_two_modules_of_one_name_are_refused(mine, tmp_path):
-    cfg = of_the_reward(mine, tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "beside_one.py").write_text("last = None\n")
-    (other / "keep.py").write_text("from beside_one import last\n\n\ndef keep(group, options):\n    return True, ''\n")
-    cfg = load(
-        None, {"run_dir": str(cfg.run_dir), "reward.name": cfg.reward.name, "filter.names": [f"{other}/keep.py:keep"]}
-    )
+KEEP = "from beside_one import last\n\n\ndef keep(group, options):\n    return last('') == 2.0, ''\n"
+
+
+def with_a_filter(cfg, directory, helper):
+    """The configuration with a filter from another directory, which has a module of the reward's neighbour's name."""
+    directory.mkdir()
+    (directory / "beside_one.py").write_text(helper)
+    (directory / "keep.py").write_text(KEEP)
+    names = {"reward.name": cfg.reward.name, "filter.names": [f"{directory}/keep.py:keep"]}
+    return load(None, {"run_dir": str(cfg.run_dir), **names})
+
+
+@pytest.mark.parametrize("loaded_before", [False, True])
+def test_two_modules_of_one_name_are_refused_whatever_is_loaded(mine, tmp_path, loaded_before):
+    cfg = with_a_filter(of_the_reward(mine, tmp_path), tmp_path / "other", "def last(text):\n    return 2.0\n")
+    if loaded_before:
+        assert conventions_of(cfg)
     with pytest.raises(ConfigError) as refused:
         freeze(cfg)
     assert refused.value.code == "user_code"
+
+
+def test_each_file_has_its_own_modules_in_one_process(mine, tmp_path):
+    cfg = with_a_filter(of_the_reward(mine, tmp_path), tmp_path / "other", "def last(text):\n    return 2.0\n")
+    score, keep = load_plugin(REWARD, cfg.reward.name), load_plugin(FILTER, cfg.filter.names[0])
+    assert score(None, None, None) == 1.0 and keep(None, None) == (True, "")
+
+
+def test_the_same_module_in_two_directories_is_copied_for_both(mine, tmp_path):
+    cfg = of_the_reward(mine, tmp_path)
+    cfg = with_a_filter(cfg, tmp_path / "other", (mine.parent / "beside_one.py").read_text())
+    (tmp_path / "other/beside_two.py").write_text((mine.parent / "beside_two.py").read_text())
+    fresh = freeze(cfg, tmp_path / "fresh")
+    assert conventions_of(cfg)
+    copies = files_of(freeze(cfg))
+    assert [copy.name for copy in copies] == [copy.name for copy in files_of(fresh)], "independent of what is loaded"
+    assert all((copy.parent / "beside_two.py").is_file() for copy in copies)
+
+
+@pytest.mark.parametrize("name", ["package_beside", "beside_one"])
+def test_an_editable_install_is_no_neighbour(mine, tmp_path, monkeypatch, name):
+    class Editable:
+        """As setuptools' finder: it comes after PathFinder."""
+
+        @staticmethod
+        def find_spec(fullname, path=None, target=None):
+            return PathFinder.find_spec(name, [str(tmp_path / "installed")]) if fullname == name else None
+
+    (tmp_path / "installed" / name).mkdir(parents=True)
+    (tmp_path / "installed" / name / "__init__.py").write_text("last = None\n")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    assert not any(file.startswith(name) for file in neighbours(mine))
+
+
+def test_a_package_with_much_data_is_refused(mine, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES", 10_000)
+    (mine.parent / "package_beside/rows.txt").write_bytes(bytes(10_000))
+    for use_of_it in neighbours, lambda path: load_plugin(REWARD, f"{path}:score"):
+        with pytest.raises(ConfigError) as refused:
+            use_of_it(mine)
+        assert refused.value.code == "user_code"
+
+
+def test_a_run_reads_the_copies_where_the_originals_are_on_the_path(mine, tmp_path):
+    (mine.parent / "package_beside/rows.txt").write_text("1.0")
+    mine.write_text(
+        "import pathlib\nimport package_beside.inner as inner\n\n\ndef score(trajectory, task, context):\n"
+        "    import beside_two\n\n    rows = pathlib.Path(inner.__file__).with_name('rows.txt').read_text()\n"
+        "    return beside_two.ONE + float(rows)\n"
+    )
+    name = freeze(load(None, {"run_dir": str(tmp_path / "run"), "reward.name": f"{mine}:score"})).reward.name
+    (mine.parent / "json.py").unlink()
+    (mine.parent / "beside_two.py").write_text("ONE = 30.0\n")
+    (mine.parent / "package_beside/rows.txt").write_text("50.0")
+    program = (
+        "import sys\nfrom openrlhf_tir.rewards import REWARD\nfrom openrlhf_tir.user_code.plugins import load\n"
+        f"before = [*sys.path]\nprint(load(REWARD, {name!r})(None, None, None))\nassert sys.path == before\n"
+    )
+    root = str(Path(__file__).parents[3])
+    for directory, path in (mine.parent, root), (tmp_path, f"{mine.parent}{os.pathsep}{root}"):
+        environment = os.environ | {"PYTHONPATH": path}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "2.0\n", done.stderr
