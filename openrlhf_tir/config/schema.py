@@ -265,11 +265,11 @@ class Config(Section):
     def stall_timeout_s(self) -> float:
         """Seconds without progress after which the watchdog aborts the run.
 
-        Longer than a group and a push behind it may take, and with train.colocate_all longer than an engine that starts
-        in its turn.
+        Longer than a group takes, together with a push or a call of the learner for which engines wait at the
+        staleness gate, and with train.colocate_all longer than an engine that starts in its turn.
         """
         starting = self.timeouts.start_s if self.train.colocate_all else 0
-        return self.rollout.group_deadline_s + self.timeouts.push_s + starting
+        return self.rollout.group_deadline_s + max(self.timeouts.push_s, self.timeouts.learner_s) + starting
 
     @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> Config:

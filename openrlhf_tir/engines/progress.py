@@ -8,6 +8,8 @@ from collections.abc import Callable
 from ..errors import EngineError
 from ..waiting.deadlines import Deadline
 
+PATIENCE = Deadline(600.0, "progress.PATIENCE")
+"""How long an engine with requests may do nothing. Parts of a prefill count, so that no setting of the run matters."""
 MIN_LOOKS = 3
 """Least number of checks in a row without progress. After the whole process was suspended, the first check finds that
 the time has passed and nothing was done, which is not the engine's fault."""
@@ -16,7 +18,7 @@ the time has passed and nothing was done, which is not the engine's fault."""
 class Progress:
     """Compares the work done at successive heartbeats. Call `check` at each of them."""
 
-    def __init__(self, patience: Deadline, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, patience: Deadline = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
         self.patience, self._clock = patience, clock
         self._done: int | None = None
         self._since, self._looks = 0.0, 0

@@ -21,7 +21,6 @@ from ..config import Config
 from ..errors import EngineError, WeightsUnverified
 from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed
 from ..types import Completion, EngineBounds, Finish, Sampling
-from ..waiting.deadlines import Deadline
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
@@ -76,7 +75,7 @@ class TorchEngine:
         """Forward passes since the start."""
         self._plain = cfg.rollout.plain
         self._node = NodeCopy(keep=cfg.vllm.sync_delta)
-        self._progress = Progress(Deadline.of(cfg, "timeouts.push_s"))
+        self._progress = Progress()
         self._one_push = asyncio.Lock()
         self._receiver: Receiver | None = None
         self._received = BroadcastResult()

@@ -86,7 +86,7 @@ class VllmEngine:
         """Use `start` instead, which loads the model."""
         self._unresponsive = answer_deadline(cfg)
         self._push_deadline = Deadline.of(cfg, "timeouts.push_s")
-        self._progress = Progress(self._push_deadline)
+        self._progress = Progress()
         self._llm = llm
         self._model = model
         self._latest = latest

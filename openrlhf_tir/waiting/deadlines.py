@@ -5,6 +5,7 @@
 
 Five settings decide how long a run waits: env.step_timeout_s, rollout.group_deadline_s, timeouts.push_s,
 timeouts.learner_s, timeouts.start_s. Every other wait is a part of one of these, below, or a constant of its module.
+A part has a ceiling: who gives slow pushes an hour does not want to learn of a dead actor after half an hour.
 
 tests/unit/house/test_deadlines.py reads the source and finds calls to other processes that do not use this module.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +22,12 @@ from ..errors import DeadlineMissed
 from .suspension import wait_first
 
 T = TypeVar("T")
+LONGEST_ANSWER_S = 300.0
+"""Seconds within which a process that lives answers a small call, however long a push may take."""
+LONGEST_BUCKET_S = 60.0
+"""Seconds that one bucket of a broadcast may take at most."""
+AGENT_S = 600.0
+"""Seconds for which an agent may be silent, however short its group's deadline is, unless that is shorter."""
 
 
 class Deadline(NamedTuple):
@@ -34,15 +42,18 @@ class Deadline(NamedTuple):
     setting: str
 
     @classmethod
-    def of(cls, cfg: Any, setting: str, *, parts: int = 1) -> Deadline:
+    def of(cls, cfg: Any, setting: str, *, parts: int = 1, at_most_s: float = inf) -> Deadline:
         """Return the deadline that a setting of the configuration gives.
 
         Args:
             cfg: The configuration.
             setting: Dotted name of a setting in seconds.
             parts: The deadline is the setting divided by this.
+            at_most_s: The ceiling of the deadline, in seconds.
         """
-        return cls(attrgetter(setting)(cfg) / parts, f"{setting} / {parts}" if parts > 1 else setting)
+        seconds = attrgetter(setting)(cfg) / parts
+        part = f"{setting} / {parts}" if parts > 1 else setting
+        return cls(seconds, part) if seconds <= at_most_s else cls(at_most_s, f"min({part}, {at_most_s:g} s)")
 
     def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]  # a sum of deadlines, where a tuple would grow
         return Deadline(self.seconds + more.seconds, f"{self.setting} + {more.setting}")
@@ -56,7 +67,7 @@ def answer_deadline(cfg: Any) -> Deadline:
 
     Half a push: a process that loads weights for that long without answering would miss the push as well.
     """
-    return Deadline.of(cfg, "timeouts.push_s", parts=2)
+    return Deadline.of(cfg, "timeouts.push_s", parts=2, at_most_s=LONGEST_ANSWER_S)
 
 
 def broadcast_deadline(cfg: Any) -> Deadline:
@@ -64,12 +75,29 @@ def broadcast_deadline(cfg: Any) -> Deadline:
 
     A tenth of a push, so that a torn broadcast is repeated without its faulty member before the push is late.
     """
-    return Deadline.of(cfg, "timeouts.push_s", parts=10)
+    return Deadline.of(cfg, "timeouts.push_s", parts=10, at_most_s=LONGEST_BUCKET_S)
 
 
-def agent_deadline(cfg: Any) -> Deadline:
-    """Return how long an agent may be silent. A sixth of what its group may take: ten minutes for an hour."""
-    return Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
+def agent_deadline(cfg: Any, *more: Deadline) -> Deadline:
+    """Return how long an agent may be silent: a sixth of what its group may take, ten minutes for an hour.
+
+    An agent that runs tests says nothing meanwhile, so that a shorter group leaves it AGENT_S all the same, and never
+    less than a call of a tool may take.
+
+    Args:
+        cfg: The configuration.
+        more: What else the silence must be as long as, unless its group's deadline is shorter.
+    """
+    group = Deadline.of(cfg, "rollout.group_deadline_s")
+    sixth = Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
+    tool = Deadline.of(cfg, "env.step_timeout_s")
+    silence = max(sixth, Deadline(AGENT_S, "deadlines.AGENT_S"), tool, *more, key=_seconds)
+    return min(group, silence, key=_seconds)
+
+
+def _seconds(deadline: Deadline) -> float:
+    """Return the key by which deadlines are compared."""
+    return deadline.seconds
 
 
 class GivenUp(Exception):

@@ -251,7 +251,9 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "fill_batches": flags.get("fill", 1),
                 "early_accumulation": flags.get("early", "off"),
             },
-            "timeouts": {"push_s": flags.get("stall", 1000) - GROUP_S},  # the two are the watchdog's patience
+            "timeouts": dict.fromkeys(  # with the group's deadline the watchdog's patience
+                ("push_s", "learner_s"), flags.get("stall", 1000) - GROUP_S
+            ),
             "algo": {"advantage": {"estimator": "rloo"}},
             "train": {
                 "max_steps": flags.get("max_steps", 10),

@@ -145,7 +145,7 @@ class RewardModelClient:
             return await within(answer_deadline(self.cfg), _result(ref), f"A score by {name}")
         except DeadlineMissed as error:
             raise RewardModelError(
-                f"{error} It is overloaded or hangs; add reward.model_replicas, or raise timeouts.push_s."
+                f"{error} It is overloaded or hangs; add reward.model_replicas, or raise timeouts.push_s up to 600."
             ) from error
         except (ray.exceptions.RayError, ValueError) as error:  # ValueError if there is no actor of that name.
             happened = death(error)

@@ -104,8 +104,9 @@ class Rollout(Section):
         gt=0,
         description=(
             "A trajectory that is not finished by then has failed (deadline); its group goes on without it. An agent"
-            " that is silent for a sixth of it is lost (agent_lost). The run is aborted, and says what it waits for, if"
-            " no group and no step ends for as long and timeouts.push_s."
+            " that is silent for a sixth of it is lost (agent_lost), but not before 600 s or env.step_timeout_s. The"
+            " run is aborted, and says what it waits for, if no group and no step ends for as long and the longer of"
+            " timeouts.push_s and timeouts.learner_s."
         ),
         unit="seconds",
     )

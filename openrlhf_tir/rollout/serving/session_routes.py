@@ -128,7 +128,7 @@ def session_routes(
     async def take_task(body: TakeTask, request: Request):
         """Take a training task (rollout.agent = "external").
 
-        End it with its reward. It fails after a sixth of rollout.group_deadline_s in silence.
+        End it with its reward. It fails after a sixth of rollout.group_deadline_s in silence, 600 s at least.
         """
         session = await unless_client_leaves(
             request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling), agents.give_back

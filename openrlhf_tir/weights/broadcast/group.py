@@ -30,9 +30,10 @@ import torch.distributed as dist
 
 from ...errors import InfraError
 from ...pushes import BroadcastRendezvous
+from ...waiting.deadlines import LONGEST_BUCKET_S
 from ..rendezvous import served_store
 
-SETTING = "timeouts.push_s / 10"
+SETTING = f"min(timeouts.push_s / 10, {LONGEST_BUCKET_S:g} s)"
 """Where the deadline of an operation comes from (deadlines.broadcast_deadline), for messages."""
 DONE = "done"
 LISTEN_LIMIT = timedelta(days=1)

@@ -364,7 +364,7 @@ def pipeline_in(
             "algo": {"advantage": {"estimator": "rloo"}},
             **sections,
             "rollout": {"n_samples_per_prompt": 2, "group_deadline_s": 30, **sections.get("rollout", {})},
-            "timeouts": {"push_s": 470},  # with the group's deadline the watchdog's patience
+            "timeouts": {"push_s": 470, "learner_s": 470},  # with the group's deadline the watchdog's patience
         }
     )
     directory = run_dir / "push"

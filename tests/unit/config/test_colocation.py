@@ -25,6 +25,12 @@ def test_the_watchdog_waits_for_an_engine_that_starts_while_all_wait_for_it():
     assert load(None, SHARED | short).stall_timeout_s == load(None, short).stall_timeout_s + 1800
 
 
+def test_the_watchdog_waits_for_a_step_of_the_learner_while_engines_wait_at_the_gate():
+    for push_s, learner_s in ((600, 3600), (3600, 600)):
+        cfg = load(None, {"timeouts.push_s": push_s, "timeouts.learner_s": learner_s})
+        assert cfg.stall_timeout_s == cfg.rollout.group_deadline_s + 3600
+
+
 @pytest.mark.parametrize(
     ("change", "fact", "remedy"),
     [

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.engines.progress import Progress
+from openrlhf_tir.engines.progress import PATIENCE, Progress
 from openrlhf_tir.engines.start import LatestStats
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
@@ -97,6 +97,12 @@ def test_a_dead_engine_process_breaks_the_engine_for_good():
             llm.dead = False
 
     run(scenario())
+
+
+@pytest.mark.parametrize("push_s", [40, 3600])
+def test_the_patience_with_an_engine_does_not_follow_a_push(push_s):
+    e = VllmEngine(SilentCore(), "model", LatestStats(), 0, Config(timeouts={"push_s": push_s}))
+    assert e._progress.patience == PATIENCE and push_s != PATIENCE.seconds < Config().rollout.group_deadline_s
 
 
 def test_a_core_that_answers_and_samples_nothing_is_found_by_its_progress():

@@ -9,7 +9,14 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import DeadlineMissed
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.waiting.deadlines import Deadline, GivenUp, within
+from openrlhf_tir.waiting.deadlines import (
+    Deadline,
+    GivenUp,
+    agent_deadline,
+    answer_deadline,
+    broadcast_deadline,
+    within,
+)
 
 TEN = Deadline(10.0, "timeouts.push_s")
 
@@ -72,6 +79,31 @@ def test_deadlines_come_from_the_configuration_by_name():
     assert Deadline.of(cfg, "timeouts.push_s") == Deadline(7.0, "timeouts.push_s")
     both = Deadline.of(cfg, "timeouts.push_s") + Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
     assert str(both) == "timeouts.push_s + rollout.group_deadline_s / 6 = 607 s"
+
+
+@pytest.mark.parametrize(("push_s", "answer_s", "bucket_s"), [(40, 20, 4), (600, 300, 60), (3600, 300, 60)])
+def test_parts_of_a_push_do_not_grow_with_it_for_ever(push_s, answer_s, bucket_s):
+    cfg = Config(timeouts={"push_s": push_s})
+    answer, bucket = answer_deadline(cfg), broadcast_deadline(cfg)
+    assert (answer.seconds, bucket.seconds) == (answer_s, bucket_s)
+    assert ("min(" in answer.setting) == ("min(" in bucket.setting) == (push_s > 600)
+
+
+@pytest.mark.parametrize(
+    ("group_s", "step_s", "silence_s", "setting"),
+    [
+        (3600, 20, 600, "rollout.group_deadline_s / 6"),
+        (7200, 20, 1200, "rollout.group_deadline_s / 6"),
+        (900, 20, 600, "deadlines.AGENT_S"),
+        (1200, 1000, 1000, "env.step_timeout_s"),
+        (300, 20, 300, "rollout.group_deadline_s"),
+    ],
+)
+def test_an_agent_may_be_silent_for_minutes_but_not_longer_than_its_group_takes(group_s, step_s, silence_s, setting):
+    cfg = Config(rollout={"group_deadline_s": group_s}, env={"step_timeout_s": step_s})
+    assert agent_deadline(cfg) == Deadline(silence_s, setting)
+    least = Deadline(4 * step_s, "4 * env.step_timeout_s")
+    assert agent_deadline(cfg, least).seconds == min(group_s, max(silence_s, 4 * step_s))
 
 
 def test_what_ends_many_calls_at_once_ends_those_under_way_and_those_to_come_and_not_what_was_answered():

@@ -52,6 +52,7 @@ class _Worker:
         self._name = name
         self._request_numbers = itertools.count()
         idle = agent_deadline(cfg)
+        opened = Deadline(cfg.env.reset_timeout_s + cfg.env.step_timeout_s, "4 * env.step_timeout_s")
         start = {
             "file": cfg.train.agent_func_path,
             "model": model,
@@ -60,13 +61,12 @@ class _Worker:
             "step_timeout_s": cfg.env.step_timeout_s,
             "idle_s": idle.seconds,
         }
-        idle_s = max(idle.seconds, cfg.env.reset_timeout_s + cfg.env.step_timeout_s)
         self.process = Process(
             start,
             self._answer,
             cfg.run_dir / "logs" / f"{name}.log",
             Deadline.of(cfg, "timeouts.start_s"),
-            Deadline(idle_s, idle.setting),
+            agent_deadline(cfg, opened),
             secrets=(ROLLOUT_TOKEN, ENV_TOKEN, "WANDB_API_KEY"),
         )
 

@@ -53,7 +53,7 @@ def test_who_does_not_come_is_named_and_the_others_are_not_kept_waiting_for_it(h
     three = hub(3, 1.0)
     received = three.receive("push1", three.sides[:2])
     sent = three.send("push1", weights()).result()
-    assert "rank 3 of 3" in sent.fault and "timeouts.push_s / 10 = 1 s" in sent.fault and sent.digest is None
+    assert "rank 3 of 3" in sent.fault and "timeouts.push_s / 10, 60 s) = 1 s" in sent.fault and sent.digest is None
     assert all("rank 3 of 3" in r.result().fault for r in received)
     assert [side.undone for side in three.sides] == [1, 1, 0]
 
@@ -226,7 +226,7 @@ def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
         for said in (answer(pipe) for pipe in (pipes[0], pipes[2])):
             assert said.fault or said.digest == tensors_digest(tensors.items())
         assert (
-            sent.fault.count("timeouts.push_s / 10 = 3 s")
+            sent.fault.count("timeouts.push_s / 10, 60 s) = 3 s")
             + sent.fault.count("Connection")
             + sent.fault.count("timed out")
             >= 1
