@@ -98,13 +98,15 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--stateful",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help='sessions keep their state from call to call unless their task says "stateful": false; needs warm workers'
         " (default: off)",
     )
     p.add_argument(
         "--echo-last",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="in a session with state, show the value of a last line that is an expression",
     )
     p.add_argument(

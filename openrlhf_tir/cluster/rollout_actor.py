@@ -19,6 +19,7 @@ import ray
 
 from ..config import Config
 from ..ports import RolloutEngine
+from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
 from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import agent_deadline
@@ -144,7 +145,13 @@ class RolloutActor(MovesResponses):
             ),
         )
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
-        self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
+        self.rewards = RewardPools(
+            cfg.environments,
+            model_scores,
+            decode=codec.spell,
+            decode_plain=codec.decode,
+            limits=RewardLimits.of(cfg),
+        )
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = AgentBroker(
             Sessions(idle_s=agent_deadline(cfg).seconds),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .catalog import env_names, settings_with
 from .own_files import by_content
-from .removed_settings import remedy
+from .removed_settings import decided_otherwise, remedy
 from .schema import Config
 from .setting import REPORTED, Resume
 
@@ -59,13 +59,15 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         cfg: The run's configuration.
 
     Returns:
-        The changes that are refused, and those to report. A setting that was removed since is neither: its value in
-        the checkpoint says nothing about this run, and a recipe that still has it is refused with a remedy.
+        The changes that are refused, and those to report. A setting that was removed since is reported if it
+        decided what was sampled or kept. Other removed ones are neither: waits and counts say nothing about a result,
+        and a recipe that still has one is refused with a remedy.
     """
     before = flat(by_content(saved))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
-    names = [*now, *(name for name in before if name not in now and remedy(name) is None)]
+    gone = [name for name in before if name not in now]
+    names = [*now, *(name for name in gone if remedy(name) is None or decided_otherwise(name, before[name]))]
     pairs = ((name, before.get(name, default.get(name)), now.get(name)) for name in names)
     differing = [Change(name, old, new) for name, old, new in pairs if old != new]
     return (

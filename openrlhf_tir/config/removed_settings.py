@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 ROLE_RANKS = "Leave it out: the reference and the critic live on the policy's ranks. Size these with actor.{}."
 
 REMOVED: dict[str, str] = {
@@ -25,7 +27,7 @@ REMOVED: dict[str, str] = {
     "rollout.max_running": "Leave it out: it follows from vllm.max_num_seqs. Lower that one.",
     "train.max_backoff_s": "Leave it out: pauses double from 1 s up to 60 s.",
     "env.batch_wait_ms": "Leave it out: a step waits 100 ms for others to a server that prefers batches.",
-    "env.capacity_timeout_s": "Leave it out: a call waits 300 s for room. Add servers, or lower rollout.batch_size.",
+    "env.capacity_timeout_s": "Leave it out: a call waits 300 s for room, or env.step_timeout_s if that is longer.",
     "env.max_batch": "Leave it out: 64 steps that wait are sent at once.",
     "env.max_retries": "Leave it out: a call whose connection broke is sent again three times.",
     "env.outage_timeout_s": "Leave it out: a new session waits 120 s while every server is down.",
@@ -35,7 +37,7 @@ REMOVED: dict[str, str] = {
     "pipeline.stall_timeout_s": "Leave it out: it is rollout.group_deadline_s + timeouts.learner_s (push_s if longer).",
     "reward.model_timeout_s": "Set timeouts.push_s: a reward model has half of it to answer, at most 300 s.",
     "reward.remote_retries": "Leave it out: a server that does not answer is asked again four times, as by OpenRLHF.",
-    "reward.remote_timeout_s": "Leave it out: a call has 180 s, as OpenRLHF's.",
+    "reward.remote_timeout_s": "Set rollout.group_deadline_s: a call has a sixth of it, 180 s at least.",
     "reward.verify_deadline_s": "Set reward.verify_timeout_s: a check has twelve times its CPU time by the clock.",
     "rollout.agent_idle_s": "Set rollout.group_deadline_s: an agent may be silent for a sixth of it, and for 600 s.",
     "rollout.heartbeat_s": "Leave it out: heartbeats are 10 s apart, less with a timeouts.push_s below 200 s.",
@@ -66,10 +68,31 @@ REMOVED: dict[str, str] = {
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
 
+DECIDED: dict[str, Any] = {
+    "env.budget_message": False,
+    "env.stateful": False,
+    "env.template_rewrites": "keep",
+    "filter.max_verifier_failures": 0.4,
+    "filter.zero_variance": True,
+    "rollout.per_request_seeds": False,
+}
+"""Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
+
+
 def remedy(name: str) -> str | None:
     """Return what to do instead of a setting that was removed; None for any other name."""
+    return REMOVED.get(_shared_name(name))
+
+
+def decided_otherwise(name: str, value: Any) -> bool:
+    """Return True if a removed setting had a value by which other responses were sampled or kept than now."""
+    return value is not None and value != DECIDED.get(_shared_name(name), value)
+
+
+def _shared_name(name: str) -> str:
+    """Return the name in [env], [reward] or [filter] of a setting of [envs.NAME]; any other name as it is."""
     parts = name.split(".")
     if parts[0] == "envs" and len(parts) > 2:
         own = parts[2:]
         name = ".".join(own if own[0] in ("reward", "filter") else ["env", *own])
-    return REMOVED.get(name)
+    return name

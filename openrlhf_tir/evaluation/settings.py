@@ -24,6 +24,8 @@ IRRELEVANT_FIELDS = {
 }
 """Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
 Every other field counts, also one that is added to these sections later."""
+MOVED = {"stateful": "server_options", "budget_message": "options"}
+"""Former fields of [env], False by default -> the table of [env] that has them now."""
 WEIGHTS = ("*.safetensors", "*.bin")
 """Patterns of the files that hold weights."""
 
@@ -129,22 +131,39 @@ def weights_of(model: str) -> list[list[Any]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def differences(now: Mapping[str, Any], before: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Return a phrase for every setting that differs. Nested names are dotted.
-
-    A setting of [env] or [reward] that was removed since is none: all runs now have the value that it has become.
 
     Args:
         now: The settings.
-        before: The earlier settings.
-        prefix: Prefix of the names.
+        before: The earlier settings, perhaps of an earlier version.
     """
+    environments = {name: _in_todays_settings(environment) for name, environment in before.get("env", {}).items()}
+    return _differences(now, {**before, "env": environments} if environments else before, "")
+
+
+def _in_todays_settings(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an environment without those of [env] and [reward] that were removed since.
+
+    What moved is where it is now. The others say nothing: all runs now have the value that they have become.
+    """
+    kept = {field: value for field, value in environment.items() if not remedy(f"env.{field}")}
+    for field, table in MOVED.items():
+        if environment.get(field):
+            kept[table] = {field: environment[field], **kept.get(table, {})}
+    if "reward" in kept:
+        kept["reward"] = {name: value for name, value in kept["reward"].items() if not remedy(f"reward.{name}")}
+    return kept
+
+
+def _differences(now: Mapping[str, Any], before: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return a phrase for every setting that differs; its name begins with `prefix`."""
     changes = []
     for key in sorted({*now, *before}):
         old = before.get(key)
         new = now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            changes += differences(new, old, f"{prefix}{key}.")
-        elif old != new and (key in now or not (remedy(f"env.{key}") or remedy(f"reward.{key}"))):
+            changes += _differences(new, old, f"{prefix}{key}.")
+        elif old != new:
             changes.append(f"{prefix}{key}: {old!r} then, {new!r} now")
     return changes

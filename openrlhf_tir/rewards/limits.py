@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..config import Config
+from ..waiting.deadlines import Deadline, longest
+
+REMOTE = Deadline(180.0, "limits.REMOTE")
+"""How long OpenRLHF's `request_api_wrapper` waits."""
+
 
 class RewardLimits(NamedTuple):
     """Limits of a pool's calls.
 
     Attributes:
         check_s: Wall-clock seconds of one check; None: as reward.verify_timeout_s says.
-        remote_s: Seconds of one call of a remote reward. OpenRLHF's `request_api_wrapper` waits as long.
+        remote: Deadline of one call of a remote reward.
         remote_retries: How often a reward server that is unreachable, busy or broken is asked again: OpenRLHF's number.
     """
 
     check_s: float | None = None
-    remote_s: float = 180.0
+    remote: Deadline = REMOTE
     remote_retries: int = 4
+
+    @classmethod
+    def of(cls, cfg: Config) -> RewardLimits:
+        """Return the limits of a run: a judge may take a sixth of what a group may take."""
+        return cls(remote=longest(Deadline.of(cfg, "rollout.group_deadline_s", parts=6), REMOTE))

@@ -91,13 +91,13 @@ def agent_deadline(cfg: Any, *more: Deadline) -> Deadline:
     group = Deadline.of(cfg, "rollout.group_deadline_s")
     sixth = Deadline.of(cfg, "rollout.group_deadline_s", parts=6)
     tool = Deadline.of(cfg, "env.step_timeout_s")
-    silence = max(sixth, Deadline(AGENT_S, "deadlines.AGENT_S"), tool, *more, key=_seconds)
-    return min(group, silence, key=_seconds)
+    silence = longest(sixth, Deadline(AGENT_S, "deadlines.AGENT_S"), tool, *more)
+    return silence if silence.seconds < group.seconds else group
 
 
-def _seconds(deadline: Deadline) -> float:
-    """Return the key by which deadlines are compared."""
-    return deadline.seconds
+def longest(*deadlines: Deadline) -> Deadline:
+    """Return the longest deadline, of equal ones the first."""
+    return max(deadlines, key=lambda deadline: deadline.seconds)
 
 
 class GivenUp(Exception):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from openrlhf_tir.config import Reward
+from openrlhf_tir.config import Config, Reward
 from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Segment, Task, Trajectory
+from openrlhf_tir.waiting.deadlines import Deadline
 from tests.contract.docs.docs_blocks import block
 
 TASK = Task("2+2=", "4")
@@ -115,13 +116,21 @@ async def test_a_server_that_is_full_or_broken_is_asked_again_the_next_of_severa
     assert (len(one.asked), len(two.asked)) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("group_s", "remote"),
+    [(600, Deadline(180.0, "limits.REMOTE")), (7200, Deadline(1200.0, "rollout.group_deadline_s / 6"))],
+)
+def test_a_judge_may_take_a_sixth_of_a_group_and_never_less_than_openrlhf_gives_it(group_s, remote):
+    assert RewardLimits.of(Config(rollout={"group_deadline_s": group_s})).remote == remote
+
+
 async def test_a_server_that_never_answers_fails_the_sample(server_of, pool_of):
     server = await server_of()
     server.gate.clear()
-    pool = pool_of(server.url, RewardLimits(remote_s=0.2, remote_retries=1))
+    pool = pool_of(server.url, RewardLimits(remote=Deadline(0.2, "a sixth"), remote_retries=1))
     with pytest.raises(
         VerifierError,
-        match=r"2 tries were not answered within 0.2 s each, the last: .*TimeoutError",
+        match=r"2 tries were not answered within a sixth = 0\.2 s each, the last: .*TimeoutError",
     ):
         await pool.score(says("4"), TASK)
     server.gate.set()
@@ -193,8 +202,8 @@ async def test_the_documentations_function_scores_with_tensors(pool_of, tmp_path
 @pytest.mark.slow
 async def test_a_file_that_hangs_fails_its_samples_by_a_fault_of_its_code_and_the_next_are_scored(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text(FILE)
-    pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", RewardLimits(remote_s=1.0))
-    with pytest.raises(RewardError, match=r"reward.py:\d+:.*the deadline = 1 s"):
+    pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", RewardLimits(remote=Deadline(1.0, "a sixth")))
+    with pytest.raises(RewardError, match=r"reward.py:\d+:.*a sixth = 1 s"):
         await pool.score(says("4"), Task("2+2=", "hang"))
     pool.remote.server.workers.wall_s = 60.0
     assert (await pool.score(says("4"), TASK)).correct

@@ -18,6 +18,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.types import GroupKey, GroupMeta, Task
+from openrlhf_tir.waiting.deadlines import Deadline
 
 ROOT = Path(__file__).parents[2]
 GROUPS = 12
@@ -41,7 +42,6 @@ def config(work: Path) -> Config:
             "max_new_tokens": 16,
             "group_deadline_s": 300,
         },
-        timeouts={"push_s": 40},  # an actor that is silent for 20 s is lost
         vllm={"num_engines": 3},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
     )
@@ -55,7 +55,11 @@ async def test_the_work_of_a_stopped_actor_is_done_by_the_others_and_its_process
     cfg = config(tmp_path)
     cfg.run_dir.mkdir()
     with fault_server(tmp_path, delay_s=0.01) as server, ray_session(cfg):
-        pool = await EnginePool(cfg, cfg.actor.model_name_or_path, {"echo": [server]}, WithPid).start()
+        pool = EnginePool(cfg, cfg.actor.model_name_or_path, {"echo": [server]}, WithPid)
+        # The silence alone: pushes to healthy engines and their answers have their ordinary time on a starved machine.
+        pool.fleet.unresponsive = Deadline(20.0, "the silence of this test")
+        pool.fleet.heartbeat_s = 2.0
+        await pool.start()
         try:
             stopped = pool.members[1]
             process = psutil.Process(await stopped.actor.pid.remote())

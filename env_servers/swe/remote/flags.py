@@ -35,7 +35,12 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
             " Bundled repositories are then not served"
         ),
     )
-    add("--docker", action="store_true", help="use containers of this machine's Docker instead")
+    add(
+        "--docker",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="use containers of this machine's Docker instead",
+    )
     add(
         "--docker-flags",
         default="",

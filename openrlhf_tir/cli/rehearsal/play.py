@@ -39,6 +39,7 @@ from ...rollout.protocols.chat_format import chat_formats
 from ...types import KEEP, Group, GroupKey, Segment, Task, Trajectory
 from ...user_code import plugins
 from ...user_code.loop_watch import LoopWatch
+from ...waiting.deadlines import Deadline
 from .engine import ScriptedEngine
 from .result import Rehearsal
 from .rewards import NotScored, RewardsUntilOneHangs
@@ -128,7 +129,9 @@ class _Rehearsal:
             owned.callback(self.watch.stop)
             tasks = self._tasks()
             limits = RewardLimits(
-                check_s=min(cfg.reward.verify_deadline_s, 2 * STEP_S), remote_s=2 * STEP_S, remote_retries=0
+                check_s=min(cfg.reward.verify_deadline_s, 2 * STEP_S),
+                remote=Deadline(2 * STEP_S, "the deadline"),
+                remote_retries=0,
             )
             self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell, limits=limits)
             owned.push_async_callback(self.pools.stop)

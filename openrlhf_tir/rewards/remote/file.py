@@ -30,7 +30,9 @@ class RewardFile:
     def __init__(self, cfg: Reward, name: str, limits: RewardLimits) -> None:
         """Create the pool. `name` is 'path/file.py:reward_func'."""
         self.call = _Call(name)
-        self.workers = Workers(cfg.workers, None, limits.remote_s, count_name="reward.workers")
+        self.workers = Workers(
+            cfg.workers, None, limits.remote.seconds, wall_name=limits.remote.setting, count_name="reward.workers"
+        )
         self.workers.prepare = self.call.prepare
         self.workers.take_s = TAKE_S
 

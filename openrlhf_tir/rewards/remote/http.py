@@ -62,7 +62,7 @@ class RewardServers:
                 break
             await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
         raise VerifierError(
-            f"reward.remote_url: {tries} tries were not answered within {self.limits.remote_s:g} s each, the last:"
+            f"reward.remote_url: {tries} tries were not answered within {self.limits.remote} each, the last:"
             f" {last}. See the server's log."
         )
 
@@ -74,7 +74,7 @@ class RewardServers:
             RewardError: It must not.
         """
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.limits.remote_s))
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.limits.remote.seconds))
         async with self._session.post(url, json=body, allow_redirects=False) as response:
             text = await response.text(errors="replace")
             if response.status in AGAIN:

@@ -41,7 +41,8 @@ Urls = Mapping[str, str | Sequence[str]]
 MAX_PAUSE_S = 5.0
 """Largest pause before a call is sent again, in seconds."""
 CAPACITY_TIMEOUT_S = 300.0
-"""How long a call waits for room. Full servers are ordinary load; none that makes progress is full for minutes."""
+"""How long a call waits for room. Full servers are ordinary load; none that makes progress is full for minutes, unless
+one call may take as long (env.step_timeout_s)."""
 OUTAGE_TIMEOUT_S = 120.0
 """How long a new session waits while all servers are down: a server that is started again is up by then, and the groups
 of one that stays down are issued again, at first with a pause."""
@@ -124,6 +125,7 @@ class EnvClient:
             max_concurrency=cfg.max_concurrency,
             step_timeout_s=cfg.step_timeout_s,
             reset_timeout_s=cfg.reset_timeout_s,
+            capacity_timeout_s=max(CAPACITY_TIMEOUT_S, cfg.step_timeout_s),
         )
         client.send_step = StepBatches(client.check, client.send_step, client.http.step_batch)
         return client
@@ -225,7 +227,7 @@ class EnvClient:
             except TimeoutError:
                 raise EnvFull(
                     f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
-                    " Add env workers or servers, or lower rollout.batch_size."
+                    " Add env workers or servers, lower rollout.batch_size, or raise env.step_timeout_s beyond that."
                 ) from None
             if not ready(server):
                 server.credits.release()

@@ -83,5 +83,27 @@ def test_a_field_or_an_entry_that_is_gone_is_said():
     assert [str(c) for c in changes(before, Config())[1]] == ["rollout.former 3 -> unset"]
 
 
+def test_a_removed_setting_is_said_if_it_decided_what_was_sampled_or_kept():
+    before = dumped(Config(envs={"calc": {"server": "math"}}))
+    before["rollout"] |= {"per_request_seeds": False, "max_queue": 7}
+    before["env"] |= {"stateful": False, "max_retries": 9}
+    before["envs"]["calc"] |= {"stateful": None, "filter": {"zero_variance": None}}
+    before["filter"] |= {"zero_variance": True, "max_verifier_failures": 0.4}
+    now = Config(envs={"calc": {"server": "math"}})
+    assert changes(before, now) == ([], [])
+    before["rollout"]["per_request_seeds"] = before["env"]["stateful"] = True
+    before["envs"]["calc"] |= {"stateful": True, "filter": {"zero_variance": False}}
+    before["filter"] |= {"zero_variance": False, "max_verifier_failures": 0.1}
+    refused, said = changes(before, now)
+    assert refused == [] and {str(change) for change in said} == {
+        "rollout.per_request_seeds True -> unset",
+        "env.stateful True -> unset",
+        "envs.calc.stateful True -> unset",
+        "envs.calc.filter.zero_variance False -> unset",
+        "filter.zero_variance False -> unset",
+        "filter.max_verifier_failures 0.1 -> unset",
+    }
+
+
 def test_a_secret_is_not_in_a_checkpoint():
     assert "hidden" not in str(dumped(Config(logger={"wandb": {"key": "hidden"}})))

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from env_servers.launch import add_serving_flags
+from openrlhf_tir.cluster.env_process import server_flags, server_module
+from openrlhf_tir.config import Config
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,18 @@ def test_a_limit_that_admits_no_session_is_refused(arguments, message, capsys):
     assert ended.value.code == 2 and message in capsys.readouterr().err
     args = parser.parse_args([])
     assert (args.port, args.workers, args.max_queue) == (0, 2, 256)
+
+
+@pytest.mark.parametrize(
+    ("server", "option"),
+    [("python_tir", "stateful"), ("python_tir", "echo_last"), ("puzzles", "warm"), ("swe", "docker")],
+)
+@pytest.mark.parametrize("is_on", [False, True])
+def test_an_option_of_a_server_that_is_on_or_off_can_be_said_both_ways(server, option, is_on):
+    cfg = Config(envs={"mine": {"server": server, "server_options": {option: is_on}}})
+    environment = cfg.environments["mine"]
+    parser = importlib.import_module(f"{server_module(environment)}.__main__").parser()
+    assert getattr(parser.parse_args(server_flags(environment)), option) is is_on
 
 
 FUNCTIONS, PUZZLES, SWE, BFCL = (

@@ -209,6 +209,27 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
     )
 
 
+MOVED_SINCE = {"server_options": {"stateful": True}, "options": {"budget_message": True}}
+
+
+def test_a_setting_that_moved_is_compared_where_it_is_now():
+    before = made_under(Config(), BASE, "s", "d")
+    before["env"]["python_tir"] |= {"stateful": True, "budget_message": True}
+    assert differences(made_under(Config(env=MOVED_SINCE), BASE, "s", "d"), before) == []
+    told = {d.partition(":")[0] for d in differences(made_under(Config(), BASE, "s", "d"), before)}
+    assert told == {"env.python_tir.server_options.stateful", "env.python_tir.options.budget_message"}
+    before["env"]["python_tir"] |= {"stateful": False, "budget_message": False}
+    assert differences(made_under(Config(), BASE, "s", "d"), before) == []
+
+
+def test_an_option_or_argument_with_the_name_of_a_removed_setting_is_a_setting():
+    now, before = (made_under(Config(), BASE, "s", "d") for _ in range(2))
+    before["env"]["python_tir"]["reward"]["options"] = {"max_failed_groups": 3}
+    before["engine_args"]["max_batch"] = 3
+    told = {d.partition(":")[0] for d in differences(now, before)}
+    assert told == {"env.python_tir.reward.options.max_failed_groups", "engine_args.max_batch"}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

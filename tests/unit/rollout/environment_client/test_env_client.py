@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from openrlhf_tir.config import Env
 from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.rollout.environment_client.client import EnvClient
@@ -82,10 +83,16 @@ async def test_waiting_for_room_takes_nothing_from_the_steps_deadline():
 
 async def test_no_room_for_capacity_timeout_s_is_its_own_fault():
     async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, capacity_timeout_s=0.3) as c:
-        with pytest.raises(EnvFull, match=r"Env 'e' had no room for 0\.3 s") as e:
+        with pytest.raises(EnvFull, match=r"Env 'e' had no room for 0\.3 s.*env\.step_timeout_s") as e:
             await one_step(c)
     assert len(script.seen) == 1
     assert e.value.reason == "capacity"
+
+
+@pytest.mark.parametrize(("step_s", "capacity_s"), [(20, 300), (1800, 1800)])
+async def test_room_is_waited_for_as_long_as_the_call_that_takes_it_may_last(step_s, capacity_s):
+    async with EnvClient.of(Env(step_timeout_s=step_s), {}) as c:
+        assert c.capacity_timeout_s == capacity_s
 
 
 async def test_a_server_that_does_not_answer_is_a_timeout():
