@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
-from openrlhf_tir.config.removed_settings import REMOVED, remedy
+from openrlhf_tir.config.removed_settings import DECIDED, REMOVED, remedy
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
@@ -46,7 +46,7 @@ def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resum
     saved = dumped(cfg)
     for name in REMOVED:
         section, _, key = name.partition(".")
-        saved[section][key] = 7.0
+        saved[section][key] = DECIDED.get(name, 7.0)
     assert changes(saved, cfg) == ([], [])
     saved["train"]["never_was_a_setting"] = 7.0
     assert [change.field for change in changes(saved, cfg)[1]] == ["train.never_was_a_setting"]
