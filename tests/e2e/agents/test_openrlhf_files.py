@@ -42,7 +42,7 @@ def test_an_agent_file_trains_and_a_mistake_in_it_is_told_before(tmp_path):
     assert all(1 <= tries <= 2 for tries in columns["reward/tries"]), "an extra log of the file"
     shown = command("play", "run", "--step", "2", "--limit", "64", cwd=tmp_path)
     assert shown.returncode == 0 and " Yes." in shown.stdout, shown.stdout[-2000:] + shown.stderr[-2000:]
-    assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").iterdir()] == ["guess_agent"]
+    assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").glob("*.py")] == ["guess_agent"]
     (tmp_path / "guess_agent.py").write_text("import torch\n\nclass AgentExecuter:\n    pass\n")
     wrong = command("train", "--recipe", "guess_agent.toml", "--run-dir", "other", "--check-only", cwd=tmp_path)
     assert (
