@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .catalog import env_names, settings_with
 from .own_files import by_content
-from .removed_settings import decided_otherwise, remedy
+from .removed_settings import decided_otherwise, remedy, with_moved
 from .schema import Config
 from .setting import REPORTED, Resume
 
@@ -59,11 +59,11 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         cfg: The run's configuration.
 
     Returns:
-        The changes that are refused, and those to report. A setting that was removed since is reported if it
-        decided what was sampled or kept. Other removed ones are neither: waits and counts say nothing about a result,
-        and a recipe that still has one is refused with a remedy.
+        The changes that are refused, and those to report. A setting that moved since is compared where it is now. One
+        that was removed since is reported if it decided what was sampled or kept. Other removed settings are neither
+        refused nor reported: they say how long something waits or how often it is tried, not what is sampled.
     """
-    before = flat(by_content(saved))
+    before = flat(_with_moved_settings(by_content(saved)))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
     gone = [name for name in before if name not in now]
@@ -74,6 +74,11 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         [change for change in differing if policy_of(change.field).policy == "refused"],
         [change for change in differing if policy_of(change.field).policy == "reported"],
     )
+
+
+def _with_moved_settings(saved: dict[str, Any]) -> dict[str, Any]:
+    environments = {name: with_moved(section) for name, section in saved.get("envs", {}).items()}
+    return {**saved, "env": with_moved(saved.get("env", {})), "envs": environments}
 
 
 def refusal(field: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 ROLE_RANKS = "Leave it out: the reference and the critic live on the policy's ranks. Size these with actor.{}."
@@ -44,7 +45,7 @@ REMOVED: dict[str, str] = {
     "rollout.unresponsive_s": "Set timeouts.push_s: an actor that is silent for half of it, at most 300 s, is lost.",
     "timeouts.broadcast_s": "Set timeouts.push_s: a bucket of a broadcast has a tenth of it, at most 60 s.",
     "timeouts.placement_s": "Set train.start_wait_s: a minute and as long is waited for room in the cluster.",
-    "timeouts.progress_s": "Leave it out: an engine with requests samples or prefills a token within 600 s.",
+    "timeouts.progress_s": "Leave it out: an engine with requests samples a token within 600 s.",
     "rollout.agent_workers": "Set reward.workers: as many processes execute train.agent_func_path.",
     "env.budget_message": "Set it in env.options: budget_message = true.",
     "env.stateful": "Set it in env.server_options: stateful = true.",
@@ -69,19 +70,28 @@ REMOVED: dict[str, str] = {
 
 
 DECIDED: dict[str, Any] = {
-    "env.budget_message": False,
-    "env.stateful": False,
     "env.template_rewrites": "keep",
     "filter.max_verifier_failures": 0.4,
     "filter.zero_variance": True,
     "rollout.per_request_seeds": False,
 }
 """Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
+MOVED = {"stateful": "server_options", "budget_message": "options"}
+"""Former settings of [env] and [envs.NAME], False by default -> the table of the same section that has them now."""
 
 
 def remedy(name: str) -> str | None:
     """Return what to do instead of a setting that was removed; None for any other name."""
     return REMOVED.get(_shared_name(name))
+
+
+def with_moved(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an earlier version had in [env] or [envs.NAME], with the settings that moved in their new tables."""
+    today = {field: value for field, value in environment.items() if field not in MOVED}
+    for field, table in MOVED.items():
+        if environment.get(field):
+            today[table] = {field: environment[field], **(today.get(table) or {})}
+    return today
 
 
 def decided_otherwise(name: str, value: Any) -> bool:

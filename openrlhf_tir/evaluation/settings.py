@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..config.removed_settings import remedy
+from ..config.removed_settings import remedy, with_moved
 from ..errors import ConfigError, unknown
 
 SWEPT = {
@@ -19,13 +19,17 @@ SWEPT = {
 }
 """Settings that a sweep may vary without new engines: setting -> field of `Sampled`."""
 IRRELEVANT_FIELDS = {
-    *("url", "step_timeout_s", "max_concurrency", "workers"),
-    *("remote_batch", "model_replicas", "num_nodes", "offload"),
+    "url",
+    "step_timeout_s",
+    "max_concurrency",
+    "workers",
+    "remote_batch",
+    "model_replicas",
+    "num_nodes",
+    "offload",
 }
 """Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
 Every other field counts, also one that is added to these sections later."""
-MOVED = {"stateful": "server_options", "budget_message": "options"}
-"""Former fields of [env], False by default -> the table of [env] that has them now."""
 WEIGHTS = ("*.safetensors", "*.bin")
 """Patterns of the files that hold weights."""
 
@@ -143,14 +147,12 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 
 
 def _in_todays_settings(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an environment without those of [env] and [reward] that were removed since.
+    """Return the settings of an environment as this version has them.
 
-    What moved is where it is now. The others say nothing: all runs now have the value that they have become.
+    Settings that moved are in their new tables. Those of [env] and [reward] that were removed are left out: now all
+    runs have the same value of them, so that no change of a setting brings the earlier one back.
     """
-    kept = {field: value for field, value in environment.items() if not remedy(f"env.{field}")}
-    for field, table in MOVED.items():
-        if environment.get(field):
-            kept[table] = {field: environment[field], **kept.get(table, {})}
+    kept = {field: value for field, value in with_moved(environment).items() if not remedy(f"env.{field}")}
     if "reward" in kept:
         kept["reward"] = {name: value for name, value in kept["reward"].items() if not remedy(f"reward.{name}")}
     return kept

@@ -97,12 +97,22 @@ def test_a_removed_setting_is_said_if_it_decided_what_was_sampled_or_kept():
     refused, said = changes(before, now)
     assert refused == [] and {str(change) for change in said} == {
         "rollout.per_request_seeds True -> unset",
-        "env.stateful True -> unset",
-        "envs.calc.stateful True -> unset",
+        "env.server_options {'stateful': True} -> {}",
+        "envs.calc.server_options {'stateful': True} -> unset",
         "envs.calc.filter.zero_variance False -> unset",
         "filter.zero_variance False -> unset",
         "filter.max_verifier_failures 0.1 -> unset",
     }
+
+
+def test_a_setting_that_moved_into_a_table_is_compared_with_what_the_table_has_now():
+    before = dumped(Config(envs={"py": {"server": "python_tir", "server_options": {"warm": False}}}))
+    before["env"]["budget_message"] = before["envs"]["py"]["stateful"] = True
+    py = {"server": "python_tir", "server_options": {"warm": False, "stateful": True}}
+    assert changes(before, Config(env={"options": {"budget_message": True}}, envs={"py": py})) == ([], [])
+    py["server_options"].pop("stateful")
+    [change] = changes(before, Config(env={"options": {"budget_message": True}}, envs={"py": py}))[1]
+    assert (change.field, change.before["stateful"]) == ("envs.py.server_options", True)
 
 
 def test_a_secret_is_not_in_a_checkpoint():

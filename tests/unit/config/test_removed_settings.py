@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
-from openrlhf_tir.config.removed_settings import DECIDED, REMOVED, remedy
+from openrlhf_tir.config.removed_settings import DECIDED, MOVED, REMOVED, remedy
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
@@ -44,9 +44,10 @@ def test_a_setting_removed_from_reward_or_filter_is_refused_for_a_named_environm
 def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resumes_from_it():
     cfg = Config()
     saved = dumped(cfg)
+    defaults = DECIDED | {f"env.{field}": False for field in MOVED}
     for name in REMOVED:
         section, _, key = name.partition(".")
-        saved[section][key] = DECIDED.get(name, 7.0)
+        saved[section][key] = defaults.get(name, 7.0)
     assert changes(saved, cfg) == ([], [])
     saved["train"]["never_was_a_setting"] = 7.0
     assert [change.field for change in changes(saved, cfg)[1]] == ["train.never_was_a_setting"]
