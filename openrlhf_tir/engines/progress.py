@@ -9,7 +9,8 @@ from ..errors import EngineError
 from ..waiting.deadlines import Deadline
 
 PATIENCE = Deadline(600.0, "progress.PATIENCE")
-"""How long an engine with requests may do nothing. Parts of a prefill count, so that no setting of the run matters."""
+"""How long an engine with requests may do nothing. It must be longer than the longest prefill: vLLM reports the tokens
+of a prefill together with the first token that is sampled after it."""
 MIN_LOOKS = 3
 """Least number of checks in a row without progress. After the whole process was suspended, the first check finds that
 the time has passed and nothing was done, which is not the engine's fault."""

@@ -45,7 +45,7 @@ class LatestStats:
         self.preemptions = 0
         """Requests that lost their KV cache to others since the engine started."""
         self.tokens_done = 0
-        """Tokens sampled or prefilled since the engine started, of all requests."""
+        """Tokens sampled since the engine started, and those of prefills that are over, of all requests."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
