@@ -20,14 +20,15 @@ from typing import Any
 
 from ..errors import WeightsUnverified
 from ..machine.sizes import free_bytes, size
+from ..pushes import BUCKET_BYTES
 from ..weights.digest import digest_file
 from .agreement import agree
 from .lora import Weight
 from .saved.background import write_text
-from .weights_file import BUCKET_BYTES, buckets, nbytes, write_file
+from .weights_file import buckets, nbytes, write_file
 
 MAX_SHARD_BYTES = 5 * 10**9
-"""Tensors of one file of an export: what the hub accepts and what transformers wrote for years."""
+"""Bytes of the tensors in one file of an export. transformers' `save_pretrained` had this default for years."""
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 STAGE = ".export"

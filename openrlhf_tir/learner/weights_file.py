@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..pushes import BUCKET_BYTES as BUCKET_BYTES
+from ..pushes import BUCKET_BYTES
 from ..weights import delta
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..weights.host_bytes import host_bytes

@@ -31,7 +31,7 @@ PARTS_OF_A_PASS = (
 """The parts of a rank that exist during a pass only."""
 CPU_CHUNK_TOKENS = 256
 """Tokens of a chunk of logits on CPU (learner/linear_head.py)."""
-BUCKET_BYTES = 2 << 23
+GRADIENT_BUCKET_BYTES = 2 << 23
 """Bytes of bf16 gradients that are reduced over the ranks at a time on CPU (learner/host_memory.py)."""
 ENGINE_PROCESSES = 1100 << 20
 """Bytes of an engine's processes on CPU besides the parts that are counted: Python, torch, vLLM and Ray in the rollout
@@ -205,7 +205,7 @@ def _rank_on_cpu(parts: dict[str, int], ranks: int) -> dict[str, int]:
     if ranks == 1:
         on_cpu.pop("gathered weights", None)  # they are the rank's own
     of_pass = {name: on_cpu.pop(name) for name in PARTS_OF_A_PASS if name in on_cpu}
-    of_pass |= {"gradients' bucket": BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
+    of_pass |= {"gradients' bucket": GRADIENT_BUCKET_BYTES, "slack of a pass": int(PASS_SLACK * sum(of_pass.values()))}
     return on_cpu | of_pass
 
 

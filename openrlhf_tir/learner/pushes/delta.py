@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ...pushes import DeltaDigest
+from ...pushes import BUCKET_BYTES, DeltaDigest
 from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
 from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
 from ..lora import Weight, hf_weights
-from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, hash_of_tensor, map_chunks, nbytes, on_rank_0
+from ..weights_file import DTYPES, Buckets, hash_of_tensor, map_chunks, nbytes, on_rank_0
 from .last_push import LastPush
 from .write_behind import write_behind
 

@@ -12,12 +12,12 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.memory import host_plan as plans
 from openrlhf_tir.memory.host_plan import (
     BF16_REST,
-    BUCKET_BYTES,
     CONTROLLER,
     CPU_CHUNK_TOKENS,
     CPU_KV_CACHE,
     ENGINE_PROCESSES,
     ENV_WORKER,
+    GRADIENT_BUCKET_BYTES,
     LEARNER_PROCESS,
     PASS_SLACK,
     PREFILL_COPIES,
@@ -52,7 +52,7 @@ def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
         "activations": 3 * 1000 * layer,
         "logits": logits,
         "head's gradient": head,
-        "gradients' bucket": BUCKET_BYTES,
+        "gradients' bucket": GRADIENT_BUCKET_BYTES,
         "slack of a pass": int(PASS_SLACK * (3 * 1000 * layer + logits + head)),
     }
     assert plan.checkpoint == 0, "it is written from the states themselves"
@@ -174,7 +174,7 @@ def test_the_chunk_and_the_cache_are_those_of_learner_and_engine():
     assert CPU_CHUNK_TOKENS == linear_head.CHUNK_TOKENS
     assert CPU_KV_CACHE == CPU_KV_CACHE_MIB << 20
     assert plans.CPU_PREFILL_TOKENS == CPU_PREFILL_TOKENS
-    assert 2 * host_memory.BUCKET_ELEMENTS["cpu"] == BUCKET_BYTES
+    assert 2 * host_memory.BUCKET_ELEMENTS["cpu"] == GRADIENT_BUCKET_BYTES
 
 
 def test_what_a_node_needs_just_fits_or_is_refused_with_need_and_remedy(tmp_path):
