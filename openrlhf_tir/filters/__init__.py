@@ -56,7 +56,7 @@ BUILDERS: dict[str, Callable[[Filter], GroupFilter]] = {
     "zero_variance": lambda settings: zero_variance,
     "length_gap": _length_gap,
     "truncated": lambda settings: truncated(settings.max_truncated),
-    "verifiers": lambda settings: verifiers(),
+    "verifiers": lambda settings: verifiers,
 }
 """Name of a filter -> function that builds it from the [filter] section."""
 LENGTH_BALANCE = "length_balance"

@@ -7,7 +7,7 @@ The names of the values, spelling included, are those of that code.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ..types import KEEP, Group, Verdict
@@ -72,27 +72,23 @@ def verifiers_failed(facts: Facts) -> bool:
     return facts["rule_eval_fails"] > 0.5 and facts["model_eval_fails"] > 0.5
 
 
-def too_many_failed(group: Sequence[Facts], max_share: float = MAX_FAILED) -> bool:
-    """Return True if more than `max_share` of a group's samples have no verdict."""
-    return sum(map(verifiers_failed, group)) > max_share * len(group)
+def too_many_failed(group: Sequence[Facts]) -> bool:
+    """Return True if more than MAX_FAILED of a group's samples have no verdict."""
+    return sum(map(verifiers_failed, group)) > MAX_FAILED * len(group)
 
 
-def verifiers(max_share: float = MAX_FAILED) -> Callable[[Group], Verdict]:
-    """Return the filter `verifiers`.
+def verifiers(group: Group) -> Verdict:
+    """The filter `verifiers`: drop a group if too many of its samples have no verdict.
 
     A check that missed its deadline counts as one without a verdict. A model verifier that fails needs no filter: it
     fails the sample itself.
     """
-
-    def apply(group: Group) -> Verdict:
-        facts = []
-        for trajectory in group.valid:
-            missed_deadline = trajectory.parts.get("verify_timeout")
-            no_verdict = {"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if missed_deadline else {}
-            facts.append(trajectory.parts | no_verdict)
-        return Verdict(False, "verifiers_failed") if too_many_failed(facts, max_share) else KEEP
-
-    return apply
+    facts = []
+    for trajectory in group.valid:
+        missed_deadline = trajectory.parts.get("verify_timeout")
+        no_verdict = {"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if missed_deadline else {}
+        facts.append(trajectory.parts | no_verdict)
+    return Verdict(False, "verifiers_failed") if too_many_failed(facts) else KEEP
 
 
 def length_balance(groups: Mapping[Key, Iterable[tuple[int, float]]]) -> set[Key]:

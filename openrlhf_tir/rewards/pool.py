@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from ..config import Reward
 from ..config.environments import Environment, one
 from ..config.integrations.reward_signatures import Convention, convention_of
-from ..config.sections.reward import REMOTE, WALL_PER_CPU
+from ..config.sections.reward import REMOTE, WALL_NAME
 from ..errors import RewardError
 from ..types import CounterUpdate, RewardParts, Task, Trajectory
 from ..user_code import plugins
@@ -39,9 +39,6 @@ from .own import OwnReward, Prepare
 from .remote.batches import RemoteReward
 from .workers import CpuSpent, Workers
 
-CPU_NAME = "reward.verify_timeout_s"
-WALL_NAME = f"{WALL_PER_CPU} * {CPU_NAME}"
-"""Where the limits of a check come from, for messages."""
 VERDICTS_KEPT = 4096
 """Number of verdicts on pairs of answers that are kept."""
 LONGEST_KEPT = 1000
@@ -190,7 +187,7 @@ class RewardPool:
             reward_cfg.workers,
             reward_cfg.verify_timeout_s,
             reward_cfg.verify_deadline_s if limits.check_s is None else limits.check_s,
-            cpu_name=CPU_NAME,
+            cpu_name="reward.verify_timeout_s",
             wall_name=WALL_NAME if limits.check_s is None else "the deadline",
             count_name="reward.workers",
         )

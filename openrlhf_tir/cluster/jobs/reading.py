@@ -95,7 +95,6 @@ def _main() -> None:
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # the controller is gone
         _main()
-    # The answer is complete. Tearing torch down takes time, and a fault of that is no failed reading.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)  # The answer is complete. Tearing torch down takes time, and a fault of that is no failed reading.

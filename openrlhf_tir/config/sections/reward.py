@@ -24,6 +24,8 @@ WITHOUT_FORMAT = {"env", "model", "remote"}
 
 WALL_PER_CPU = 12
 """Wall-clock time of one check over its CPU time."""
+WALL_NAME = f"{WALL_PER_CPU} * reward.verify_timeout_s"
+"""Where the wall-clock time of a check comes from, for messages."""
 
 WITH_MODEL = Condition("with a reward model in reward.model_name_or_path", lambda c: bool(c.reward.model_name_or_path))
 WITH_REMOTE = Condition("with reward.remote_url", lambda c: c.reward.remote_url is not None)

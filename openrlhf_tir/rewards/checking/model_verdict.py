@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 
+from ...config.sections.reward import WALL_NAME
 from ...errors import VerifierError
 from ...waiting.backoff import backoff_s, jittered
 
@@ -66,7 +67,7 @@ def chat(
     deadline_s: float,
     max_tokens: int = MAX_TOKENS,
     settings: str = "reward.options.verifier_url and verifier_model",
-    deadline: str = "12 * reward.verify_timeout_s",
+    deadline: str = WALL_NAME,
 ) -> str:
     """Return a model's greedy reply to one message.
 

@@ -29,6 +29,11 @@ Key = tuple[str, int]
 """(session id, step id)."""
 SIZE_BOUNDS = tuple(float(1 << exponent) for exponent in range(11))
 """Bounds of the histogram of batch sizes."""
+MAX_BATCH = 64
+"""Steps after which a batch is sent at once: a server that prefers batches has taken its gain by then."""
+MAX_WAIT_MS = 100.0
+"""How long the first step of a batch waits. Waiting pays up to the time that a batch takes at the server, which is this
+and more where /schema prefers batches (`python -m benchmarks.rollout --only waiting`)."""
 
 
 @dataclass(slots=True)
@@ -80,13 +85,6 @@ class _Batch:
     def is_abandoned(self) -> bool:
         """True if every caller was cancelled."""
         return all(future.cancelled() for futures in self.waiting.values() for future in futures)
-
-
-MAX_BATCH = 64
-"""Steps after which a batch is sent at once: a server that prefers batches has taken its gain by then."""
-MAX_WAIT_MS = 100.0
-"""How long the first step of a batch waits. Waiting pays up to the time that a batch takes at the server, which is this
-and more where /schema prefers batches (`python -m benchmarks.rollout --only waiting`)."""
 
 
 class StepBatches:
