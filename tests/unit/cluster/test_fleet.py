@@ -293,6 +293,12 @@ def test_an_actor_that_hangs_while_it_is_proved_is_replaced():
     run(scenario())
 
 
+@pytest.mark.parametrize(("silence_s", "heartbeat_s"), [(300, 10), (100, 10), (20, 2)])
+def test_ten_heartbeats_fit_into_the_silence_after_which_an_engine_is_lost(silence_s, heartbeat_s):
+    fleet = Fleet(Cluster(1).spawn, size=1, unresponsive=Deadline(silence_s, "the silence"))
+    assert fleet.heartbeat_s == heartbeat_s
+
+
 def test_a_heartbeat_that_breaks_is_taken_up_again_and_the_actor_still_watched():
     async def scenario():
         c = Cluster(1)

@@ -75,6 +75,20 @@ def test_a_full_cluster_is_no_mistake_of_the_user_and_says_what_is_missing(ray):
     run(scenario())
 
 
+@pytest.mark.parametrize(("start_wait_s", "free_after_s"), [(0, 60), (900, 960)])
+def test_room_is_waited_for_a_minute_and_as_long_as_the_start_may_wait(ray, start_wait_s, free_after_s):
+    async def scenario():
+        cfg = Config(train={"start_wait_s": start_wait_s})
+        ray.ready_s = free_after_s + 1
+        with pytest.raises(ClusterFull):
+            await spawned(cfg)
+        ray.ready_s = free_after_s - 1
+        await spawned(cfg)
+        assert [g.removed for g in ray.groups] == [True, False]
+
+    run(scenario())
+
+
 def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ray):
     async def scenario():
         from openrlhf_tir.cluster.learner_group import LearnerGroup

@@ -212,6 +212,15 @@ def parts_group(monkeypatch, **answers):
     return LearnerGroup(Config(timeouts={"learner_s": 0.2}), ranks, None), ranks
 
 
+def test_the_end_of_a_broadcast_has_the_deadline_of_a_bucket():
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+    from openrlhf_tir.errors import LearnerDied
+
+    group = LearnerGroup(Config(timeouts={"push_s": 0.5}), [PartsRank()], None)
+    with pytest.raises(LearnerDied, match=r"within timeouts\.push_s / 10 = 0\.05 s"):
+        asyncio.run(asyncio.wait_for(group.end_broadcast("push1", "rollout-1 died"), 60))
+
+
 def part_of(groups):
     from openrlhf_tir.types import BatchItem, TrainBatch
     from tests.e2e.support.learner_batch import make_batch
