@@ -8,8 +8,10 @@ from contextlib import suppress
 
 import pytest
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
 from openrlhf_tir.rollout.group_runner import GroupRunner
+from openrlhf_tir.rollout.protocols.agent_file.agent_file import AgentFile
 from openrlhf_tir.types import KEEP, GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline
 from tests.unit.rollout.protocols.agent_file.agent_fakes import CUSTOM, INSTANCE, one
@@ -100,6 +102,13 @@ async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replace
     while agent.workers[0].process.starts == 1:  # the ping finds that it is blocked, and the next sample starts another
         with suppress(AgentLost, EnvLost):
             assert (await one(agent, engine)).reward == 0.5
+
+
+@pytest.mark.parametrize(("step_s", "idle"), [(20, 600), (500, 2000)])
+def test_a_run_may_be_silent_while_its_environment_opens_and_makes_a_step(tmp_path, step_s, idle):
+    cfg = Config(run_dir=tmp_path, env={"step_timeout_s": step_s}, train={"agent_func_path": "agent.py"})
+    [worker] = AgentFile(cfg, "model", None, None, "rollout-0").workers
+    assert worker.process.idle.seconds == idle
 
 
 async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of, quick):
