@@ -101,12 +101,12 @@ class HostPlan:
     @property
     def needs(self) -> str:
         """The sum and its parts as a phrase."""
+        pushes = f" {size(self.pushes)} of pushed weights in /dev/shm," if self.pushes else ""
         copies = f", {size(self.checkpoint)} more of each while a checkpoint is written" if self.checkpoint else ""
         return (
             f"{size(self.total)} of host memory: {self.ranks} learner rank{'s' * (self.ranks > 1)} of"
             f" {size(self.rank_bytes)}{copies}, {self.engines} engine{'s' * (self.engines > 1)} of"
-            f" {size(self.engine_bytes)}, {size(self.pushes)} of pushed weights in /dev/shm, {size(self.others)} of"
-            " controller, Ray and environment servers"
+            f" {size(self.engine_bytes)},{pushes} {size(self.others)} of controller, Ray and environment servers"
         )
 
     def faults(self, total: int) -> list[str]:
