@@ -162,3 +162,19 @@ def test_a_model_that_keeps_positions_from_its_attention_is_refused_with_what_to
     ids = torch.zeros(1, 4, dtype=torch.long, device="meta")
     with pytest.raises(ConfigError, match=r"PersimmonAttention.*ds\.packing_samples"):
         of_kind("persimmon")(ids, position_ids=ids, use_cache=False)
+
+
+def test_on_a_cpu_keys_and_values_are_not_copied_for_the_heads_that_share_them(monkeypatch):
+    from openrlhf_tir.learner.attention import packed
+
+    given = []
+
+    def attention(query, key, value, *, enable_gqa, **options):
+        given.append((key.shape[1], value.shape[1], enable_gqa))
+        return query
+
+    monkeypatch.setattr(packed, "scaled_dot_product_attention", attention)
+    query, key, value = torch.zeros(1, 4, 5, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 8)
+    positions = torch.tensor([[0, 1, 0, 1, 2]])
+    packed.sdpa_packed(torch.nn.Module(), query, key, value, None, position_ids=positions, scaling=0.5)
+    assert given == [(2, 2, True)] * 2

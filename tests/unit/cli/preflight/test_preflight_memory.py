@@ -33,6 +33,16 @@ def test_a_machine_with_too_little_memory_is_refused_with_need_and_settings(cfg)
     assert len(check_memory(cfg, replace(CPU, memory=(0, need * 20 // 19 + 1)))) == 1
 
 
+def test_a_command_without_a_learner_needs_neither_its_memory_nor_that_of_pushes(cfg):
+    plan = host_plan(cfg, gpus=False)
+    need = plan.engines * plan.engine_bytes + plan.others
+    assert plan.pushes > 2, "what is too much below is the pushes' share"
+    enough = replace(CPU, memory=(0, need * 20 // 19 + 1))
+    assert len(check_memory(cfg, enough, learner=False)) == 1
+    with pytest.raises(ConfigError):
+        check_memory(cfg, enough)
+
+
 def test_memory_that_others_hold_now_is_said_and_refuses_nothing(cfg):
     free = check_memory(cfg, replace(CPU, memory=(0, 24 * GIB)))
     held = check_memory(cfg, replace(CPU, memory=(22 * GIB, 24 * GIB)))
