@@ -73,6 +73,7 @@ class RewardContext:
         options: Options of this reward.
         changes: Changes of counters that the reward has recorded.
         services: Where slow work is done.
+        deadline_s: Seconds after which a call of `run_in_worker` is given up; None: those of the settings.
     """
 
     settings: Reward = field(default_factory=Reward)
@@ -80,6 +81,7 @@ class RewardContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: list[CounterUpdate] = field(default_factory=list)
     services: RewardServices = INLINE_SERVICES
+    deadline_s: float | None = None
 
     @classmethod
     def of(cls, settings: Reward, run: RunFacts | None = None) -> RewardContext:

@@ -223,7 +223,7 @@ class RewardPool:
             user_reward = OwnReward(component.name, self._plain_text(component, trajectory))
             return await self.workers.run(user_reward, trajectory, task, RewardContext(self.cfg, task.run, options))
         services = PooledServices(self._checker, self.workers, self.model)
-        context = RewardContext(self.cfg, task.run, options, services=services)
+        context = RewardContext(self.cfg, task.run, options, services=services, deadline_s=self.workers.wall_s)
         with accept.named(REWARD, component.name, component.function, RewardError):
             result = await call(component.function, trajectory, task, context)
         reward, correct, parts = accept.reward_parts(result, REWARD, component.name, component.function)

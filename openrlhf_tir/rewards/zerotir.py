@@ -285,7 +285,8 @@ async def _judge(
         text,
         task.label,
     )
-    return 0.0, await context.run_in_worker(model_verdict.verdict, *question, context.settings.verify_deadline_s)
+    deadline_s = context.deadline_s or context.settings.verify_deadline_s
+    return 0.0, await context.run_in_worker(model_verdict.verdict, *question, deadline_s)
 
 
 def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
