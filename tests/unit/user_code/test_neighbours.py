@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.cli.preflight import conventions_of
+from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.packing import pack
 from openrlhf_tir.config.settings import load
@@ -70,6 +71,14 @@ def test_a_run_has_copies_of_them_and_works_without_the_originals(mine, tmp_path
     for file in mine.parent.glob("*.py"):
         file.unlink()
     assert load_plugin(REWARD, frozen.reward.name)(None, None, None) == 1.0
+
+
+def test_a_resume_compares_a_copy_with_its_original_and_the_modules_beside_both(mine, tmp_path):
+    cfg = of_the_reward(mine, tmp_path)
+    saved = dumped(freeze(cfg))
+    assert changes(saved, cfg) == ([], [])
+    (mine.parent / "beside_two.py").write_text("ONE = 3.0\n")
+    assert [change.field for side in changes(saved, cfg) for change in side] == ["reward.name"]
 
 
 def test_a_submitted_job_takes_them_along(mine, tmp_path):
