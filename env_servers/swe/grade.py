@@ -134,12 +134,15 @@ class Grader:
         )
         try:
             result: dict[str, Any] = json.loads(execution.files["result"])
-            return result
         except (KeyError, ValueError):  # for example with a patch of thousands of files
-            if execution.killed == TIME_LIMIT:
-                await refuse_if_busy(self._sandbox)
             reason = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
-            return {"error": f"it could not be applied within the limits: {reason}"}
+            result = {
+                "error": f"it could not be applied within the limits: {reason}",
+                "is_late": execution.killed == TIME_LIMIT,
+            }
+        if result["is_late"]:
+            await refuse_if_busy(self._sandbox)
+        return result
 
 
 def report_of(outcome: Outcome, suite: Suite, left_out: list[str]) -> Report:

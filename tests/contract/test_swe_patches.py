@@ -9,9 +9,10 @@ import shutil
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.swe import busy
+from env_servers.swe import busy, grade
 from env_servers.swe.env import LIMITS
 from env_servers.swe.grade import Grader
+from env_servers.swe.programs import bundle
 from env_servers.swe.sources import bundled, names
 from env_servers.swe.start import new_sandbox
 
@@ -89,6 +90,22 @@ async def test_a_time_limit_is_the_patchs_fault_unless_a_process_gets_too_little
             await grader.evaluate_tree(never_ends, base.suite),
         ]:
             assert (report.resolved, report.reason) == (False, "time_limit")
+
+
+@pytest.mark.parametrize("clock", ["of a command", "of the sandbox"])
+async def test_a_patch_that_a_busy_machine_cannot_apply_in_time_is_not_judged(grader, monkeypatch, clock):
+    base = BASES[0]
+    mended = patch(base.tree, {"lib.py": MENDED})
+    if clock == "of a command":
+        in_no_time = f"{bundle('apply')}programs['apply'].SECONDS = 0.0\n"
+        monkeypatch.setattr(grade, "bundle", lambda name: in_no_time)
+    else:
+        monkeypatch.setattr(grade, "APPLY_S", 0.01)
+    monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
+    assert (await grader.evaluate(base.tree, mended, base.suite)).reason == "patch_does_not_apply"
+    monkeypatch.setattr(busy, "LEAST_SHARE", 2.0)
+    with pytest.raises(SandboxError):
+        await grader.evaluate(base.tree, mended, base.suite)
 
 
 @pytest.mark.parametrize(("case", "base"), chosen(FORGERIES))

@@ -1,7 +1,8 @@
 """Apply a git patch to the files in ./repo as SkyRL does, with `git apply`, else `patch --fuzz=5`, and write ./result
 as JSON.
 
-    {"how": "git" | "patch", "files": {path: base64}, "gone": [path], "left_out": [path], "error": null}
+    {"how": "git" | "patch", "files": {path: base64}, "gone": [path], "left_out": [path], "error": null,
+     "is_late": false}
 
 Only files that differ from before are listed. Only regular files come back: a link, a pipe or a device that the patch
 makes is left out by name, and so is everything behind one. There is no git directory, so no hook, filter or attribute
@@ -44,7 +45,7 @@ def main(executables):
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return answer(error=f"{name} took more than {SECONDS:g} s")
+            return answer(error=f"{name} took more than {SECONDS:g} s", is_late=True)
         if done.returncode == 0:
             return answer_changes(name, before)
         errors.append((done.stderr or done.stdout).decode("utf-8", "replace").strip())
@@ -67,8 +68,9 @@ def answer_changes(command_name, before):
 
 def answer(**fields):
     """Write ./result."""
+    defaults = {"how": None, "files": {}, "gone": [], "left_out": [], "error": None, "is_late": False}
     with open("result", "w") as f:
-        json.dump({"how": None, "files": {}, "gone": [], "left_out": [], "error": None, **fields}, f)
+        json.dump({**defaults, **fields}, f)
 
 
 def walk(top):
