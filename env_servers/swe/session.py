@@ -19,6 +19,7 @@ from typing import Any
 from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebook, Notebooks
 
+from .busy import TIME_LIMIT, refuse_if_busy
 from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
@@ -59,6 +60,7 @@ class Session:
             root: Directory of the repository in the session.
             tree: The repository.
         """
+        self._notebooks = notebooks
         self._notebook = Notebook(notebooks)
         self._root = root
         self._tree = tree
@@ -113,11 +115,15 @@ class Session:
         impossible.
 
         Raises:
-            SandboxError: The sandbox failed, or a deadline has ended the session and the work with it.
+            SandboxError: The sandbox failed, or a deadline has ended the session and the work with it, or git reached
+                its time limit on a busy machine.
         """
         if self._was_cut:
             raise SandboxError("a step of the session ran out of time, and the work in it is gone")
         answer = await self._ask(f"workspace.patch({MAX_PATCH_BYTES})")
+        is_late = answer.lost == TIME_LIMIT if isinstance(answer, ToolResult) else "is_late" in answer
+        if is_late:
+            await refuse_if_busy(self._notebooks.sandbox)
         if isinstance(answer, ToolResult):
             return answer
         if "patch" in answer:

@@ -68,9 +68,8 @@ def answer_changes(command_name, before):
 
 def answer(**fields):
     """Write ./result."""
-    defaults = {"how": None, "files": {}, "gone": [], "left_out": [], "error": None, "is_late": False}
     with open("result", "w") as f:
-        json.dump({**defaults, **fields}, f)
+        json.dump({"how": None, "files": {}, "gone": [], "left_out": [], "error": None, "is_late": False, **fields}, f)
 
 
 def walk(top):

@@ -90,6 +90,8 @@ class Workspace:
         """Print the patch as base64, unless it has more than `max_bytes`."""
         try:
             self._patch(max_bytes)
+        except subprocess.TimeoutExpired:
+            _print_json({"error": f"git took more than {GIT_S:g} s", "is_late": True})
         except Exception as e:
             _print_json({"error": f"{type(e).__name__}: {e}"})
 
@@ -124,12 +126,9 @@ class Workspace:
 
 
 def _git(command, env):
-    try:
-        return subprocess.run(
-            command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, b"", b"git took more than %d s" % GIT_S)
+    return subprocess.run(
+        command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False
+    )
 
 
 def _write_tree(top, tree):

@@ -7,11 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
 from env_servers.swe import busy, examine
+from env_servers.swe import session as session_module
 from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
@@ -539,3 +541,29 @@ async def test_a_failed_sandbox_gives_no_reward(ours):
             await env.step(call("finish"), 60)
     finally:
         await env.close()
+
+
+@pytest.mark.parametrize("clock", ["of git", "of the call"])
+async def test_a_patch_that_git_does_not_make_in_time_on_a_busy_machine_is_no_reward(ours, monkeypatch, clock):
+    slow = {
+        "of git": "programs['workspace'].GIT_S = 0.0\n",
+        "of the call": "workspace.patch = lambda max_bytes: __import__('time').sleep(600)\n",
+    }
+    monkeypatch.setattr(session_module, "_OPEN", session_module._OPEN + slow[clock])
+    sandbox = ours.backend.notebooks.sandbox
+    for least_share in (0.0, 2.0):
+        monkeypatch.setattr(busy, "LEAST_SHARE", least_share)
+        monkeypatch.setattr(sandbox, "limits", LIMITS)
+        env = SweEnv(ours)
+        try:
+            await env.reset(task(), 0)
+            await env.step(call("execute_bash", command=MEND), 60)
+            monkeypatch.setattr(sandbox, "limits", replace(LIMITS, code_timeout_s=2.0))
+            if least_share:
+                with pytest.raises(SandboxError):
+                    await env.step(call("finish"), 60)
+            else:
+                last = await env.step(call("finish"), 60)
+                assert (last.reward, last.signals["evaluation"]) == (0.0, "patch_failed")
+        finally:
+            await env.close()
