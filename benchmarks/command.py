@@ -1,4 +1,4 @@
-"""What the commands of all benchmarks have."""
+"""The command-line parser of every benchmark."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def add_run_flags(parser: argparse.ArgumentParser, out: str) -> None:
-    """--seeds, --base and --out, which is `out` by default."""
+    """Add --seeds, --base and --out, whose default is `out`."""
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
     add(

@@ -56,5 +56,6 @@ for i in 0 1 2; do
     wait "${parts[$i]}" || failed=1
     cat "$output/$((i + 1))"
     rm "$output/$((i + 1))"
+    unset "parts[$i]" # its number may be another process's by now
 done
 exit $failed

@@ -3,7 +3,7 @@
     attention      packed attention of one layer: one varlen call for the row, beside a call per sequence; how far the
                    packed result is from each sequence alone
     engine         VllmEngine beside bare AsyncLLM with the same requests: sampled tokens/s, CPU of this process. `ours`
-                   gets its log-probs as one array per step , `ours_listed` in vLLM's own way
+                   gets its log-probs as one array per step, `ours_listed` in vLLM's own way
     engine_plain   LLM.generate on the same requests, with and without log-probs
     learner_1.5b   a learner step of random weights of that shape: seconds, MFU, peak memory beside the planned one
     learner_0.5b   the same

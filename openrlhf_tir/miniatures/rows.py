@@ -22,6 +22,6 @@ def split_of(text: str, held_out_of: int = 10) -> Split:
 
 
 def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write rows as JSON lines. The directory is made if it does not exist."""
+    """Write rows as JSON lines; make the directory if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -169,7 +169,7 @@ class Sweep:
 
 
 def figures_file(place: Place) -> Path:
-    """Where an evaluation writes the arm's figures."""
+    """Return the file to which an evaluation writes the arm's figures."""
     return place.directory.with_name(f"{place.directory.name}.figures.json")
 
 

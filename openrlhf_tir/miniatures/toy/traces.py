@@ -33,7 +33,7 @@ def prompt_of(question: str) -> str:
 
 
 def trace_of(parts: Iterable[tuple[str, float]]) -> ColdStartTrace:
-    """A trace of texts with their weights."""
+    """Return a trace of texts, each with its weight in the loss."""
     return row_of((encode(text), weight) for text, weight in parts)
 
 
