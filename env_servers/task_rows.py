@@ -9,7 +9,11 @@ from typing import Any
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], note: str = "") -> None:
-    """Write rows as JSON lines, and print how many they are, with a note."""
+    """Write rows as JSON lines, and print how many they are, with a note.
+
+    Raises:
+        TypeError: A row is no JSON. The file is then as it was.
+    """
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     path.write_text("".join(lines), encoding="utf-8")
     print(f"{path}: {len(lines)} rows{note}")

@@ -53,10 +53,9 @@ def main() -> None:
     args = parser().parse_args()
     try:
         environment = load(args)
-        task_rows = list(rows(environment, args.count, evaluation=args.eval))
+        write_rows(args.out, rows(environment, args.count, evaluation=args.eval))
     except (ConfigError, TypeError, ValueError) as e:
         sys.exit(f"verifiers makes no tasks: {e}")
-    write_rows(args.out, task_rows)
 
 
 if __name__ == "__main__":
