@@ -100,7 +100,8 @@ async def test_a_patch_that_a_busy_machine_cannot_apply_in_time_is_not_judged(gr
         in_no_time = f"{bundle('apply')}programs['apply'].SECONDS = 0.0\n"
         monkeypatch.setattr(grade, "bundle", lambda name: in_no_time)
     else:
-        monkeypatch.setattr(grade, "APPLY_S", 0.01)
+        monkeypatch.setattr(grade, "bundle", lambda name: f"import time\ntime.sleep(600)\n{bundle(name)}")
+        monkeypatch.setattr(grade, "APPLY_S", 0.5)
     monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
     assert (await grader.evaluate(base.tree, mended, base.suite)).reason == "patch_does_not_apply"
     monkeypatch.setattr(busy, "LEAST_SHARE", 2.0)
