@@ -1,4 +1,4 @@
-"""The modules beside a user's file that it imports: reward.py with `from helpers import last_number`.
+"""Find and import the modules beside a user's file that it imports: reward.py with `from helpers import last_number`.
 
 They go with the file where it is copied to. What is installed is not meant. Which modules these are depends on the
 directory and on what is installed, but neither on the current directory nor on what the process has loaded: they are
@@ -69,7 +69,7 @@ def digests(beside: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def use(path: Path, beside: Mapping[str, bytes]) -> None:
-    """Import neighbours of a file from its directory from now on, before all others of these names.
+    """Let imports of a file's neighbours find them in its directory from now on, whatever else has their names.
 
     A module that is loaded already is loaded again, unless it is the same one: from this directory, or from another
     copy, with the same content. So classes that two files of a run share are the same.
@@ -120,7 +120,7 @@ def _is_another(name: str, digest: str, path: Path) -> bool:
 
 
 def _is_copy(path: Path) -> bool:
-    """Return True for a run's copy of a file that has neighbours. All that stands beside it was found to be one."""
+    """Return True for a run's copy of a file that has neighbours: all that stands beside it is one."""
     return path.parent.name == path.stem and COPY.fullmatch(path.name) is not None
 
 
@@ -175,8 +175,8 @@ def _is_installed(name: str, directory: Path, beside: machinery.ModuleSpec) -> b
     A directory without `__init__.py` somewhere on the path counts only if what stands beside the file is one, too:
     Python prefers any module to it.
     """
-    not_meant = (str(directory.absolute()), os.getcwd())
-    places = [place for place in sys.path if os.path.abspath(place) not in not_meant]
+    ignored = (str(directory.absolute()), os.getcwd())
+    places = [place for place in sys.path if os.path.abspath(place) not in ignored]
     for finder in sys.meta_path:
         if finder is _FINDER:
             continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import subprocess
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
 
 import pytest
@@ -23,18 +25,29 @@ from openrlhf_tir.user_code.neighbours import neighbours
 from openrlhf_tir.user_code.plugins import load as load_plugin
 
 
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch):
+    """A process that has loaded none of the modules of these tests."""
+    monkeypatch.setattr(module._FINDER, "files", {})
+    for name in [name for name in sys.modules if "beside" in name.partition(".")[0]]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.fixture
 def mine(tmp_path):
     """A reward that imports a module and a package beside it, one of which imports another."""
     (tmp_path / "task").mkdir()
     files = {
-        "mine.py": "import json, os\nfrom beside_one import last\nimport package_beside.inner as p\nimport no_such_x\n",
+        "mine.py": "import json, os\nfrom beside_one import last\nimport package_beside.inner as p\n"
+        "import no_such_x, compiled_beside\n",
         "beside_one.py": "import beside_two\n\n\ndef last(text):\n    return beside_two.ONE\n",
         "beside_two.py": "ONE = 1.0\n",
         "package_beside/inner.py": "TWO = 2\n",
+        "package_beside/of_inner.py": "from .unused import TWO\n",
         "package_beside/rows.txt": "data",
         "package_beside/.hidden": "",
         "package_beside/__pycache__/inner.pyc": "",
+        f"compiled_beside{EXTENSION_SUFFIXES[0]}": "",
         "json.py": "raise ImportError('the standard library is meant')\n",
         "unused.py": "",
     }
@@ -48,7 +61,9 @@ def test_what_a_file_imports_from_beside_it_is_found(mine):
     assert sorted(neighbours(mine)) == [
         "beside_one.py",
         "beside_two.py",
+        f"compiled_beside{EXTENSION_SUFFIXES[0]}",
         "package_beside/inner.py",
+        "package_beside/of_inner.py",
         "package_beside/rows.txt",
     ]
     mine.write_text("def f(:\n")
@@ -124,6 +139,73 @@ def test_the_same_module_in_two_directories_is_copied_for_both(mine, tmp_path):
     copies = files_of(freeze(cfg))
     assert [copy.name for copy in copies] == [copy.name for copy in files_of(fresh)], "independent of what is loaded"
     assert all((copy.parent / "beside_two.py").is_file() for copy in copies)
+
+
+def inner_of(directory, change=""):
+    """The module package_beside.inner that a reward in a directory gets, whose own text has changed."""
+    text = "import package_beside.inner as inner\n\n\ndef score(trajectory, task, context):\n    return inner\n"
+    (directory / "mine.py").write_text(f"{text}{change}")
+    return load_plugin(REWARD, f"{directory}/mine.py:score")(None, None, None)
+
+
+def test_a_module_that_was_imported_from_the_current_directory_is_not_the_one_beside_a_file(
+    mine, tmp_path, monkeypatch
+):
+    (tmp_path / "here/package_beside").mkdir(parents=True)
+    (tmp_path / "here/package_beside/inner.py").write_text("TWO = 22\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend("")
+    assert importlib.import_module("package_beside.inner").TWO == 22
+    assert inner_of(mine.parent).TWO == 2
+
+
+def test_a_module_is_loaded_again_when_it_has_changed_or_another_directory_is_meant(mine, tmp_path):
+    first = inner_of(mine.parent)
+    assert inner_of(mine.parent, "# the same modules") is first
+    (mine.parent / "package_beside/inner.py").write_text("TWO = 200\n")
+    assert inner_of(mine.parent, "# others").TWO == 200
+    shutil.copytree(mine.parent, tmp_path / "other")
+    assert inner_of(tmp_path / "other").__file__ == str(tmp_path / "other/package_beside/inner.py")
+
+
+def test_a_module_that_the_program_has_imported_from_beside_the_file_is_the_same(mine, monkeypatch):
+    monkeypatch.syspath_prepend(mine.parent)
+    mine.write_text("import beside_two\n\n\ndef score(trajectory, task, context):\n    return beside_two\n")
+    imported = importlib.import_module("beside_two")
+    assert load_plugin(REWARD, f"{mine}:score")(None, None, None) is imported
+
+
+def test_files_of_a_run_share_the_modules_that_are_the_same(mine, tmp_path):
+    """So an object of a class of theirs that one file makes is one for the other, too."""
+    cfg = of_the_reward(mine, tmp_path)
+    cfg = with_a_filter(cfg, tmp_path / "other", (mine.parent / "beside_one.py").read_text())
+    (tmp_path / "other/beside_two.py").write_text((mine.parent / "beside_two.py").read_text())
+    original = load_plugin(REWARD, cfg.reward.name).__globals__["last"]
+    frozen = freeze(cfg)
+    of_reward = load_plugin(REWARD, frozen.reward.name).__globals__["last"]
+    of_filter = load_plugin(FILTER, frozen.filter.names[0]).__globals__["last"]
+    assert of_reward is of_filter and of_reward is not original
+
+
+@pytest.mark.parametrize("on_path", ["", "."])
+def test_the_current_directory_and_that_of_the_file_install_nothing(mine, tmp_path, monkeypatch, on_path):
+    before = neighbours(mine)
+    (tmp_path / "beside_one.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(on_path)
+    monkeypatch.syspath_prepend(mine.parent)
+    assert neighbours(mine) == before
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_neighbour"),
+    [("package_beside", False), ("beside_one", True)],
+)
+def test_a_directory_on_the_path_is_preferred_to_no_module(mine, tmp_path, monkeypatch, installed, is_neighbour):
+    """As Python prefers: `package_beside` is such a directory, too, and beside_one.py is a module."""
+    (tmp_path / "installed" / installed).mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    assert any(file.startswith(installed) for file in neighbours(mine)) is is_neighbour
 
 
 @pytest.mark.parametrize("name", ["package_beside", "beside_one"])
