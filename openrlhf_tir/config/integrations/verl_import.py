@@ -24,6 +24,7 @@ from ..settings import attempt
 from .bash_script import readable, unknowns
 from .recipe_draft import Draft
 from .verl_overrides import Overrides, flat, value_of
+from .verl_references import resolved
 
 DEFAULTS: dict[str, Any] = {
     "algorithm.adv_estimator": "gae",
@@ -250,13 +251,6 @@ SENTENCES = {
 """Pattern of overrides that have no counterpart -> why, or what to do."""
 
 
-_INTERPOLATION = re.compile(r"\$\{(?P<source>[^${}]*)\}")
-"""OmegaConf's reference to another value, or to a variable of the environment."""
-MAX_INTERPOLATIONS = 20
-"""References of a text that are replaced; a variable of the environment that names itself never ends."""
-_ABSENT = object()
-
-
 @dataclass
 class VerlRecipe:
     """What a command line of verl becomes."""
@@ -324,7 +318,7 @@ def import_verl(
         change: What is done to the draft before it is checked.
     """
     draft = Draft()
-    values = _resolved({**_of_config(overrides.config, directories, draft), **overrides.values}, draft)
+    values = resolved({**_of_config(overrides.config, directories, draft), **overrides.values}, DEFAULTS, draft)
     for theirs, name_here in RENAMED.items():
         for key in [k for k in values if k == theirs or k.startswith(f"{theirs}.")]:
             values.setdefault(name_here + key.removeprefix(theirs), values.pop(key))
@@ -416,64 +410,6 @@ def _of_config(config: Mapping[str, str], directories: Sequence[Path], draft: Dr
     )
     # YAML 1.1, which PyYAML reads, takes 1e-6 for a text; OmegaConf, which verl reads with, for a number.
     return {key: value_of(value) if isinstance(value, str) else value for key, value in flat(table).items()}
-
-
-def _resolved(values: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
-    """Return values with what OmegaConf puts in the place of `${data.train_files}` and `${oc.env:NAME,default}`.
-
-    A value that refers to what is not known is left out, with a sentence: verl's default of it holds.
-    """
-    known = {name: value for name, value in DEFAULTS.items() if value is not None} | dict(values)
-    resolved: dict[str, Any] = {}
-    for key, value in values.items():
-        found = _interpolated(value, known, draft, (key,))
-        if found is _ABSENT:
-            draft.differs(f"{key}={_shown(value)}: what it refers to is not known here. Left at verl's default.")
-        else:
-            resolved[key] = found
-    return resolved
-
-
-def _interpolated(value: Any, known: Mapping[str, Any], draft: Draft, followed: tuple[str, ...]) -> Any:
-    """Return one value with its interpolations resolved; _ABSENT where one of them is not known.
-
-    Args:
-        value: The value. The items of a list that a part of it refers to become items of that list.
-        known: The values that it may refer to.
-        draft: Where a variable that is not set is said.
-        followed: The names that led to it; a reference to one of them would never end.
-    """
-    if isinstance(value, list):
-        items: list[Any] = []
-        for part in value:
-            found = _interpolated(part, known, draft, followed)
-            if found is _ABSENT:
-                return _ABSENT
-            items += found if isinstance(found, list) and isinstance(part, str) else [found]
-        return items
-    for _ in range(MAX_INTERPOLATIONS):
-        match = _INTERPOLATION.search(value) if isinstance(value, str) else None
-        if match is None:
-            return value
-        source = match["source"]
-        kind, colon, rest = source.partition(":")
-        found = _ABSENT
-        if kind == "oc.env" and colon:
-            name, comma, default = rest.partition(",")
-            found = os.environ.get(name, default if comma else _ABSENT)
-            if name not in os.environ:
-                what = f"{default} is taken" if comma else "left out"
-                draft.differs(f"${{{source}}}: {name} is not set here, {what}. Export it, and import again.")
-        elif kind == "oc.decode":
-            found = rest
-        elif source in known and source not in followed:
-            found = _interpolated(known[source], known, draft, (*followed, source))
-        whole = match.span() == (0, len(value))
-        if found is _ABSENT or (isinstance(found, list) and not whole):
-            return _ABSENT
-        value = found if whole else f"{value[: match.start()]}{found}{value[match.end() :]}"
-        value = value_of(value) if isinstance(value, str) else value
-    return _ABSENT
 
 
 def _data(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> list[str]:

@@ -328,6 +328,14 @@ def test_a_reference_to_a_list_has_the_lists_own_references_followed(held_out, m
     assert settings(*words)["eval.dataset"] == "/rows/a.parquet,/b.parquet"
 
 
+def test_a_list_inside_a_text_and_a_reference_without_an_end_are_said(monkeypatch):
+    monkeypatch.setenv("ITSELF", "${oc.env:ITSELF}")
+    words = ("data.train_files=[a,b]", "trainer.project_name=x-${data.train_files}", "data.seed=${oc.env:ITSELF}")
+    draft = recipe(*words).draft
+    told = "\n".join(draft.differences)
+    assert "trainer.project_name=" in told and "data.seed=" in told and "train.seed" not in draft.settings
+
+
 def test_lists_that_refer_to_what_is_not_known_are_said(monkeypatch):
     monkeypatch.delenv("PLACE_OF_ROWS", raising=False)
     rows = "data.train_files=['${oc.env:PLACE_OF_ROWS}/a']"
