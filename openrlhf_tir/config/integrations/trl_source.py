@@ -274,7 +274,7 @@ class SourceReader:
         self._reading: set[int] = set()
         """Ids of the expressions in which `names` is looking."""
         self._parameters = self._bound_parameters()
-        """Functions that the script calls in one place -> what their parameters are given there."""
+        """Lines of each function that the script calls in one place, with what its parameters are given there."""
         self._truths: dict[int, bool | None] = {}
         """Id of a condition -> whether it holds, of those that were evaluated on their own."""
         statements = _statements(tree.body, into_functions=True)
@@ -291,14 +291,15 @@ class SourceReader:
                         held = self._values.setdefault(item.optional_vars.id, [])
                         held.append((node.lineno, item.context_expr, tests))
 
-    def _bound_parameters(self) -> list[tuple[ast.FunctionDef, dict[str, ast.expr]]]:
-        """Return the functions of the script's top level that are called in one place, with their parameters."""
+    def _bound_parameters(self) -> list[tuple[range, dict[str, ast.expr]]]:
+        """Return the lines of each function at the top level that is called in one place, with its parameters."""
         calls = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
         bound = []
         for function in (n for n in self.tree.body if isinstance(n, ast.FunctionDef)):
             of_it = [call for call in calls if called(call) == function.name]
             if len(of_it) == 1 and not any(node is of_it[0] for node in ast.walk(function)):
-                bound.append((function, _bindings(function, of_it[0])))
+                lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+                bound.append((lines, _bindings(function, of_it[0])))
         return bound
 
     def _assign(self, target: ast.expr, value: ast.expr, statement: ast.stmt, tests: Tests) -> None:
@@ -322,12 +323,11 @@ class SourceReader:
         """
         source = ast.unparse(name)
         values = self._values.get(source, [])
-        for function, parameters in self._parameters:
+        for lines, parameters in self._parameters:
             if source not in parameters:
                 continue
-            lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
             if name.lineno in lines:
-                inside = [(v, tests) for line, v, tests in values if function.lineno <= line < name.lineno]
+                inside = [(v, tests) for line, v, tests in values if lines.start <= line < name.lineno]
                 return next((v for v, tests in reversed(inside) if self.may_hold(tests)), parameters[source])
             values = [value for value in values if value[0] not in lines]  # a name of that function alone
         above = [(value, tests) for line, value, tests in values if line < name.lineno]
@@ -697,9 +697,9 @@ class SourceReader:
     def _first_line(self, name: ast.Name, made: ast.expr) -> int:
         """Return the line behind which statements change the table of a name: that of the function whose parameter it
         is, which may be called further below, or of the expression that it was given."""
-        for function, parameters in self._parameters:
-            if parameters.get(name.id) is made and function.lineno <= name.lineno <= (function.end_lineno or math.inf):
-                return function.lineno
+        for lines, parameters in self._parameters:
+            if name.lineno in lines and parameters.get(name.id) is made:
+                return lines.start
         return made.lineno
 
     def _changes(self, statement: ast.stmt, name: str) -> bool:

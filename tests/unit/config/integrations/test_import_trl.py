@@ -486,6 +486,16 @@ def test_what_a_table_gets_from_what_only_a_run_knows_is_said(imported):
     assert "values.update(ask())" in told and "values['top_p'] = 0.9" in told
 
 
+def test_what_a_table_gets_before_it_is_made_anew_or_after_its_use_does_not_count(imported):
+    text = (
+        "kw = {}\nkw['beta'] = 0.1\nkw = {'learning_rate': 2e-6}\n"
+        "GRPOTrainer('m', right, GRPOConfig(**kw), 'rows')\nkw['top_p'] = 0.9"
+    )
+    _, path, _ = imported(HEAD + text)
+    cfg = load(str(path), {})
+    assert (cfg.actor.learning_rate, cfg.algo.kl.init_coef, cfg.rollout.top_p) == (2e-6, 0.0, 1.0)
+
+
 def test_a_function_may_fill_a_table_that_it_is_given_further_below(imported):
     text = (
         "def main(config):\n    config['beta'] = 0.1\n    config.update(max_steps=3)\n"
@@ -495,6 +505,51 @@ def test_a_function_may_fill_a_table_that_it_is_given_further_below(imported):
     _, path, _ = imported(HEAD + text)
     cfg = load(str(path), {})
     assert (cfg.algo.kl.init_coef, cfg.train.max_steps, cfg.actor.learning_rate) == (0.1, 3, 2e-6)
+
+
+TRAINS = (
+    "def train(rate, steps=5, *, beta=0.1, **more):\n    if False:\n        rate = 9e-6\n{}"
+    "    GRPOTrainer('m', right, GRPOConfig(learning_rate=rate, max_steps=steps, beta=beta, **more), 'rows')\n\n\n"
+)
+
+
+def test_parameters_hold_what_the_one_call_of_their_function_gives_them(imported):
+    _, path, told = imported(f"{HEAD}{TRAINS.format('')}train(3e-6, top_p=0.9)")
+    cfg = load(str(path), {})
+    assert (cfg.actor.learning_rate, cfg.train.max_steps) == (3e-6, 5)
+    assert (cfg.algo.kl.init_coef, cfg.rollout.top_p) == (0.1, 0.9)
+    assert "only a run can tell" not in told
+
+
+@pytest.mark.parametrize(
+    ("inside", "calls"),
+    [
+        ("", "train(3e-6, 6)\ntrain(4e-6, 7)"),
+        ("", "train(*[3e-6, 6])"),
+        ("", "train(**{'rate': 3e-6})"),
+        ("    train(3e-6, 6)\n", ""),
+    ],
+    ids=["two calls", "list", "table", "recursion"],
+)
+def test_parameters_of_any_other_function_are_left_at_trls_defaults_and_said(imported, inside, calls):
+    _, path, told = imported(f"{HEAD}{TRAINS.format(inside)}{calls}")
+    assert load(str(path), {}).actor.learning_rate == 1e-6
+    assert "learning_rate: only a run can tell" in told and "max_steps: only a run can tell" in told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "kw['beta'] = 0.1",
+        "kw |= {'beta': 0.1}",
+        "kw.update({'beta': 0.1})",
+        "kw.update({'beta': 0.2}, **{'beta': 0.1})",
+    ],
+)
+def test_what_a_table_gets_is_read(imported, change):
+    text = f"kw = {{'beta': 0.04}}\n{change}\nGRPOTrainer('m', right, GRPOConfig(**kw), 'rows')"
+    _, path, told = imported(HEAD + text)
+    assert load(str(path), {}).algo.kl.init_coef == 0.1 and change not in told
 
 
 @pytest.mark.parametrize(
