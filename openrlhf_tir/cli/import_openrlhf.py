@@ -21,7 +21,7 @@ from .imports import (
     chosen_command,
     count_rows,
     first_rows,
-    give,
+    give_recipe,
     line_of,
     read_bash,
     recipe_head,
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     for sentence in imported.draft.defaults:
         say(f"OpenRLHF's default: {sentence}")
     say_differences(imported.draft, imported.problems)
-    return give(args, text, "sft" if chosen.program == "train_sft" else "train")
+    return give_recipe(args, text, "sft" if chosen.program == "train_sft" else "train")
 
 
 def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:

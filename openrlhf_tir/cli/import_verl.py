@@ -20,7 +20,7 @@ from .imports import (
     chosen_command,
     count_rows,
     first_rows,
-    give,
+    give_recipe,
     line_of,
     read_bash,
     recipe_head,
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
         say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
-    return give(args, text_of(chosen, recipe, name))
+    return give_recipe(args, text_of(chosen, recipe, name))
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:

@@ -269,7 +269,7 @@ def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(recipe), *flags])
 
 
-def give(args: argparse.Namespace, text: str, command: str = "train") -> int:
+def give_recipe(args: argparse.Namespace, text: str, command: str = "train") -> int:
     """Print a recipe, or write it to --out and start it where --run asks for that, and return the exit code.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.cli import main
+from openrlhf_tir.cli import imports, main
 from openrlhf_tir.cli.exit_codes import DONE, MISTAKE
 
 BASH = """cat > reward.py <<'EOF'
@@ -55,3 +55,16 @@ def test_a_program_that_starts_the_training_is_refused_and_not_read_as_bash(proj
     (tmp_path / "launch.py").write_text("import subprocess\nsubprocess.run(['python', '-m', 'x'])\n")
     assert main([f"import-{project}", str(tmp_path / "launch.py")]) == MISTAKE
     assert "launch.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("project", ["openrlhf", "verl"])
+@pytest.mark.parametrize(("flags", "has_no_gpu", "is_said"), [([], True, 1), (["--rehearse"], True, 0), ([], False, 0)])
+def test_how_to_rehearse_is_said_where_there_is_no_gpu(
+    project, flags, has_no_gpu, is_said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(imports, "has_no_gpu", lambda: has_no_gpu)
+    name, text = SCRIPTS[project]
+    Path(name).write_text(text)
+    assert main([f"import-{project}", "--out", "r.toml", *flags, name]) == DONE
+    assert capsys.readouterr().err.count("--rehearse") == is_said

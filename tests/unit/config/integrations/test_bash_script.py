@@ -140,6 +140,7 @@ def test_words_are_those_that_bash_would_pass(text, expected):
         ("for x in 1 2; do for y in a b; do break; done; run $x$y; done", ["1a", "2a"]),
         ("f() { break; }; for x in 1 2; do f; (continue); bash -c break; run $x; done", ["1", "2"]),
         ("while sleep 1; do if [ 1 = 1 ]; then continue; fi; run a; done; break; run b", ["a", "b"]),
+        ("for x in 1 2; do while sleep 1; do break; done; run $x; done", ["1", "2"]),
         ("f() { curl -s http://h && return; run a; }; f", ["a"]),
         ("if [ $# -lt 1 ]; then exit 1; fi; run a", []),
         ('if [ -z "$1" ]; then exit 1; fi; run a', []),
@@ -239,6 +240,14 @@ def test_an_unset_variable_in_a_training_command_is_said_and_elsewhere_not():
     assert read("echo $NOTHING; run $NOTHING").notes == []
     (note,) = read("python -m openrlhf.cli.train_sft --a $NOTHING").notes
     assert "$NOTHING" in note
+
+
+@pytest.mark.parametrize("text", ["if ready; then X=1; fi", "if [ 1 = 2 ]; then X=1; elif ready; then X=2; fi"])
+def test_a_condition_that_is_taken_to_hold_is_said(text):
+    script = read(f"{text}; run a")
+    assert [command.words for command in script.commands] == [("ready",), ("run", "a")]
+    (note,) = script.notes
+    assert "`ready`" in note
 
 
 def test_nothing_of_a_script_is_run(tmp_path):
