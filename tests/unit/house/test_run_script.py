@@ -1,0 +1,77 @@
+"""`tests/run.sh` ends with what its four parts ended with, and prints what each of them said."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+# Stands for the environment's Python. A part is known by what it was given; it says its name and fails if it is to.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+    *"-c "*) exit 0 ;;
+    *"--ignore tests/e2e"*) part=unit ;;
+    *tests/contract*) part=contract ;;
+    *tests/e2e*) part=e2e ;;
+    *tests.golden*) part=golden ;;
+    *) echo "unexpected: $*"; exit 9 ;;
+esac
+echo "$part ran"
+touch "$MARKS/$part"
+[[ $part != "${HANGS:-}" ]] || exec sleep 600
+[[ $part != "${FAILS:-}" ]]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout with the real `tests/run.sh`, whose set-up does nothing and whose Python is the script above."""
+    tree = tmp_path / "checkout"
+    for name in ("tests/golden", "train_scripts", ".venv/bin", "marks"):
+        (tree / name).mkdir(parents=True)
+    shutil.copy(REPOSITORY / "tests/run.sh", tree / "tests/run.sh")
+    (tree / "train_scripts/setup_env.sh").write_text("exit 0\n")
+    (tree / "tests/golden/__main__.py").touch()
+    (tree / "tests/golden/loss.py").touch()
+    (tmp_path / "shared/golden").mkdir(parents=True)
+    (tmp_path / "shared/golden/loss.jsonl").touch()
+    python = tree / ".venv/bin/python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    return tree
+
+
+def start(tree: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TIR_VENV"} | {"MARKS": str(tree / "marks")} | variables
+    return subprocess.Popen(["bash", tree / "tests/run.sh"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_four_parts_that_pass_are_a_success(tree: Path) -> None:
+    run = start(tree)
+    said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "unit ran"]
+
+
+@pytest.mark.parametrize("part", ["unit", "contract", "e2e", "golden"])
+def test_one_part_that_fails_is_a_failure_of_the_whole(tree: Path, part: str) -> None:
+    run = start(tree, FAILS=part)
+    said, _ = run.communicate()
+    assert run.returncode == 1
+    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "unit ran"]
+
+
+def test_a_run_that_is_ended_prints_what_its_parts_have_said(tree: Path) -> None:
+    run = start(tree, HANGS="e2e")
+    while len(list((tree / "marks").iterdir())) < 4:
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate()
+    assert run.returncode != 0
+    assert {"contract ran", "e2e ran", "golden ran", "unit ran"} <= set(said.split("\n"))
