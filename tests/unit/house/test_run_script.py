@@ -47,8 +47,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 def start(tree: Path, **variables: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "TIR_VENV"} | {"MARKS": str(tree / "marks")} | variables
-    return subprocess.Popen(["bash", tree / "tests/run.sh"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = dict(os.environ, MARKS=str(tree / "marks"), TIR_VENV=".venv", **variables)
+    command = ["bash", tree / "tests/run.sh"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_four_parts_that_pass_are_a_success(tree: Path) -> None:
