@@ -2,8 +2,7 @@
 progress.
 
     run ──> exit code final (exit_codes.FINAL), or asked to stop ─────────────────────────> that code
-        `─> else: a checkpoint since the last start? yes: failures = 0
-                  failures < train.max_restarts: pause, run with --train.resume, failures + 1 ──> again
+        `─> else: restarts since the newest checkpoint < train.max_restarts: pause, run with --train.resume ──> again
 
 The controller runs in a child process, so that this process survives whatever ends it (kill -9, out of memory, a dead
 learner rank). The child dies with this process (`parent.die_with`), so that no run continues unsupervised. A restart
@@ -24,6 +23,7 @@ from typing import NamedTuple
 
 from ..config.schema import Train
 from ..waiting.backoff import backoff_s, jittered
+from ..waiting.restart_count import RestartCount
 from .exit_codes import FINAL
 
 NEWEST_WHOLE = "newest_whole"
@@ -95,28 +95,23 @@ def run_with_restarts(
     resume = ["--train.resume", "true", "--train.new_ledger", "false"]
     if train.resume_from != NEWEST_WHOLE:
         resume += ["--train.resume_from", "latest"]
-    begun = seen = _stamp(latest)
-    failures = 0
+    begun = _stamp(latest)
+    restarts = RestartCount(train.max_restarts, lambda: _stamp(latest))
     ended = launch(command)
     while not ended.stop_requested and ended.code not in FINAL:
-        now = _stamp(latest)
-        if now not in (None, seen):
-            failures = 0
-            seen = now
-        if failures == train.max_restarts:
+        if not restarts.take():
             _say(
-                f"The run ended with exit code {ended.code}, {failures + 1} times without a new checkpoint."
-                f" train.max_restarts = {failures} is used up."
+                f"The run ended with exit code {ended.code}, {restarts.used + 1} times without a new checkpoint."
+                f" train.max_restarts = {restarts.allowed} is used up."
             )
             break
-        failures += 1
-        pause_s = jittered(backoff_s(failures - 1))
+        pause_s = jittered(backoff_s(restarts.used - 1))
         # A checkpoint that was there at the start may be of a run that this one was told to overwrite.
-        has_checkpoint = now not in (None, begun)
+        has_checkpoint = _stamp(latest) not in (None, begun)
         _say(
             f"The run ended with exit code {ended.code}."
             f" {'Resuming from its last checkpoint' if has_checkpoint else 'Starting it again'} in {pause_s:.0f} s,"
-            f" restart {failures} of {train.max_restarts} without a new checkpoint."
+            f" {restarts}."
         )
         pause(pause_s)
         wait = ["--train.start_wait_s", str(RESTART_WAIT_S)]

@@ -1,6 +1,7 @@
 """Evaluation during training: measures the engines' weights on held-out problems, beside the rollouts.
 
-An evaluation never ends a run: it is repeated, or recorded as failed.
+An evaluation that fails is repeated, or recorded as failed, and never ends a run. One that cannot work (ConfigError)
+does.
 
     push of v --> begin --------- held-out problems, beside the rollouts ---------> recorded as of v
                     |

@@ -9,7 +9,7 @@
                                                         parts["verify_timeout"] counts it
     a check takes twelve times as long by the clock     VerifierError: the host is starved
     without having had that much CPU
-    a worker dies twice                                 VerifierError
+    a worker dies twice                                 VerifierError; RewardError, if user code crashed in it
     a reward raises, or returns no finite number        RewardError, with file and line
 
 Both errors fail the trajectory. No fault becomes a reward of 0.

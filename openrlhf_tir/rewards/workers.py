@@ -1,6 +1,7 @@
 """Run functions in worker processes with a budget of CPU, a deadline and a memory limit.
 
-    the call uses up `cpu_s` of CPU     CpuSpent: what it was given makes it run on and on
+    the call uses up `cpu_s` of CPU     CpuSpent: what it was given makes it run on and on; the `error` of the function,
+                                        or RewardError, if that is user code
     it is not over after `wall_s`       Late: the machine is slow, since the call has not had the CPU that it may use
     its worker dies twice               VerifierError; the `error` of the function, or RewardError, if user code ended
                                         the worker by a crash. (os._exit in a user's file ends no worker:
@@ -8,8 +9,10 @@
 
 The wall clock alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. So
 the kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big
-integers, where Python runs no signal handler. A worker that dies for another reason is replaced, and the call is made
-once more. The processes start with the first call, so that a pool that nobody needs costs nothing.
+integers, where Python runs no signal handler. User code is interrupted by a handler first, so that the error has its
+line. Where Python does not come to run it, SIGVTALRM ends the worker (ITIMER_VIRTUAL) and the console has the line. A
+worker that dies for another reason is replaced, and the call is made once more. The processes start with the first
+call, so that a pool that nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from ..errors import RewardError, VerifierError
+from ..errors import MethodError, RewardError, VerifierError
 from ..user_code.failures import Overrun, Starved
 from .checking import symbolic
 
@@ -56,6 +59,7 @@ PRINTED = 2000
 """Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0
 """CPU seconds that user code has left after an interrupt."""
+_CPU_SPENT = (-signal.SIGPROF, -signal.SIGVTALRM)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _OWN_EXITS = frozenset([*range(256), *(-number for number in _CRASHES)])
 """Exit codes of a worker that user code has ended. A kill comes from outside, usually because memory is short."""
@@ -143,6 +147,7 @@ class Workers:
 
         Raises:
             CpuSpent: The call used up its CPU.
+            MethodError: User code used up its CPU, or ended its worker by a crash.
             Late: The call missed its deadline, or no worker accepted it.
             VerifierError: ATTEMPTS workers died.
             Exception: Whatever the function raised.
@@ -162,11 +167,19 @@ class Workers:
                     async with asyncio.timeout(self.take_s + wall_s):
                         return await asyncio.wrap_future(call)
                 except ProcessExpired as expired:
-                    if expired.exitcode == -signal.SIGPROF:
-                        raise CpuSpent(
-                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
-                            " Raise it, or make the check quicker."
-                        ) from expired
+                    if expired.exitcode in _CPU_SPENT:
+                        spent = f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU"
+                        if not getattr(function, "user_code", False):
+                            raise CpuSpent(
+                                f"{function.__name__} {spent}. Raise it, or make the check quicker."
+                            ) from expired
+                        fault = _user_code_fault(
+                            function,
+                            f"{spent} and could not be interrupted: a call into a library did not return, or it caught"
+                            " the interrupt. The console has the line of the former. Make it quicker, or raise that.",
+                        )
+                        fault.out_of_time = True
+                        raise fault from expired
                     death = expired
                     exit_code = expired.exitcode
                     if self.how_ended is not None:
@@ -192,9 +205,10 @@ class Workers:
                     death = cancelled  # its pool was replaced meanwhile
                     exit_code = None
         if getattr(function, "user_code", False) and exit_code in _OWN_EXITS:
-            raise getattr(function, "error", RewardError)(
-                f"{getattr(function, 'name', function.__name__)} ended its process {ATTEMPTS} times, with exit code"
-                f" {exit_code}: a library crashed in it, or ended the process. The console has the line of a crash."
+            raise _user_code_fault(
+                function,
+                f"ended its process {ATTEMPTS} times, with exit code {exit_code}: a library crashed in it, or ended the"
+                " process. The console has the line of a crash.",
             )
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
@@ -249,6 +263,12 @@ def _stopping(pool: Any) -> threading.Thread:
     return thread
 
 
+def _user_code_fault(function: Callable[..., Any], fault: str) -> MethodError:
+    """Return the error of user code whose worker was ended."""
+    error: type[MethodError] = getattr(function, "error", RewardError)
+    return error(f"{getattr(function, 'name', function.__name__)} {fault}")
+
+
 def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in the worker. The kernel kills this process when the call has used up its CPU.
 
@@ -264,6 +284,7 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         sys.stdout.begin()
     if is_user_code and limits.cpu_s is not None:
         signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
+        signal.setitimer(signal.ITIMER_VIRTUAL, limits.cpu_s + KILL_AFTER_S)
     if is_user_code:
         reason = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
         extensions = STRETCH - 1 if _is_stretched(limits, function) else 0
@@ -282,6 +303,7 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if is_user_code:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
@@ -372,5 +394,6 @@ def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:
     faulthandler.enable()
     if cpu_s is not None:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        faulthandler.register(signal.SIGVTALRM, chain=True)  # prints the line, then the signal ends the process
         resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     prepare()

@@ -1,7 +1,7 @@
 """Fine-tune on the learner's ranks: start Ray and the ranks, run the loop (pipeline/fine_tuning.py), export the model.
 No engine is started.
 
-Ranks that die start again from the last checkpoint, at most train.max_learner_restarts times.
+Ranks that die start again from the last checkpoint, at most train.max_learner_restarts times without a new one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
 from ...pipeline.stop import StopRequest
 from ...telemetry.metrics import MetricsLog, read
 from ...telemetry.progress import bar
+from ...waiting.restart_count import RestartCount
 from ..learner_group import LearnerGroup
 from ..ray_session import ray_session
 from ..signals import stoppable
@@ -94,13 +95,14 @@ async def _run(
             bar("fine-tuning", inputs.schedule.steps, console) as advance,
         ):
             display = _Display(cfg.run_dir, metrics, advance, losses)
-            for restarts_left in reversed(range(cfg.train.max_learner_restarts + 1)):
+            restarts = RestartCount(cfg.train.max_learner_restarts, checkpoints.latest)
+            while True:
                 display.continue_from(Checkpoints.state(resume)["step"] if resume else -1)
                 try:
                     await _tuning(cfg, inputs, ranks, checkpoints, display, stop).run(resume)
                     break
                 except LearnerDied as error:
-                    if not restarts_left:
+                    if not restarts.take():
                         raise
                     # A signal that is sent to the whole job also ends the learner's processes.
                     if stop.reason:
@@ -108,9 +110,9 @@ async def _run(
                             f"The run was stopped: {stop.reason}, and a learner rank died meanwhile."
                             " The last checkpoint before it counts."
                         ) from error
-                    max_restarts = cfg.train.max_learner_restarts
-                    restart = f"restart {max_restarts - restarts_left + 1} of {max_restarts}"
-                    console.print(f"[yellow]{error} All ranks start again, {restart}.", soft_wrap=True, highlight=False)
+                    console.print(
+                        f"[yellow]{error} All ranks start again, {restarts}.", soft_wrap=True, highlight=False
+                    )
                 await ranks.stop()
                 ranks = await LearnerGroup.start_again(cfg)
                 resume = await asyncio.to_thread(checkpoints.choose)

@@ -36,6 +36,7 @@ from ...telemetry import timeline as timelines
 from ...telemetry.progress import Progress
 from ...waiting.background import FOR_EVER, background
 from ...waiting.deadlines import Deadline, within
+from ...waiting.restart_count import RestartCount
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ...weights.transports import transport_of
@@ -254,7 +255,8 @@ async def _pipeline(
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.canary_tolerance
-    for restarts_left in reversed(range(cfg.train.max_learner_restarts + 1)):
+    restarts = RestartCount(cfg.train.max_learner_restarts, checkpoints.latest)
+    while True:
         publisher = WeightPublisher(
             services.learner,
             services.pool.members,
@@ -285,7 +287,7 @@ async def _pipeline(
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
-            if not restarts_left or lost.split(RESTARTED)[1] is not None:
+            if lost.split(RESTARTED)[1] is not None or not restarts.take():
                 raise
             # A signal that is sent to the whole job also ends the learner's processes.
             if services.stop.reason:
@@ -293,18 +295,14 @@ async def _pipeline(
                     f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."
                     " The last checkpoint before it counts."
                 ) from error
-            restart = (
-                f"restart {cfg.train.max_learner_restarts - restarts_left + 1} of {cfg.train.max_learner_restarts}"
-            )
             event = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
             services.console.print(
-                f"[yellow]{event}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
+                f"[yellow]{event}. All ranks start again from the last checkpoint, {restarts}.", soft_wrap=True
             )
         services.pool.hold_new_engines()
         await pushing.aclose()
         await services.replace_learner(cfg)
         resume = True
-    raise AssertionError("the last attempt returns or raises")
 
 
 async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Reference:

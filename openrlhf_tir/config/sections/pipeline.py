@@ -60,8 +60,8 @@ class Pipeline(Section):
         description=(
             "Largest allowed difference between the learner's version and the version that sampled a token, at every"
             " update. Unset: 0, 1, 4 or 1 batches ahead, by mode. With k updates per batch, max_staleness allows"
-            " (max_staleness + 1) // k - 1 batches ahead. Groups are never discarded as stale: the learner waits for"
-            " the oldest instead."
+            " (max_staleness + 1) // k - 1 batches ahead. The learner waits for the oldest group, so that none gets"
+            " too old; only depth = 'auto' may leave one over, whose prompt is sampled again (docs/architecture.md)."
         ),
         unit="updates",
         resume=Resume("allowed", "if it and the mode amount to the same staleness; refused otherwise"),

@@ -176,8 +176,8 @@ class Train(Section):
         3,
         ge=0,
         description=(
-            "Times that dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay"
-            " up."
+            "Times in a row, without a new checkpoint, that dead learner ranks are replaced, all of them from the last"
+            " checkpoint, while the engines stay up. The same holds for sampled groups that are lost with their node."
         ),
         resume=ALLOWED,
         fine_tuning=True,

@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...config import Config
-from ...errors import METHOD_REASONS, SUSPENDED, ConservationError, PipelineError
+from ...errors import FINAL_REASONS, SUSPENDED, ConservationError, PipelineError
 from ...ports import Prompts
 from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, StepReport, Task
 from ..ledger.ledger import Ledger
@@ -346,11 +346,11 @@ class RolloutScheduler:
         """Return True if a group that failed is dispatched again.
 
         One that user code failed is not: the code is the same, and a new sample that avoids the bug would be chosen by
-        it.
+        it. Nor is one whose row the environment refuses.
         """
         if failure == SUSPENDED:
             return True
-        return failure not in METHOD_REASONS and group.retries < self.max_reissues
+        return failure not in FINAL_REASONS and group.retries < self.max_reissues
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""

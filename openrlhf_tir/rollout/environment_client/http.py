@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from ...errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout
+from ...errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout, TaskRefused
 from ...protocol import CODE_DEFECT, MAX_REPLY_BYTES, StepReply, StepRequest
 from .refusals import seconds
 
@@ -187,6 +187,8 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         )
     if response.status == 404 and url.endswith("/step"):
         return session_lost(f"{url} answered HTTP 404: {reason}")
+    if response.status == 422 and url.endswith("/reset"):
+        return TaskRefused(f"{url} can make no episode of this row (422): {reason}. Correct the row or leave it out.")
     return EnvError(f"{url} answered HTTP {response.status}: {reason}")
 
 

@@ -6,6 +6,9 @@ import asyncio
 
 import pytest
 
+from openrlhf_tir.errors import TaskRefused
+from openrlhf_tir.rollout.environment_client.client import EnvClient
+
 from ..env_process import Http, env_server
 
 pytestmark = pytest.mark.slow  # it waits for servers
@@ -150,6 +153,12 @@ async def test_a_task_without_a_label_is_a_fault_and_never_a_wrong_answer(http):
     status, body, _ = await http.send("POST", "/reset", json={"task": {}, "seed": 0})
     assert status == 422
     assert 'task["label"]' in body["detail"]
+
+
+async def test_a_row_that_the_server_refuses_fails_as_one_that_no_other_try_would_mend(url):
+    async with EnvClient({"math": url}) as client, client.session("math", {}) as session:
+        with pytest.raises(TaskRefused, match="label"):
+            await session.reset()
 
 
 @pytest.mark.parametrize("malformed", [{}, {"answer": 1, "gold": "1"}, [{"answer": "1"}], "1"])

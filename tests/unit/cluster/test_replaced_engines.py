@@ -177,7 +177,14 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
         try:
             async with AsyncExitStack() as pushing:
                 return await train._pipeline(
-                    session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {}
+                    session,
+                    cfg,
+                    SimpleNamespace(canary=[[1]]),
+                    SimpleNamespace(latest=lambda: None),
+                    None,
+                    False,
+                    pushing,
+                    {},
                 )
         finally:
             await cluster.pool.stop()

@@ -60,7 +60,16 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             stop=StopRequest(20.0),
         )
         async with AsyncExitStack() as pushing:
-            return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {})
+            return await train._pipeline(
+                services,
+                cfg,
+                SimpleNamespace(canary=[[1]]),
+                SimpleNamespace(latest=lambda: None),
+                None,
+                False,
+                pushing,
+                {},
+            )
 
     monkeypatch.setattr(train, "_attempt", attempt)
     monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here

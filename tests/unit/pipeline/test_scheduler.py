@@ -367,6 +367,13 @@ def test_a_prompt_that_fails_too_often_fails_for_good(tmp_path):
     assert scheduler.dispatch(now=0.0)[0].key.prompt == 1
 
 
+def test_a_prompt_whose_row_the_environment_refuses_fails_at_the_first_attempt(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    group, _ = scheduler.dispatch(now=0.0)
+    assert scheduler.finish_group(group, None, failure="task_refused") == GroupState.FAILED
+    assert scheduler.dispatch(now=0.0)[0].key.prompt == 1
+
+
 def test_repeated_attempts_come_before_new_prompts_oldest_first(tmp_path):
     scheduler = scheduler_in(tmp_path)
     first, second, third = (scheduler.dispatch(now=0.0)[0] for _ in range(3))

@@ -152,6 +152,27 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "return sum(range(10**15))",
+        """while True:
+        try:
+            sum(range(10**7))
+        except BaseException:
+            pass""",
+    ],
+)
+async def test_a_reward_that_no_interrupt_ends_is_a_fault_of_its_code(pool_of, tmp_path, stuck):
+    """One call into C, in which Python runs no signal handler, and a loop that catches everything."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"def score(trajectory, task, context):\n    {stuck}\n")
+    with pytest.raises(RewardError, match=r"mine\.py:score used up reward\.verify_timeout_s = 0\.3 s") as spent:
+        await pool_of(name=f"{path}:score", verify_timeout_s=0.3, deadline_s=300).score(answer("1"), task("1"))
+    assert spent.value.out_of_time
+
+
+@pytest.mark.slow
 async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
     score = await pool_of(name=f"{__name__}:dies_once").score(answer("1"), task(str(tmp_path / "died")))
     assert score.reward == 0.5
