@@ -7,7 +7,7 @@
     |- InfraError             a machine, server or process failed; never the model's fault, never a reward
     |  |- EnvError            an environment server failed for good (after retries)
     |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its
-          sessions are hit
+    |  |  |                   sessions are hit
     |  |  |- TaskRefused      an environment server can make no episode of the row, however often it is asked
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for five minutes
@@ -30,7 +30,7 @@
     |  |  |- WeightsMisloaded  the model does not hold what was sent; the engine stands still, a full push may mend it
     |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is
-                               not trained
+    |  |  |                    not trained
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
@@ -38,7 +38,7 @@
     |  |  |- EnvironmentCodeError  an environment's class raised, blocked its server, or returned what is no reply
     |  |- CheckpointFailed    a checkpoint could not be written; the older ones stay, training may go on
     |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume
-                              from instead
+    |                         from instead
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error

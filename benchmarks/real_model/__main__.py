@@ -51,6 +51,7 @@ def main() -> None:
         for seed in args.seed_list or seeds(settings, args.seeds):
             path = path_of(args.results, arm, seed, settings)
             attempt = stored(path)
+            made = f", stored, of commit {attempt.commit}" if attempt else ""
             if attempt is None and args.minutes is not None and time.monotonic() - started > 60 * args.minutes:
                 left_out.append(f"{arm} seed {seed}")
                 continue
@@ -61,7 +62,7 @@ def main() -> None:
                 write(attempt, path)
                 if attempt.complete and not args.keep:
                     shutil.rmtree(run_dir, ignore_errors=True)
-            print(f"{arm} seed {seed}: {_line(attempt)}", flush=True)
+            print(f"{arm} seed {seed}{made}: {_line(attempt)}", flush=True)
             attempts.append(attempt)
     if left_out:
         print(f"not run, --minutes {args.minutes:g} are over: {', '.join(left_out)}")

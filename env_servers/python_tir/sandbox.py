@@ -1,6 +1,6 @@
 """The interface of what runs code: a snippet goes in, an Execution comes out.
 
-`warm.sandbox.WarmSandbox` and `bwrap.BwrapSandbox` isolate; `bare.BareSandbox` does not and is for development only.
+Those of `isolation/` isolate; `isolation/bare.py` does not and is for development only.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 code  name          meaning                                                      who starts the run again
 0     DONE          the command succeeded                                        no one
 1     NO            the command did its work and the answer is no (check-env,    `train.max_restarts` (a run)
-                    audit, size, control, an import with open points), or its
+                    audit, size, control, an import without a recipe), or its
                     output's reader left. Python: an uncaught exception
 2     MISTAKE       the user's input cannot work; the message says why           nobody: it would fail again
 3     FAULT         infrastructure failed for good; --resume continues the run   `train.max_restarts`

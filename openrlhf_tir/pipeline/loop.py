@@ -14,7 +14,7 @@
 
 One asyncio task for each of these, and one for each rolling group, in the controller process, which holds metadata and
 references only. Between two awaits the scheduler's state is consistent, so a checkpoint may be taken at any of them
-except while the learner steps.
+except while the learner steps or accumulates.
 """
 
 from __future__ import annotations

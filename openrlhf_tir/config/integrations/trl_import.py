@@ -1,6 +1,6 @@
 """A script of TRL -> a recipe that does what its trainer did.
 
-    GRPOConfig's arguments    RULES below; what is not given has TRL's default where this project's is another
+    GRPOConfig's arguments    the tables below; what is not given has TRL's default where this project's is another
     reward_funcs, tools       functions in a file of their own, which TRL need not be installed for
     train_dataset             a name, a file, or a sentence that says how to write its rows out
 

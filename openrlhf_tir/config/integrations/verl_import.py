@@ -1,11 +1,14 @@
 """verl's overrides -> a recipe that does what the command did.
 
-    given               -> RULES: our settings, or a sentence that says what is not so here
+    given               -> our settings, or a sentence that says what is not so here
     not given           -> verl's defaults, where this project's are others
     by name of program  -> main_ppo is synchronous; the one-step and the fully asynchronous trainers overlap
 
 Every override ends in one of three ways: it sets something, it needs nothing here (NEEDS_NOTHING), or a sentence of
 `Draft.differs` names it. None is dropped unsaid.
+
+To take over one more override, add verl's default to DEFAULTS and read it in the function of its area (`_data`,
+`_method`, ...): one that is in DEFAULTS alone is taken for one that needs nothing. NUMBERS says which must be numbers.
 """
 
 from __future__ import annotations

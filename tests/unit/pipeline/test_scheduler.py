@@ -328,7 +328,7 @@ def test_the_metadata_that_a_snapshot_shares_has_no_field_of_a_type_that_can_cha
     assert changeable == set()
 
 
-def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):
+def test_a_group_without_a_model_token_is_no_error_of_the_scheduler(tmp_path):
     """Its oldest version is None, which no arithmetic takes for a version of long ago."""
     scheduler = scheduler_in(tmp_path)
     for oldest_version in (None, 0):
