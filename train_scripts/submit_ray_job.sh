@@ -22,7 +22,7 @@ umask 077
 runtime_env=$(mktemp --suffix=.yaml) # a file: secrets do not belong on a command line
 own=$(mktemp -d .job-XXXXXX) # inside of what is sent
 trap 'rm -rf "$runtime_env" "$own"' EXIT
-packed=$("$venv/bin/python" -c 'import sys; from pathlib import Path; from openrlhf_tir.config.packing import pack
+packed=$("$venv/bin/python" -c 'import sys; from pathlib import Path; from openrlhf_tir.config.packed_command import pack
 print("\0".join(pack(sys.argv[3:], Path(sys.argv[1]).resolve(), Path(sys.argv[2]))), end="\0")' "$own" "$caller" "$@" | base64 -w 0)
 mapfile -d '' -t args < <(base64 -d <<< "$packed")
 "$venv/bin/python" - "$venv" > "$runtime_env" <<'PY'

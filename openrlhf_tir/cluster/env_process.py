@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServer]]:
+async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServerProcess]]:
     """Start the processes of all environment servers of the run without waiting for them; end them at the end.
 
     They import and open their ports while the caller does something else. Pass them to `env_urls`.
@@ -57,7 +57,7 @@ async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServer]]:
     """
     # with an agent file, that file is the environment
     environments = {} if cfg.train.agent_func_path else cfg.environments
-    servers = {name: EnvServer(cfg, e) for name, e in environments.items() if not e.urls}
+    servers = {name: EnvServerProcess(cfg, e) for name, e in environments.items() if not e.urls}
     for name in servers:
         server_module(environments[name])
     try:
@@ -69,7 +69,9 @@ async def begun_servers(cfg: Config) -> AsyncIterator[dict[str, EnvServer]]:
 
 
 @asynccontextmanager
-async def env_urls(cfg: Config, begun: Mapping[str, EnvServer] | None = None) -> AsyncIterator[dict[str, list[str]]]:
+async def env_urls(
+    cfg: Config, begun: Mapping[str, EnvServerProcess] | None = None
+) -> AsyncIterator[dict[str, list[str]]]:
     """Yield the base URLs of each environment: those of its section, or that of a server on loopback that is running.
 
     Args:
@@ -183,7 +185,7 @@ def crash_place(log_text: str, file: str | None) -> str | None:
     return f"{path}:{found[1]}" if found else None
 
 
-class EnvServer:
+class EnvServerProcess:
     """One server process, started again when it dies."""
 
     def __init__(self, cfg: Config, e: Environment) -> None:

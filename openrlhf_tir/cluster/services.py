@@ -25,7 +25,7 @@ from ..telemetry import heartbeat
 from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
-from .env_process import EnvServer, begun_servers, env_urls
+from .env_process import EnvServerProcess, begun_servers, env_urls
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session
@@ -131,7 +131,7 @@ async def _running(
     learner: bool,
     console: Console,
     signals: StopSignals,
-    servers: Mapping[str, EnvServer],
+    servers: Mapping[str, EnvServerProcess],
     beside: asyncio.Future[Any] | None,
 ) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:

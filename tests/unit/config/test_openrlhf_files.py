@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.config.flags import Parser, add_config_flags, overrides_of
 from openrlhf_tir.config.own_files import files_of, freeze
-from openrlhf_tir.config.packing import pack
+from openrlhf_tir.config.packed_command import pack
 from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.errors import ConfigError
 from tests.contract.docs.docs_blocks import block

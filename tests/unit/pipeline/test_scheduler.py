@@ -25,7 +25,7 @@ from openrlhf_tir.pipeline.scheduler import (
     SchedulerSnapshot,
 )
 from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
-from openrlhf_tir.types import TERMINAL, BatchItem, GroupMeta, GroupState, StepReport, Task
+from openrlhf_tir.types import KEEP, TERMINAL, BatchItem, GroupMeta, GroupState, StepReport, Task, Verdict
 from tests.pipeline.fakes import FakePrompts, group_of
 
 TRAINED = StepReport(version=1, metrics={}, seconds=1.0, trained_tokens=8)
@@ -381,3 +381,41 @@ def test_repeated_attempts_come_before_new_prompts_oldest_first(tmp_path):
         scheduler.finish_group(group, None, failure="env_error")
     assert [scheduler.dispatch(now=0.0)[0].key.prompt for _ in range(3)] == [0, 2, 3]
     assert second.sequence_number in scheduler.rolling
+
+
+ON_POLICY = {"pipeline": {"mode": "sync"}}
+
+
+def in_order(scheduler: RolloutScheduler, verdict: Verdict = KEEP, failure: str | None = None) -> bool:
+    """Return whether the next group would have to wait for those before it, if it ended so."""
+    group, _ = scheduler.dispatch(now=0.0)
+    meta = None if failure else group_of(group.key, 0, verdict)[0]
+    return scheduler.must_finish_in_order(group, meta, failure)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "waits"),
+    [
+        (KEEP, None, False),
+        (Verdict(False, "zero_variance"), None, True),
+        (KEEP, "env_error", False),  # it is dispatched again: nothing is decided yet
+        (KEEP, "reward_error", True),
+    ],
+)
+def test_with_a_staleness_of_0_what_may_be_replaced_ends_in_the_order_of_dispatch(tmp_path, verdict, failure, waits):
+    assert in_order(scheduler_in(tmp_path, **ON_POLICY), verdict, failure) is waits
+
+
+def test_nothing_waits_for_its_turn_where_tokens_may_be_older_than_the_batch(tmp_path):
+    assert not in_order(scheduler_in(tmp_path), Verdict(False, "zero_variance"))
+
+
+def test_nothing_waits_for_its_turn_once_the_prompts_have_named_no_replacement(tmp_path):
+    scheduler = scheduler_in(tmp_path, **ON_POLICY)
+    group, _ = scheduler.dispatch(now=0.0)
+    scheduler.finish_group(group, *group_of(group.key, 0, Verdict(False, "zero_variance")))
+    assert not in_order(scheduler, Verdict(False, "zero_variance"))
+
+
+def test_an_accepted_group_waits_for_its_turn_where_lengths_are_balanced_over_groups(tmp_path):
+    assert in_order(scheduler_in(tmp_path, filter={"names": ["length_balance"]}, **ON_POLICY))

@@ -15,7 +15,7 @@ import pytest
 from openrlhf_tir.cli.preflight import conventions_of
 from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.own_files import files_of, freeze
-from openrlhf_tir.config.packing import pack
+from openrlhf_tir.config.packed_command import pack
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.filters import FILTER

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.config.packing import pack
+from openrlhf_tir.config.packed_command import pack
 from openrlhf_tir.config.settings import load
 
 ROOT = Path(__file__).parents[3]
