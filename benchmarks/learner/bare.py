@@ -12,7 +12,7 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from openrlhf_tir.learner.attention.packed import SDPA_PACKED
-from openrlhf_tir.learner.packing import Row, plan
+from openrlhf_tir.learner.packing import Row, first_fit
 from openrlhf_tir.learner.rows import batch_samples, local_moments, share, to_rows
 from openrlhf_tir.learner.zero3 import Zero3Rank
 from openrlhf_tir.types import Group, TrainBatch
@@ -41,9 +41,7 @@ class Bare:
         tokens = torch.tensor(sum(row.fields["trained"].sum() for row in rows), dtype=torch.float64)
         dist.all_reduce(tokens)
         self.tokens = tokens.item()
-        planned = plan(
-            [len(row.token_ids) for row in rows], max_rows=1, max_tokens=self.cfg.train.max_tokens_per_gpu, packed=True
-        )
+        planned = first_fit([len(row.token_ids) for row in rows], self.cfg.train.max_tokens_per_gpu)
         self.passes = [packed([rows[i] for i in indices]) for indices in planned]
 
     def step(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class Row:
     """Number of leading tokens that are the prompt. Their log-probs are not needed, so that rows with the same prompt
     can share its computation. 0 if the log-probs of every token are needed."""
     experts: np.ndarray | None = None
-    """[at most L, layers, k] uint8 or uint16: the experts that compute each token. The router of the model chooses
-    those of the tokens that are missing at the end. None: of all tokens."""
+    """[tokens, layers, k] uint8 or uint16: the experts that compute each token. Those beyond L are left out. The router
+    of the model chooses those of the tokens that are missing at the end. None: of all tokens."""
 
     @property
     def sharable_tokens(self) -> int:
@@ -55,7 +55,10 @@ class PackedTokens:
     """The one long row of T tokens that a packed micro batch is computed as.
 
     It consists of segments. A segment is a whole sequence, the prompt that several sequences begin with, or the
-    rest of such a sequence.
+    rest of such a sequence. Rows p q r a b and p q r c, whose sharable tokens are p q, and d e become
+
+        tokens     p q | r a b | r c | d e        positions  0 1 | 2 3 4 | 2 3 | 0 1
+        lengths      2 ,   3   ,  2  ,  2         continues   -1 ,   0   ,  0  ,  -1
     """
 
     source: torch.Tensor
@@ -85,21 +88,17 @@ class MicroBatch:
     them. None: it chooses all."""
 
 
-def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
-    """Return the indices of the rows of each micro batch.
+def plan_padded(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
+    """Return the indices of the rows of each micro batch whose rows are padded to the longest of them.
 
     The longest rows come first: rows of similar length share a micro batch, which saves padding, and memory peaks in
     the first one, so that a run that is too large fails early.
 
     Args:
         lengths: Tokens of each row.
-        max_rows: Most rows of a micro batch that is not packed.
+        max_rows: Most rows of a micro batch.
         max_tokens: Most tokens of a micro batch, padding included. A row that is longer is alone.
-        packed: The rows of a micro batch are computed as one long row without padding, however many they are. Each goes
-            into the first micro batch that has room (`first_fit`).
     """
-    if packed:
-        return first_fit(lengths, max_tokens)
     batches: list[list[int]] = []
     for i in _longest_first(lengths):
         if batches and len(batches[-1]) < max_rows:
@@ -113,6 +112,9 @@ def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool
 
 def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Return the indices of each bin by first fit decreasing: at most 11/9 of the fewest possible bins.
+
+    Rows that are packed need no more: a micro batch is one long row without padding, however many rows are in it. Here
+    too the longest come first, so that memory peaks in the first micro batch.
 
     An item larger than `capacity` has a bin of its own.
     """
@@ -135,29 +137,43 @@ def plan_shared(rows: Sequence[Row], *, max_tokens: int) -> list[list[int]]:
     Such rows are put into one micro batch, where they fit; where they do not, each micro batch computes the prompt
     anew. A micro batch computes at most `max_tokens` tokens, unless one row alone has more.
     """
-    parts: list[list[int]] = []
+    parts: list[list[int]] = []  # rows that share a prompt and stay together
     sizes: list[int] = []
-    for members in _by_prompt(rows):
-        shared = rows[members[0]].sharable_tokens if len(members) > 1 else 0
-        rests = [len(rows[i].token_ids) - shared for i in members]
-        for chosen in first_fit(rests, max(1, max_tokens - shared)):
-            parts.append([members[j] for j in chosen])
-            sizes.append(shared + sum(rests[j] for j in chosen))
-    return [[i for part in chosen for i in parts[part]] for chosen in first_fit(sizes, max_tokens)]
+    for group in _by_prompt(rows):
+        rests = [len(rows[i].token_ids) - group.shared for i in group.rows]
+        for members in first_fit(rests, max(1, max_tokens - group.shared)):
+            parts.append([group.rows[j] for j in members])
+            sizes.append(group.shared + sum(rests[j] for j in members))
+    planned = []
+    for chosen_parts in first_fit(sizes, max_tokens):
+        planned.append([i for part in chosen_parts for i in parts[part]])
+    return planned
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 
 
-def _by_prompt(rows: Sequence[Row]) -> list[list[int]]:
-    """Return the indices of the rows, grouped by equal sharable tokens; a row without any is alone."""
+class _PromptGroup(NamedTuple):
+    """Rows that begin with the same prompt.
+
+    Attributes:
+        rows: Their indices.
+        shared: Leading tokens that are computed once for all of them; 0 for a row that is alone.
+    """
+
+    rows: list[int]
+    shared: int
+
+
+def _by_prompt(rows: Sequence[Row]) -> list[_PromptGroup]:
+    """Return the rows grouped by equal sharable tokens; a row without any is alone."""
     groups: dict[object, list[int]] = {}
     for i, row in enumerate(rows):
         shared = row.sharable_tokens
         key: object = (shared, np.asarray(row.token_ids[:shared], np.int64).tobytes()) if shared else i
         groups.setdefault(key, []).append(i)
-    return list(groups.values())
+    return [_PromptGroup(same, rows[same[0]].sharable_tokens if len(same) > 1 else 0) for same in groups.values()]
 
 
 def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens:
@@ -174,14 +190,13 @@ def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens
         positions.append(in_sequence)
         continues.append(continued)
 
-    for members in _by_prompt(rows):
-        shared = rows[members[0]].sharable_tokens if len(members) > 1 else 0
+    for group in _by_prompt(rows):
         prompt_segment = -1
-        if shared:
+        if group.shared:
             prompt_segment = len(source)
-            add_segment(members[0], 0, shared, -1)
-        for i in members:
-            add_segment(i, shared, len(rows[i].token_ids), prompt_segment)
+            add_segment(group.rows[0], 0, group.shared, -1)
+        for i in group.rows:
+            add_segment(i, group.shared, len(rows[i].token_ids), prompt_segment)
     return PackedTokens(
         torch.from_numpy(np.concatenate(source)).to(device),
         torch.from_numpy(np.concatenate(positions))[None].to(device),
@@ -236,5 +251,6 @@ def _experts(rows: Sequence[Row], width: int, device: str) -> torch.Tensor | Non
     experts = np.full((len(rows), width, *shape), OWN_EXPERTS, np.int16)
     for place, row in enumerate(rows):
         if row.experts is not None:
-            experts[place, : len(row.experts)] = row.experts[: len(row.token_ids)]
+            known = row.experts[: len(row.token_ids)]
+            experts[place, : len(known)] = known
     return torch.from_numpy(experts).to(device)

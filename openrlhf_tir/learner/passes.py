@@ -17,7 +17,7 @@ from ..machine.host_allocator import give_back_freed
 from .host_memory import Trimmer
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
-from .packing import MicroBatch, Row, collate, plan, plan_shared
+from .packing import MicroBatch, Row, collate, first_fit, plan_padded, plan_shared
 
 Forward = Callable[[MicroBatch], torch.Tensor]
 """Maps a micro batch to a scalar loss to differentiate, or to a number per position [b, L-1]."""
@@ -61,7 +61,10 @@ class MicroBatchRunner:
             planned = plan_shared(rows, max_tokens=max_tokens)
         else:
             lengths = [len(row.token_ids) for row in rows]
-            planned = plan(lengths, max_rows=max_rows, max_tokens=max_tokens, packed=self.cfg.ds.packing_samples)
+            if self.cfg.ds.packing_samples:
+                planned = first_fit(lengths, max_tokens)
+            else:
+                planned = plan_padded(lengths, max_rows=max_rows, max_tokens=max_tokens)
         largest_number = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(largest_number, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(largest_number) - len(planned)):

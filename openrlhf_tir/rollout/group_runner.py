@@ -202,17 +202,17 @@ class GroupRunner:
         if chat_format:
             task = chat_format.task(task)
         group = await self._begin(key, task, evaluation, on_trajectory)
-        will_be_dropped = await self._collect(group)
+        why_closed = await self._collect(group)
         seconds = group.seconds
         if suspended_s() > group.suspended_s:
             group.was_suspended = True
-        self._fail_unfinished(group, will_be_dropped)
+        self._fail_unfinished(group, why_closed)
         result = Group(key, task, [trajectory for trajectory in group.ended if trajectory is not None])
         failed = self._failure_of(group, result)
         verdict = KEEP
         fault = None
         if evaluation is None and failed is None:
-            verdict, fault = await self._evaluate(result)
+            verdict, fault = await self._judge(result)
             if fault:
                 failed = fault.reason
             elif verdict.keep and not any(trajectory.model_tokens for trajectory in result.valid):
@@ -268,15 +268,14 @@ class GroupRunner:
                 self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
             return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
 
-    def _fail_unfinished(self, group: _RunningGroup, will_be_dropped: bool) -> None:
-        """Fail what a shared fault cost, and the trajectories that were cancelled."""
+    def _fail_unfinished(self, group: _RunningGroup, why_closed: str) -> None:
+        """Fail what a shared fault cost, and for `why_closed` the trajectories that were cancelled."""
         order = [trajectory.index for trajectory in group.finished]
         for index, reason in invalidated(group.ended, order, group.servers).items():
             trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
             group.ended[index] = _without_reward(trajectory, reason)
-        reason = "early_stop" if will_be_dropped else "deadline"
         for index, ended in enumerate(group.ended):
-            group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=reason)
+            group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=why_closed)
 
     def _failure_of(self, group: _RunningGroup, result: Group) -> str | None:
         """Return why the group as a whole cannot be used; None if it can be."""
@@ -288,7 +287,7 @@ class GroupRunner:
             return SUSPENDED
         return failure_of(result, self.cfg.rollout.min_valid)
 
-    async def _evaluate(self, group: Group) -> tuple[Verdict, InfraError | None]:
+    async def _judge(self, group: Group) -> tuple[Verdict, InfraError | None]:
         """Return the verdict, or the fault of a group reward or filter, which says nothing about the group."""
         try:
             verdict = self.evaluator(group)
@@ -296,11 +295,12 @@ class GroupRunner:
         except InfraError as e:
             return KEEP, e
 
-    async def _collect(self, group: _RunningGroup) -> bool:
+    async def _collect(self, group: _RunningGroup) -> str:
         """Run the episodes until the group can be closed, and cancel the others.
 
         Returns:
-            True if the group was closed because the accuracy filter will drop it.
+            Why the others are cancelled: "deadline"; "early_stop", if the accuracy filter will drop the group; or the
+            engine's fault, which they share. "" if all have ended.
         """
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
         tasks = {
@@ -313,19 +313,19 @@ class GroupRunner:
             for _ in tasks:
                 ended = await self._next_end(group, ends)
                 if ended is None:
-                    return False
+                    return "deadline"
                 trajectory = ended.result()
                 group.ended[tasks[ended]] = trajectory
                 group.finished.append(trajectory)
-                if trajectory.failed in ENGINE_FAULTS:
-                    return False
+                if trajectory.failed is not None and trajectory.failed in ENGINE_FAULTS:
+                    return trajectory.failed
                 if self._will_be_filtered(group):
-                    return True
+                    return "early_stop"
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return False
+        return ""
 
     async def _next_end(
         self, group: _RunningGroup, ends: asyncio.Queue[asyncio.Task[Trajectory]]
@@ -410,10 +410,8 @@ class GroupRunner:
         if group.evaluation is not None and group.evaluation.max_calls is not None:
             settings = settings.model_copy(update={"max_calls": group.evaluation.max_calls})
         protocol = make(settings)
-        columns = {"extra": dict(group.task.extra)} if group.task.extra else {}
-        task = {**columns, **getattr(protocol, "env_task", {}), "label": group.task.label, **group.task.meta}
         chat_format = self._chat_format(group.task)
-        async with self.envs.session(group.task.env, task, seed=seed) as env:
+        async with self.envs.session(group.task.env, _env_task(group.task, protocol), seed=seed) as env:
             try:
                 trajectory = await run_episode(
                     group.prompt_ids,
@@ -454,6 +452,13 @@ class GroupRunner:
         if evaluation is None:
             return limits
         return replace(limits, temperature=evaluation.temperature, top_p=evaluation.top_p, top_k=0, min_p=0.0)
+
+
+def _env_task(task: Task, protocol: Any) -> dict[str, Any]:
+    """Return what the environment is told of a row. Of equal names the row's own win: its meta, then its label."""
+    columns = {"extra": dict(task.extra)} if task.extra else {}
+    of_protocol = getattr(protocol, "env_task", {})
+    return {**columns, **of_protocol, "label": task.label, **task.meta}
 
 
 def _may_be_late(trajectory: Trajectory) -> bool:

@@ -236,6 +236,9 @@ def test_a_micro_batch_has_the_experts_of_its_rows_and_the_routers_own_where_the
 
 
 def test_the_experts_of_tokens_that_a_row_no_longer_has_are_left_out():
+    """Whether the row is the longest of its micro batch or not."""
     row = Row(np.array([7, 8]), experts=np.ones((4, 1, 2), np.uint8))
-    micro = collate([row], {}, "cpu")
-    assert micro.experts is not None and micro.experts.shape == (1, 2, 1, 2)
+    for width, rows in ((2, [row]), (3, [row, Row(np.array([7, 8, 9]))])):
+        micro = collate(rows, {}, "cpu")
+        assert micro.experts is not None and micro.experts.shape == (len(rows), width, 1, 2)
+        assert micro.experts[0, :, 0, 0].tolist() == [1, 1, OWN_EXPERTS][:width]
