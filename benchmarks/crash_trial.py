@@ -104,7 +104,7 @@ def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES)
         "train.max_restarts": RESTARTS,
         **deadlines,
         "ckpt.save_steps": 2,
-        "logger.tensorboard": "false",
+        "logger.tensorboard_dir": "unset",
     }
     if job.model is None:
         flags |= {"reward.name": "tests.e2e.support.parity_reward:parity", "rollout.max_new_tokens": 24}

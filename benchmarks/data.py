@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,6 @@ def start(directory: Path, model: str) -> None:
     flags = {
         "run_dir": str(directory / "run"),
         "data.prompt_dataset": str(directory / "dapo.parquet"),
-        "data.cache_dir": str(directory / "cache"),
         "data.input_template": "zerotir",
         "actor.model_name_or_path": model,
         "train.num_episodes": 1,
@@ -142,7 +142,8 @@ def measured(directory: Path, model: str) -> dict[str, Any]:
     began = time.monotonic()
     peak = 0
     cpu_s = 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(directory / "cache")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
         process = psutil.Process(child.pid)
         while child.poll() is None:
             for pss, seconds in _samples(process):

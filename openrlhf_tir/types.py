@@ -10,7 +10,7 @@ only. B accepted groups become a `TrainBatch`; the learner reads the groups them
 Shapes: T tokens of a response, P tokens of a prompt, n samples of a group, B groups of a batch.
 
 The *source* of a token says who produced it. The loss mask is derived from the source and never stored: tokens of the
-environment are trained only where train.env_mask = false or train.env_mask_from asks for it. The *version* of a token
+environment are trained only where train.env_mask_from asks for it. The *version* of a token
 is the number of learner updates behind the weights that sampled it.
 
 The types of a weight push are in pushes.py.
@@ -415,7 +415,7 @@ class Trajectory:
 
     @property
     def is_model(self) -> np.ndarray:
-        """[T] bool, True where the model produced the token: the loss mask, unless train.env_mask is off."""
+        """[T] bool, True where the model produced the token: the loss mask, unless train.env_mask_from says otherwise."""
         parts = [np.full(len(segment.token_ids), segment.source == "model") for segment in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
 

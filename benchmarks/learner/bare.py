@@ -45,7 +45,7 @@ class Bare:
         self.passes = [packed([rows[i] for i in indices]) for indices in planned]
 
     def step(self) -> float:
-        low, high = self.cfg.actor.clip
+        low, high = self.cfg.actor.eps_clip_low_high
         for ids, positions, fields in self.passes:
             log_probs = (
                 self.model(ids, position_ids=positions)

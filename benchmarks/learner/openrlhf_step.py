@@ -136,7 +136,7 @@ def _experience(row) -> Experience:
 def _args(cfg, ranks: int) -> SimpleNamespace:
     """openrlhf's command line as far as the step reads it, with the values of ours."""
     part = SimpleNamespace
-    low, high = cfg.actor.clip
+    low, high = cfg.actor.eps_clip_low_high
     return part(
         local_rank=-1,
         actor=part(

@@ -122,7 +122,7 @@ def of_recipe(work: Work) -> Work:
         env_workers=cfg.env.workers,
         lr=cfg.actor.learning_rate,
         betas=cfg.actor.adam_betas,
-        clip=cfg.actor.clip,
+        clip=cfg.actor.eps_clip_low_high,
         max_norm=cfg.actor.max_norm,
     )
 

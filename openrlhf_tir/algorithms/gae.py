@@ -8,7 +8,7 @@ tokens t_1 < ... < t_K in order,
     R_k     = A_k + V_k                                         what the critic is trained towards
 
 So a long tool output between t_k and t_{k+1} neither discounts nor bootstraps: V_{k+1} has read it. With
-`train.env_mask` off, tool output is trained and counts as the policy's own.
+`train.env_mask_from` above 0, tool output is trained and counts as the policy's own.
 """
 
 from __future__ import annotations

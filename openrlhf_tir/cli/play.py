@@ -113,7 +113,7 @@ def _show_untrained(console: Console, run_dir: Path, reason: str, limit: int) ->
     )
     if not shown:
         console.print(
-            "No text was kept: logger.dropped is 0, or what ran them died before it could write.", soft_wrap=True
+            "No text was kept: what ran them died before it could write.", soft_wrap=True
         )
     return 0
 

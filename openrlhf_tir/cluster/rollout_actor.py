@@ -110,7 +110,7 @@ class RolloutActor(MovesResponses):
         from ..rollout.protocols.chat_format import chat_formats
         from ..rollout.serving.app import bound, build_app, serve
         from ..telemetry.own_log import own_log
-        from ..telemetry.trajectories import TrajectoryLog
+        from ..telemetry.trajectories import DROPPED_OF_REASON, TrajectoryLog
         from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
@@ -136,7 +136,7 @@ class RolloutActor(MovesResponses):
             self.name,
             cfg.logger.trajectories,
             codec.special,
-            dropped=cfg.logger.dropped,
+            dropped=DROPPED_OF_REASON,
             advantages=group_advantages(
                 cfg.algo.advantage.estimator,
                 credit=cfg.algo.advantage.credit,
@@ -153,12 +153,7 @@ class RolloutActor(MovesResponses):
             limits=RewardLimits.of(cfg),
         )
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
-        self.agents = AgentBroker(
-            Sessions(idle_s=agent_deadline(cfg).seconds),
-            codec,
-            self.engine.proof.passed,
-            overflow=cfg.rollout.agent_overflow,
-        )
+        self.agents = AgentBroker(Sessions(idle_s=agent_deadline(cfg).seconds), codec, self.engine.proof.passed)
         self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
         if self.agent_file:
             await self.agent_file.start()

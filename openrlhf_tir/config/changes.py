@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .catalog import env_names, settings_with
 from .own_files import by_content
-from .removed_settings import decided_otherwise, remedy, with_moved
+from .removed_settings import as_today, decided_otherwise, remedy
 from .schema import Config
 from .setting import REPORTED, Resume
 
@@ -63,7 +63,7 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         that was removed since is reported if it decided what was sampled or kept. Other removed settings are neither
         refused nor reported: they say how long something waits or how often it is tried, not what is sampled.
     """
-    before = flat(_with_moved_settings(by_content(saved)))
+    before = flat(as_today(by_content(saved)))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
     gone = [name for name in before if name not in now]
@@ -74,11 +74,6 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         [change for change in differing if policy_of(change.field).policy == "refused"],
         [change for change in differing if policy_of(change.field).policy == "reported"],
     )
-
-
-def _with_moved_settings(saved: dict[str, Any]) -> dict[str, Any]:
-    environments = {name: with_moved(section) for name, section in saved.get("envs", {}).items()}
-    return {**saved, "env": with_moved(saved.get("env", {})), "envs": environments}
 
 
 def refusal(field: str) -> str | None:

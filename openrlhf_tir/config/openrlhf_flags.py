@@ -124,6 +124,10 @@ RULES: dict[str, Rule] = {
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     "use_ms": Refused("ModelScope is not supported. Download the model and give its path."),
     # policy and optimiser
+    "actor.eps_clip": Becomes(lambda v: {"actor.eps_clip_low_high": [v[0], v[0]]}, preset=True),
+    "actor.gradient_checkpointing_reentrant": Refused(
+        "Layers are always checkpointed by torch's newer form, which gives the same gradient. Leave it out."
+    ),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
     "actor.muon.no_nesterov": _sets(actor__muon__nesterov="false"),
     "actor.freeze_visual_encoder": Refused(_VLM),
@@ -160,6 +164,7 @@ RULES: dict[str, Rule] = {
     ),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
     # data
+    "data.dataloader_num_workers": Only("0", "Prompts are read and rendered once, before the run. Leave it out."),
     "data.disable_fast_tokenizer": Refused(
         "transformers 5 has no slow tokenizers, and so OpenRLHF 0.11.2 on it none either. Leave it out."
     ),

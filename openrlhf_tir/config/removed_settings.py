@@ -65,6 +65,18 @@ REMOVED: dict[str, str] = {
     "ckpt.max_shard_size": "Leave it out: a file of an export holds 5 GB.",
     "logger.worker_logs": "Leave it out: the logs of actors and ranks are in the directory of Ray's session.",
     "train.restart_wait_s": "Leave it out: a restart by the launcher waits 900 s for what comes back with it.",
+    "actor.eps_clip": "Set actor.eps_clip_low_high to the same value twice, e.g. [0.2, 0.2].",
+    "actor.gradient_checkpointing_reentrant": "Leave it out: torch's newer form is used, which gives the same gradient.",
+    "data.cache_dir": "Leave it out: prepared prompts are kept in openrlhf-tir of $XDG_CACHE_HOME, or of ~/.cache.",
+    "data.dataloader_num_workers": "Leave it out: prompts are rendered once, by the process that reads them.",
+    "data.env_key": "Rename the column that names a row's environment to 'env'.",
+    "logger.dropped": "Leave it out: 8 dropped groups of each reason are kept. For all, set logger.trajectories to 1.",
+    "logger.tensorboard": "Set logger.tensorboard_dir: 'unset' writes no events for TensorBoard.",
+    "rollout.agent_overflow": "Leave it out: an agent that gives up because the context is full has failed.",
+    "train.env_mask": "Set train.env_mask_from: 0 masks tool output, 'never' trains it.",
+    "train.max_learner_restarts": "Leave it out: ranks that died are replaced three times without a new checkpoint.",
+    "train.max_user_code_failures": "Leave it out: three prompts in a row that fail in user code end the run.",
+    "vllm.canary_ceiling": "Leave it out: it is 0.5 nats. Engines that differ by more need vllm.canary_tolerance.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
@@ -73,10 +85,11 @@ DECIDED: dict[str, Any] = {
     "env.template_rewrites": "keep",
     "filter.max_verifier_failures": 0.4,
     "filter.zero_variance": True,
+    "rollout.agent_overflow": "fail",
     "rollout.per_request_seeds": False,
 }
 """Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
-MOVED = {"stateful": "server_options", "budget_message": "options"}
+MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
 """Former settings of [env] and [envs.NAME], False by default -> the table of the same section that has them now."""
 
 
@@ -85,10 +98,22 @@ def remedy(name: str) -> str | None:
     return REMOVED.get(_shared_name(name))
 
 
-def with_moved(environment: Mapping[str, Any]) -> dict[str, Any]:
+def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that an earlier version wrote, with the settings that moved where they are now."""
+    environments = {name: env_as_today(section) for name, section in saved.get("envs", {}).items()}
+    today = {**saved, "env": env_as_today(saved.get("env", {})), "envs": environments}
+    actor = saved.get("actor", {})
+    if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
+        today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
+    if saved.get("train", {}).get("env_mask") is False:
+        today["train"] = {**saved["train"], "env_mask_from": "never"}
+    return today
+
+
+def env_as_today(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an earlier version had in [env] or [envs.NAME], with the settings that moved in their new tables."""
-    today = {field: value for field, value in environment.items() if field not in MOVED}
-    for field, table in MOVED.items():
+    today = {field: value for field, value in environment.items() if field not in MOVED_IN_ENV}
+    for field, table in MOVED_IN_ENV.items():
         if environment.get(field):
             today[table] = {field: environment[field], **(today.get(table) or {})}
     return today

@@ -150,13 +150,10 @@ class Config(Section):
     def shares_prompts(self) -> bool:
         """True if the learner computes a prompt once for the responses that follow it in one micro batch.
 
-        Three features rule it out: sequence parallelism cuts a row between any two tokens; the balance of a mixture's
-        experts would count a shared prompt once; reentrant checkpointing gives layers other position ids than those
-        whose layout is declared.
+        Two features rule it out: sequence parallelism cuts a row between any two tokens, and the balance of a mixture's
+        experts would count a shared prompt once.
         """
-        ruled_out = (
-            self.ds.ring_attn_size > 1 or self.actor.aux_loss_coef or self.actor.gradient_checkpointing_reentrant
-        )
+        ruled_out = self.ds.ring_attn_size > 1 or self.actor.aux_loss_coef
         return self.ds.packing_samples and self.ds.share_prompts and not ruled_out
 
     @property

@@ -85,7 +85,7 @@ def attempt(
     given = own_files.renamed(nested, own_files.absolute(Path()))
     from_recipe = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
     from_recipe = _without_other_modes(from_recipe, overrides.get("pipeline.mode"))
-    table = _joined(from_recipe, _clip_for_both_sides(given))
+    table = _joined(from_recipe, given)
     _remove_impossible_values(table, problems)
     cfg = _validated(table, problems)
     if ranks_of:
@@ -193,8 +193,7 @@ def read_recipe(
         )
     table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
-    table = _clip_for_both_sides(_known_keys_only(table, path, problems))
-    table = own_files.renamed(table, own_files.absolute(path.parent))
+    table = own_files.renamed(_known_keys_only(table, path, problems), own_files.absolute(path.parent))
     if path.parent != RECIPES:  # the package's own recipes name models on the hub, or what a run has written
         table = recipe_paths.beside(table, path.parent)
     if parent is None:
@@ -258,15 +257,6 @@ def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     if "name" in reward and "weights" not in reward and base_reward.get("weights"):
         base = {**base, "reward": {k: v for k, v in base_reward.items() if k not in ("weights", "options")}}
     return merge(base, over)
-
-
-def _clip_for_both_sides(table: dict[str, Any]) -> dict[str, Any]:
-    """Unset actor.eps_clip_low_high if only actor.eps_clip is given: its default, or an extended recipe's value, would
-    hide eps_clip."""
-    actor = table.get("actor", {})
-    if "eps_clip" in actor and "eps_clip_low_high" not in actor:
-        return table | {"actor": actor | {"eps_clip_low_high": None}}
-    return table
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:
@@ -408,8 +398,6 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
     def written(table: Mapping[str, Any], base: Mapping[str, Any], section: str) -> dict[str, Any]:
         leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
         changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
-        if "eps_clip" in changed:  # alone it would stand for both sides
-            changed.add("eps_clip_low_high")
         out: dict[str, Any] = {k: v for k, v in leaves.items() if k in changed}
         for k, v in table.items():
             # An environment without any settings of its own is still an environment.

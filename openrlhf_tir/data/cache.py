@@ -34,17 +34,11 @@ CACHED_FROM_BYTES = 8 << 20
 CACHED_FROM_ROWS = 20_000
 """The same for data sets that `datasets` reads, whose size is known in rows."""
 KEEP_DAYS = 30
-SETTING = "data.cache_dir"
-OFF = "off"
 CHUNK_BYTES = 1 << 20
 
 
-def cache_directory(setting: str | None) -> Path | None:
-    """Return the directory of the entries; None if the setting is "off"."""
-    if setting == OFF:
-        return None
-    if setting:
-        return Path(setting).expanduser()
+def cache_directory() -> Path:
+    """Return the directory of the entries."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openrlhf-tir"
 
 
@@ -134,12 +128,10 @@ class Entry:
 
     def _not_written(self, error: OSError) -> None:
         log.warning(
-            "Prepared data cannot be kept in %s (%s), so that every start prepares it again. Set --%s to a directory"
-            " that can be written, or to %r.",
+            "Prepared data cannot be kept in %s (%s), so that every start prepares it again. Set the environment"
+            " variable XDG_CACHE_HOME to a directory that can be written.",
             self.path and self.path.parent,
             error.strerror or error,
-            SETTING,
-            OFF,
         )
 
 

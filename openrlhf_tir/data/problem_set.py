@@ -24,7 +24,7 @@ from .stored_rows import RowWriter, StoredRows
 
 COLUMNS = ("where", "input", "label", "env", "meta", "dataset", "extra", "left_out")
 """Columns of the stored problems."""
-READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "env_key", "max_samples", "on_bad_row")
+READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "max_samples", "on_bad_row")
 """Settings of [data] that decide which problems are read."""
 PROBLEMS = "problems.arrow"
 PLACES = "places.npy"
@@ -132,35 +132,30 @@ def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> 
         ConfigError: A data set, split or column does not exist.
         DataError: A row is bad and data.on_bad_row is "error".
     """
-    entry = _entry(cfg, labels)
-    directory = entry.existing()
-    if directory is None:
+
+    def write(building: Path) -> None:
         counted = BadRows(cfg.on_bad_row, bad.most)
-        if entry.path is None:
-            return _with_bad(bad, counted, *_written(read(cfg, counted, labels), None), None)
+        _, places, extras = _written(read(cfg, counted, labels), building)
+        np.save(building / PLACES, places)
+        np.save(building / EXTRA_PLACES, extras.places)
+        (building / BAD).write_text(json.dumps([counted.count, counted.listed]))
 
-        def write(building: Path) -> None:
-            _, places, extras = _written(read(cfg, counted, labels), building)
-            np.save(building / PLACES, places)
-            np.save(building / EXTRA_PLACES, extras.places)
-            (building / BAD).write_text(json.dumps([counted.count, counted.listed]))
-
-        directory = entry.make(write)
-        if directory is None:
-            return problem_set(cfg.model_copy(update={"cache_dir": "off"}), bad, read, labels=labels)
+    entry = _entry(cfg, labels)
+    directory = entry.existing() or entry.make(write)
+    counted = BadRows(cfg.on_bad_row, bad.most)
+    if directory is None:
+        return _with_bad(bad, counted, *_written(read(cfg, counted, labels), None), None)
     places = np.load(directory / PLACES, mmap_mode="r")
     extras = RowExtras(StoredRows(directory / EXTRA), np.load(directory / EXTRA_PLACES, mmap_mode="r"))
-    counted = BadRows(cfg.on_bad_row, bad.most)
     counted.count, counted.listed = json.loads((directory / BAD).read_text())
     return _with_bad(bad, counted, StoredRows(directory / PROBLEMS), places, extras, entry.digest)
 
 
 def _entry(cfg: Data, labels: bool) -> Entry:
-    directory = cache_directory(cfg.cache_dir)
-    digests = [directory and source_digest(source, cfg.prompt_split) for source in cfg.datasets]
+    digests = [source_digest(source, cfg.prompt_split) for source in cfg.datasets]
     settings = {name: getattr(cfg, name) for name in READ_BY}
-    cached = directory if any(digests) and all(digests) else None
-    return Entry(cached, "problems", [cfg.datasets, digests, settings, labels])
+    cacheable = any(digests) and all(digests)
+    return Entry(cache_directory() if cacheable else None, "problems", [cfg.datasets, digests, settings, labels])
 
 
 def _with_bad(

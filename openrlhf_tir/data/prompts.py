@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
 from ..config import Data
@@ -38,7 +34,7 @@ from .lost_parts import lost_in_context
 from .problem_set import Problem, ProblemSet, problem_set
 from .prompt_set import TOO_LONG, PromptSet, stored_prompts
 from .rows import Row, read_rows
-from .schemas import INPUT, LABEL, QUESTION_ANSWER, SCHEMAS, Reader
+from .schemas import ENV_COLUMN, INPUT, LABEL, QUESTION_ANSWER, SCHEMAS, Reader
 
 __all__ = ["Problem", "PromptSet", "load_prompts", "problems", "rows_and_problems"]
 
@@ -114,12 +110,12 @@ def _of_source(
             if reader.schema is not None:
                 cfg = cfg.model_copy(update={"input_key": INPUT, "label_key": LABEL})
         try:
-            problem = _problem(where, reader(where, row, cfg.env_key), cfg, labels)
+            problem = _problem(where, reader(where, row), cfg, labels)
         except DataError as error:
             bad(error)
         else:
             prompt_column = cfg.input_key if reader.schema is None else reader.question
-            extra = extra_of(row, {prompt_column, cfg.env_key}, problem.meta)
+            extra = extra_of(row, {prompt_column, ENV_COLUMN}, problem.meta)
             shown = {name: extra.columns[name] for name in in_prompt if name in extra.columns}
             yield row, problem._replace(extra=extra.columns, left_out=extra.left_out, shown=shown)
     if reader is None and first_error is not None:
@@ -159,7 +155,7 @@ def reader_of(source: str, row: Mapping[str, Any], cfg: Data, *, labels: bool = 
     return reader
 
 
-def env_of(problem: Problem, known: Sequence[str], env_key: str) -> str:
+def env_of(problem: Problem, known: Sequence[str]) -> str:
     """Return the environment of a row: the one that it names, or the only one.
 
     Raises:
@@ -170,12 +166,11 @@ def env_of(problem: Problem, known: Sequence[str], env_key: str) -> str:
     several = ", ".join(known)
     if problem.env is None:
         raise DataError(
-            f"{problem.where} names no environment in column {env_key!r}, and the run has {several}."
-            " Fill it in, or set data.env_key to the column."
+            f"{problem.where} names no environment in column {ENV_COLUMN!r}, and the run has {several}. Fill it in."
         )
     if problem.env not in known:
         raise DataError(
-            f"{problem.where}: {env_key} = {shown(problem.env, 60)} is not an environment of this run. Known:"
+            f"{problem.where}: {ENV_COLUMN} = {shown(problem.env, 60)} is not an environment of this run. Known:"
             f" {several}. Add [envs.{problem.env}], or correct the column."
         )
     return problem.env
@@ -213,12 +208,12 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data, labels: bool) -> Pro
         checks.text(input_value, where, cfg.input_key)
     else:
         checks.messages(input_value, where, cfg.input_key)
-    env = _env_column(row, where, cfg)
+    env = _env_column(row, where)
     meta = _meta(row, where)
     zerotir_facts = _zerotir_label(label)
     if zerotir_facts is not None:
         label = zerotir_facts.pop("gold_ans")
-        env = env or _env_of(zerotir_facts.get("env_func"), where, cfg)
+        env = env or _env_of(zerotir_facts.get("env_func"), where)
         meta.update(checks.json_value(zerotir_facts, where, cfg.label_key))
     if _empty(label):
         if labels:
@@ -244,14 +239,14 @@ def _empty(value: Any) -> bool:
     return value is _MISSING or value is None or value in ([], {}) or (isinstance(value, str) and not value.strip())
 
 
-def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
-    env = row.get(cfg.env_key)
+def _env_column(row: Mapping[str, Any], where: str) -> str | None:
+    env = row.get(ENV_COLUMN)
     if env is not None and not isinstance(env, str):
         raise DataError(
-            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, not the name of an environment."
-            " Write text, or set data.env_key."
+            f"{where}: {ENV_COLUMN} = {shown(env, 60)} is a {type(env).__name__}, not the name of an environment."
+            " Write text, or rename the column."
         )
-    return checks.text(env, where, cfg.env_key) if env else None
+    return checks.text(env, where, ENV_COLUMN) if env else None
 
 
 def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -279,12 +274,12 @@ def _zerotir_label(label: Any) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) and "gold_ans" in facts else None
 
 
-def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
+def _env_of(env_func: Any, where: str) -> str | None:
     if env_func is not None and (not isinstance(env_func, str) or env_func not in ENV_FUNCS):
         known = ", ".join(sorted(ENV_FUNCS))
         raise DataError(
             f"{where} has env_func {shown(env_func)} in its label. Known: {known}."
-            f" Name the environment in column {cfg.env_key!r} instead."
+            f" Name the environment in column {ENV_COLUMN!r} instead."
         )
     return ENV_FUNCS.get(env_func) if env_func else None
 
@@ -341,17 +336,16 @@ def load_prompts(
         cfg.apply_chat_template,
         cfg.rendered,
         cfg.chat_template_options,
-        cfg.env_key,
         cfg.on_bad_row,
     ]
     cacheable = problem_rows.digest is not None and tokenizer_id is not None
-    entry = Entry(cache_directory(cfg.cache_dir) if cacheable else None, "prompts", made_from)
+    entry = Entry(cache_directory() if cacheable else None, "prompts", made_from)
     counts = problem_rows.counts()
 
     def unrendered_prompts(row_errors: BadRows) -> Iterator[_Unrendered]:
         for place, problem in enumerate(problem_rows.distinct):
             try:
-                name = env_of(problem, [*resolved], cfg.env_key) if resolved else problem.env or env
+                name = env_of(problem, [*resolved]) if resolved else problem.env or env
                 if not problem.label and name not in unlabelled:
                     raise DataError(no_label(problem.where, cfg.label_key))
                 tools = _own_tools(problem) or (one(tools_of, name) if tools_of else ())
@@ -361,12 +355,13 @@ def load_prompts(
                 yield _Unrendered(problem, name, resolved.get(name, template), tuple(tools), place)
 
     def rendered(row_errors: BadRows) -> Iterator[tuple[int, Task, int]]:
-        for unrendered, outcome in _rendered(unrendered_prompts(row_errors), cfg, tokenizer):
-            if isinstance(outcome, DataError):
-                row_errors(outcome, int(counts[unrendered.place]))
-                continue
-            prompt, chat = outcome
+        for unrendered in unrendered_prompts(row_errors):
             problem = unrendered.problem
+            try:
+                prompt, chat = _render(problem, cfg, unrendered.template, tokenizer, unrendered.tools)
+            except DataError as error:
+                row_errors(error, int(counts[unrendered.place]))
+                continue
             task = Task(
                 prompt,
                 problem.label,
@@ -448,41 +443,8 @@ class _Unrendered(NamedTuple):
     place: int
 
 
-Rendered = tuple[str, Chat | None] | DataError
-CHUNK = 64
-"""Prompts that a process of data.dataloader_num_workers gets at once."""
-CHUNKS_UNDER_WAY = 4
-"""Chunks that are handed out to each of these processes before the first of them is awaited."""
 TOKENISED_AT_ONCE = 256
 """Prompts in one call of the tokenizer, whose encodings take about a hundred times the memory of the text."""
-
-
-def _rendered(prompts: Iterator[_Unrendered], cfg: Data, tokenizer: Any) -> Iterator[tuple[_Unrendered, Rendered]]:
-    """Yield each prompt with its text, or with its error; in order, however many processes render them."""
-    if not (cfg.dataloader_num_workers and cfg.apply_chat_template):
-        yield from ((prompt, _try(prompt, cfg, tokenizer)) for prompt in prompts)
-        return
-    spawn = get_context("spawn")  # A fork would copy the locks of the driver's threads.
-    with ProcessPoolExecutor(cfg.dataloader_num_workers, spawn, _receive, (cfg, tokenizer)) as pool:
-        # Only a limited number of prompts is submitted at a time, because submitted prompts are held in memory.
-        under_way: deque[tuple[tuple[_Unrendered, ...], Future[list[Rendered]]]] = deque()
-
-        def finished() -> Iterator[tuple[_Unrendered, Rendered]]:
-            chunk, future = under_way.popleft()
-            return zip(chunk, future.result(), strict=True)
-
-        try:
-            for chunk in batched(prompts, CHUNK):
-                under_way.append((chunk, pool.submit(_try_all, chunk)))
-                if len(under_way) > CHUNKS_UNDER_WAY * cfg.dataloader_num_workers:
-                    yield from finished()
-            while under_way:
-                yield from finished()
-        except BrokenProcessPool as error:
-            raise ConfigError(
-                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: out of memory, or"
-                " because the tokenizer cannot be sent to another process. Lower the number, or leave it out."
-            ) from error
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -490,26 +452,6 @@ def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch
-
-
-_RECEIVED: list[Any] = []
-"""Configuration and tokenizer of a rendering process. They are sent once, because reading a large tokenizer takes
-longer than rendering hundreds of prompts."""
-
-
-def _receive(cfg: Data, tokenizer: Any) -> None:
-    _RECEIVED[:] = cfg, tokenizer
-
-
-def _try_all(chunk: Sequence[_Unrendered]) -> list[Rendered]:
-    return [_try(prompt, *_RECEIVED) for prompt in chunk]
-
-
-def _try(prompt: _Unrendered, cfg: Data, tokenizer: Any) -> Rendered:
-    try:
-        return _render(prompt.problem, cfg, prompt.template, tokenizer, prompt.tools)
-    except DataError as error:
-        return error
 
 
 def render_text(problem: Problem, template: str | None, tokenizer: Any = None, *, is_rendered: bool = False) -> str:

@@ -43,6 +43,8 @@ INPUT = "prompt"
 """Column of a converted row's input."""
 LABEL = "label"
 """Column of a converted row's label."""
+ENV_COLUMN = "env"
+"""Column of the name of a row's environment, if it has one."""
 DAPO_HEAD = "Solve the following math problem step by step."
 DAPO_TAIL = "Remember to put your answer on its own line"
 SEARCH_HEAD = "Answer the given question."
@@ -294,7 +296,7 @@ class Reader(NamedTuple):
         """The column from which a schema takes the prompt."""
         return self.columns.question if self.columns else INPUT
 
-    def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
+    def __call__(self, where: str, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row converted. The name of its environment stays."""
         if self.schema is None:
             return row
@@ -304,4 +306,4 @@ class Reader(NamedTuple):
             converted = verl(where, row, labels=self.labels)
         else:
             converted = SCHEMAS[self.schema](where, row)
-        return {**converted, env_key: row.get(env_key)}
+        return {**converted, ENV_COLUMN: row.get(ENV_COLUMN)}

@@ -59,8 +59,6 @@ class AgentSession:
         """Number of its requests that are being answered."""
         self.notes: list[str] = []
         """Options of its requests that were not followed; each is listed once."""
-        self.overflowed = False
-        """True if a request was refused because prompt and answer exceed the model's context."""
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._idle_s = idle_s

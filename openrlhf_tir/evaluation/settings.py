@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..config.removed_settings import remedy, with_moved
+from ..config.removed_settings import env_as_today, remedy
 from ..errors import ConfigError, unknown
 
 SWEPT = {
@@ -152,7 +152,7 @@ def _in_todays_settings(environment: Mapping[str, Any]) -> dict[str, Any]:
     Settings that moved are in their new tables. Those of [env] and [reward] that were removed are left out: now all
     runs have the same value of them, so that no change of a setting brings the earlier one back.
     """
-    kept = {field: value for field, value in with_moved(environment).items() if not remedy(f"env.{field}")}
+    kept = {field: value for field, value in env_as_today(environment).items() if not remedy(f"env.{field}")}
     if "reward" in kept:
         kept["reward"] = {name: value for name, value in kept["reward"].items() if not remedy(f"reward.{name}")}
     return kept

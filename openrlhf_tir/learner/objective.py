@@ -14,7 +14,7 @@ The ratio is then 1 and clipping has no effect. That is why "learner" is not the
 is what PPO's trust region is about. If a batch makes several updates, the pass is made.
 
 With algo.kl.use_loss the KL to the reference model is added per token that the policy wrote (algorithms/kl.py), with
-the same scaling. Environment tokens that are trained (env_mask off) were not sampled by any policy; for them pi_old =
+the same scaling. Environment tokens that are trained (train.env_mask_from) were not sampled by any policy; for them pi_old =
 mu = pi, detached.
 """
 
@@ -146,7 +146,7 @@ class PolicyObjective:
             log_probs=current,
             entropy=entropy.detach(),
             fields=fields,
-            clip=self.cfg.actor.clip,
+            clip=self.cfg.actor.eps_clip_low_high,
         )
         return loss
 
@@ -168,7 +168,7 @@ class PolicyObjective:
             rollout,
             micro.fields["advantages"],
             mask,
-            self.cfg.actor.clip,
+            self.cfg.actor.eps_clip_low_high,
             self.cfg.actor.policy_loss_options,
         )
         if settings.is_correction_level == "off":

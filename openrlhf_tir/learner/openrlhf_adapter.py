@@ -67,6 +67,8 @@ __all__ = [
 CPU_ROW_MULTIPLE = 64
 """On a CPU packed rows are padded to a multiple of this many tokens. oneDNN compiles and keeps a kernel for each shape:
 with rows of any length a rank of a model with 5 million parameters grew by 11 MB with every update."""
+CHECKPOINTING = {"use_reentrant": False}
+"""Options of activation checkpointing: torch's newer form, which records a layer's forward pass."""
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 """ZeRO-3 keeps parameters with fewer elements than this whole on every rank (DeepSpeed's default)."""
 
@@ -180,7 +182,7 @@ class PolicyModel(Actor):
             self._offload = cfg.ref.offload  # openrlhf's strategy reads this attribute
             self.requires_grad_(False)
         elif cfg.actor.gradient_checkpointing_enable:
-            self.gradient_checkpointing_enable(_checkpointing_options(cfg))
+            self.gradient_checkpointing_enable(CHECKPOINTING)
             recompute_first_layers(self.model, layers_to_recompute(cfg, strategy.device))
 
     def log_probs(self, micro: MicroBatch, wanted: torch.Tensor | None = None) -> torch.Tensor:
@@ -335,13 +337,8 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
     if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
         _initialize_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
     if cfg.actor.gradient_checkpointing_enable:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=_checkpointing_options(cfg))
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=CHECKPOINTING)
     return model
-
-
-def _checkpointing_options(cfg: Config) -> dict[str, bool]:
-    """Return the options of torch's activation checkpointing."""
-    return {"use_reentrant": cfg.actor.gradient_checkpointing_reentrant}
 
 
 def _initialize_head(weight: torch.nn.Parameter, seed: int) -> None:
@@ -529,7 +526,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
     """
     advantage = cfg.algo.advantage
     bounds = advantage.is_correction_threshold
-    low, high = cfg.actor.clip
+    low, high = cfg.actor.eps_clip_low_high
     return PolicyLoss(
         clip_eps_low=low,
         clip_eps_high=high,

@@ -79,7 +79,8 @@ def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
 
 def masks_environment(cfg: Config, version: int) -> bool:
     """Return True if a batch that begins at `version` leaves the environment's tokens out of the loss."""
-    return cfg.train.env_mask and version >= cfg.train.env_mask_from
+    masked_from = cfg.train.env_mask_from
+    return masked_from != "never" and version >= masked_from
 
 
 def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:

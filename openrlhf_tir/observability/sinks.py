@@ -38,8 +38,9 @@ def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any] | None =
         ConfigError: The package of a configured mirror is not installed.
     """
     mirrors = []
-    if logger.tensorboard:
-        mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir, config)))
+    if logger.tensorboard_dir:
+        directory = Path(run_dir) / logger.tensorboard_dir
+        mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(directory, config)))
     if logger.wandb.key or logger.wandb.mode:
         mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
     return mirrors
@@ -119,8 +120,8 @@ class TensorBoardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise ConfigError(
-                f"logger.tensorboard is on, but its package is missing ({error})."
-                " Run 'pip install tensorboard' or set logger.tensorboard = false."
+                f"logger.tensorboard_dir is set, but TensorBoard's package is missing ({error})."
+                " Run 'pip install tensorboard' or unset logger.tensorboard_dir."
             ) from error
         self._event = event_pb2
         self._summary = summary_pb2

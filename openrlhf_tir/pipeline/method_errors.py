@@ -1,8 +1,7 @@
 """End the run when user code fails too many groups.
 
     before the first update   at the first failure: a bug is best fixed before anything is trained
-    later                     after MAX_PROMPTS_IN_A_ROW prompts in a row, or `train.max_user_code_failures` groups
-                              in all
+    later                     after MAX_PROMPTS_IN_A_ROW prompts in a row
 
 A data row that a reward does not expect fails its own group, again and again. That is a single prompt, and the run goes
 on. User code is a reward, filter, protocol, environment class or agent file. If it fails one trajectory, the whole
@@ -22,17 +21,9 @@ row are the code."""
 class MethodErrors:
     """Counts the groups that user code failed. A resumed run counts anew, and its first update is still to come."""
 
-    def __init__(self, max_groups: int | None = None) -> None:
-        """Create a counter.
-
-        Args:
-            max_groups: Failed groups after which the run ends; None: no limit.
-        """
-        self.max_groups = max_groups
+    def __init__(self) -> None:
         self.updated = False
         """True once an update was made."""
-        self.failures = 0
-        """Groups that user code failed since the run began or was resumed."""
         self._prompts: set[int] = set()
 
     def record_attempt(self, meta: GroupMeta | None) -> None:
@@ -47,7 +38,6 @@ class MethodErrors:
             if meta.failed is None:
                 self._prompts.clear()
             return
-        self.failures += 1
         self._prompts.add(meta.key.prompt)
         last = f"The last error: {meta.why.get(meta.failed)} Correct it, then go on with --resume."
         if not self.updated:
@@ -58,8 +48,3 @@ class MethodErrors:
             )
         if len(self._prompts) >= MAX_PROMPTS_IN_A_ROW:
             raise MethodBroken(f"The groups of {len(self._prompts)} prompts in a row failed as {meta.failed!r}. {last}")
-        if self.max_groups is not None and self.failures >= self.max_groups:
-            raise MethodBroken(
-                f"{self.failures} groups failed by user code, the last as {meta.failed!r}"
-                f" (train.max_user_code_failures = {self.max_groups}). {last}"
-            )

@@ -48,7 +48,7 @@ class MethodState:
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self.counters = Counters()
-        self.errors = MethodErrors(cfg.train.max_user_code_failures)
+        self.errors = MethodErrors()
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
         """Key of a kept group -> (model tokens, 1.0 if correct) of each sample."""

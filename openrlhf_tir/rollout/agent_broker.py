@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -29,28 +27,18 @@ class AgentBroker:
         offered: Number of tasks that no agent has taken yet.
     """
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        codec: Codec,
-        proof: Callable[[np.ndarray], Awaitable[None]],
-        *,
-        overflow: Literal["fail", "cut"] = "fail",
-    ) -> None:
+    def __init__(self, sessions: Sessions, codec: Codec, proof: Callable[[np.ndarray], Awaitable[None]]) -> None:
         """Create a broker without offers.
 
         Args:
             sessions: Where sessions are opened.
             codec: The tokenizer.
             proof: Returns once tokens of these versions may be used. Raises WeightsUnverified if they never may.
-            overflow: What happens to a trajectory whose agent gave up because the context was full: it fails, or it is
-                cut at the limit and scored by the run's own reward.
         """
         self.sessions = sessions
         self.codec = codec
         self.offered = 0
         self._proof = proof
-        self._overflow = overflow
         self._offers: asyncio.Queue[AgentSession] = asyncio.Queue()
 
     def stats(self) -> dict[str, float]:
@@ -71,9 +59,6 @@ class AgentBroker:
         finally:
             self.sessions.close(session)
             self.offered -= not session.taken
-        if session.overflowed and self._overflow == "cut" and trajectory.model_tokens:
-            trajectory.finish_reason = "length"
-            outcome = replace(outcome, failed=None)
         if outcome.failed:
             trajectory.failed = outcome.failed
             trajectory.why = outcome.why

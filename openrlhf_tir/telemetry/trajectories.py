@@ -1,7 +1,7 @@
 """Sampled trajectories as text: one JSON line each in run_dir/trajectories/ACTOR.jsonl, written by the rollout actor.
 
 run_dir/dropped/ACTOR.jsonl holds the same of a few groups that were dropped or failed and are not in the share that is
-kept (`logger.dropped`). The columns are:
+kept. The columns are:
 
     key row index env prompt label reward parts verdict failed why masked versions update
     advantage what the estimator gives the trajectory: the mean over its tokens, before a whitening over the batch;
@@ -38,6 +38,8 @@ Special = Callable[[int], str]
 """Returns the text of a special token's id; "" for an ordinary token."""
 Advantages = Callable[[GroupMeta, Group], Sequence[float] | None]
 """Returns the advantage of each valid trajectory of a group, in order; None if only the learner knows them."""
+DROPPED_OF_REASON = 8
+"""Dropped or failed groups of each reason that a run keeps at first, whatever the share."""
 MAX_OF_SAMPLE = 4
 """Trajectories that are kept of a dropped or failed group."""
 

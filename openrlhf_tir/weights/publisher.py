@@ -48,7 +48,7 @@ from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, ev
 
 log = logging.getLogger(__name__)
 CEILING = 0.5
-"""Default of vllm.canary_ceiling, in nats."""
+"""Largest threshold that a run finds by itself, in nats: more cannot be numerics."""
 PUSH = Deadline(600.0, "timeouts.push_s")
 TEXT_TOKENS = 96
 """Only this many tokens at the end of a prompt are scored, so that long prompts do not make a proof expensive."""
@@ -103,7 +103,6 @@ class WeightPublisher:
         canary_tokens: int = 8,
         seed: int = 0,
         deadline: Deadline = PUSH,
-        ceiling: float = CEILING,
         delta: bool = False,
         transport: Transport | None = None,
         place: Callable[[], Path] | None = None,
@@ -121,7 +120,6 @@ class WeightPublisher:
             canary_tokens: Tokens that an engine samples after each text.
             seed: Seed of these tokens.
             deadline: Deadline of an engine's part of a push.
-            ceiling: Largest threshold in nats, however large the reference.
             delta: Write only what changed, where that is possible.
             transport: How weights get to engines; files if not given.
             place: Returns the directory to use now, if engines may move to other nodes during the run.
@@ -138,9 +136,8 @@ class WeightPublisher:
         """The texts of the first and of the second round of a proof."""
         self.canary_tokens = canary_tokens
         self.seed = seed
-        self.reference = tolerance if isinstance(tolerance, Reference) else Reference(ceiling, fixed=tolerance)
+        self.reference = tolerance if isinstance(tolerance, Reference) else Reference(CEILING, fixed=tolerance)
         self.deadline = deadline
-        self.ceiling = ceiling
         self._previous: list[np.ndarray] | None = None
         """The learner's log-probs of the first round's texts by the version of the last push."""
         self._before: list[np.ndarray] | None = None
@@ -181,13 +178,14 @@ class WeightPublisher:
             for t in answered:
                 assert t.disagreement is not None
                 t.refused = None  # there is no reference to compare with yet, only the ceiling
-                if not max(t.disagreement.level, t.disagreement.most / OUTLIER) <= self.ceiling:
+                if not max(t.disagreement.level, t.disagreement.most / OUTLIER) <= CEILING:
                     t.refused = f"{t.engine.name} and the learner differ by {t.disagreement}"
             refused = [t for t in answered if t.refused]
             if answered and len(refused) == len(answered):
                 raise ConfigError(
-                    f"{refused[0].refused} on the weights that both loaded from disk. More than vllm.canary_ceiling"
-                    f" = {self.ceiling:g} cannot be numerics. {LIKELY_CAUSES}"
+                    f"{refused[0].refused} on the weights that both loaded from disk. More than {CEILING:g} nats cannot"
+                    f" be numerics. {LIKELY_CAUSES} If the two are the same model all the same, set"
+                    " vllm.canary_tolerance."
                 )
             for t in trials:
                 if t.refused and not t.gone:

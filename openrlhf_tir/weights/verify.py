@@ -131,7 +131,7 @@ class Reference:
     """How much right pushes of this run differ, and the tolerance that follows from it.
 
     Attributes:
-        ceiling: Largest threshold (`vllm.canary_ceiling`).
+        ceiling: Largest threshold, in nats.
         fixed: The configured threshold (`vllm.canary_tolerance`); None: FACTOR times the reference.
         levels: Levels of the last accepted pushes.
     """

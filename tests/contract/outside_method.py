@@ -61,7 +61,7 @@ max_len = 160
 
 [logger]
 trajectories = 1.0
-tensorboard = false
+tensorboard_dir = "unset"
 """
 PARTS = {
     "rewards.md": "def earned",

@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 from fastapi import FastAPI
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
@@ -103,8 +103,6 @@ class FakeService:
             body = await request.json()
             self.bodies.append(body)
             await self.gate.wait()
-            if body.get("overflow"):
-                return JSONResponse({"error": {"message": "This model's maximum context length is 8 tokens."}}, 400)
             ids = np.array(body["sampled"], np.int32)
             if session := CURRENT.get():
                 session.record(

@@ -38,7 +38,7 @@ n_samples_per_prompt = 3
 top_p = 0.9
 
 [logger]
-tensorboard = false
+tensorboard_dir = "unset"
 """
 
 

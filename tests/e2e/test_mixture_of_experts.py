@@ -164,7 +164,7 @@ def train(run_dir: Path, *more: str) -> None:
         "--rollout.n_samples_per_prompt": "4",
         "--rollout.max_new_tokens": "24",
         "--ckpt.save_steps": "1",
-        "--logger.tensorboard": "false",
+        "--logger.tensorboard_dir": "unset",
     }
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, "-m", "openrlhf_tir.cli", "train", *(part for pair in flags.items() for part in pair)]

@@ -65,7 +65,7 @@ def config(work: Path) -> Config:
         vllm={"num_engines": 2},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
         train={"max_steps": STEPS, "micro_batch_size": 4, "full_determinism_enable": True},
-        logger={"tensorboard": False},
+        logger={"tensorboard_dir": None},
     )
 
 

@@ -90,7 +90,7 @@ max_len = 160
 
 [logger]
 trajectories = 1.0
-tensorboard = false
+tensorboard_dir = "unset"
 """
 
 

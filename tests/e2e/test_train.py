@@ -43,7 +43,7 @@ def command(run_dir: Path, *more: str) -> list[str]:
         "--rollout.max_new_tokens": "24",
         "--train.max_steps": str(STEPS),
         "--ckpt.save_steps": "2",
-        "--logger.tensorboard": "false",
+        "--logger.tensorboard_dir": "unset",
     }
     return [sys.executable, "-m", "openrlhf_tir.cli", "train", *(x for pair in flags.items() for x in pair), *more]
 

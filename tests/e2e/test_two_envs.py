@@ -67,7 +67,7 @@ dataset = "held_out.jsonl"
 n_samples_per_prompt = 2
 
 [logger]
-tensorboard = false
+tensorboard_dir = "unset"
 """
 
 

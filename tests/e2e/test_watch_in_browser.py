@@ -97,7 +97,7 @@ def test_the_page_follows_the_run_without_being_loaded_again(watched, open_page)
     page.get_by_text("waiting for groups: 3 of 16 accepted").wait_for()
     assert page.locator("figure").count() == 0
     page.locator("details.sample summary").first.click()  # the first one is open: now it is closed
-    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         for step in range(1, 6):
             log.log(step, {"reward_mean": step / 10, "accuracy": 0.5})
     write_status(run_dir, status={**STATUS, "step": 5, "waits_for": "learner at work for 0:03"})
@@ -115,7 +115,7 @@ def test_the_page_follows_the_run_without_being_loaded_again(watched, open_page)
 
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_figures_are_made_for_it(watched, open_page):
     run_dir, url = watched
-    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         for step in range(1, 6):
             log.log(step, {"reward_mean": step / 10, "accuracy": 0.5, "entropy": 0.4, "grad_norm": 1.0})
     write_status(run_dir, notice=["WARNING: " + "x" * 300])

@@ -29,7 +29,7 @@ from .bytes_and_text import NASTY, mutated, words
 from .cases import ends, table, tried
 
 RECIPE_TEXTS = [p.read_bytes() for p in sorted(RECIPES.glob("*.toml"))] + [
-    b'extends = "r.toml"\n[actor]\neps_clip = 0.1\n',
+    b'extends = "r.toml"\n[actor]\nl2 = 0.1\n',
     b'extends = "~"\nrun_dir = "~/x"\n[reward.options]\n"a b" = 1.5\n[pipeline]\ndepth = "auto"\n',
     b"[train]\nseed = 0x7fff\n[algo.advantage]\nis_correction_threshold = [0.5, 5.0]\nis_correction_level = 'token'\n",
 ]

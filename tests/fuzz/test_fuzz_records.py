@@ -89,7 +89,7 @@ def metrics(rng: random.Random, tmp: Path) -> None:
     (run / metrics_log.FILE).write_bytes(_damaged(rng, b"".join(json.dumps(r).encode() + b"\n" for r in rows)))
     columns = metrics_log.read(run)
     assert len({len(c) for c in columns.values()}) <= 1
-    with metrics_log.MetricsLog(run, Logger(tensorboard=False)) as log:
+    with metrics_log.MetricsLog(run, Logger(tensorboard_dir=None)) as log:
         log.truncate_after(2)
         log.log(3, {"loss": 1.0})
     assert max(metrics_log.read(run)["step"]) == 3

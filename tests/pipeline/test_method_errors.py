@@ -1,5 +1,5 @@
 """User code that fails: before the first update it ends the run, later a bad row is a failed prompt, and a bad function
-ends the run by name, or after the number of failures that the user sets."""
+ends the run by name."""
 
 from __future__ import annotations
 
@@ -57,10 +57,3 @@ def test_a_row_that_the_reward_does_not_expect_fails_alone_and_is_not_tried_agai
     run_virtual(p.run())
     assert p.version == 12 and 15 not in {key.prompt for _, key, _ in learner.trained}
     assert [key.attempt for key in rollout.failed] == [0]
-
-
-def test_a_run_ends_at_the_number_of_failures_that_the_user_sets(tmp_path):
-    rollout = BrokenFor(lambda prompt: prompt % 8 == 7)
-    p = pipeline(tmp_path, rollout=rollout, max_steps=60, train={"max_user_code_failures": 2})
-    assert "train.max_user_code_failures = 2" in what_stops(p, MethodBroken)
-    assert len(rollout.failed) == 2

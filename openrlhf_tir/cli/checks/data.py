@@ -211,7 +211,7 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
     problems = distinct_problems(data, bad, labels=not label_free)
     for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):
         try:
-            name = env_of(problem, [*resolved], data.env_key)
+            name = env_of(problem, [*resolved])
             if not problem.label and name not in label_free:
                 raise DataError(no_label(problem.where, data.label_key))
             if not data.apply_chat_template:

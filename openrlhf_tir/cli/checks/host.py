@@ -299,10 +299,10 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
             "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, leave logger.wandb.key unset, or set"
             " logger.wandb.mode = 'offline', which needs no key."
         )
-    if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
+    if cfg.logger.tensorboard_dir and not machine.has_module("tensorboard"):
         raise ConfigError(
-            "logger.tensorboard is on, but tensorboard is not installed."
-            " pip install tensorboard, or --no-logger.tensorboard."
+            "logger.tensorboard_dir is set, but tensorboard is not installed."
+            " pip install tensorboard, or --logger.tensorboard_dir unset."
         )
 
 
@@ -325,7 +325,7 @@ def check_writable(cfg: Config) -> None:
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
         ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
-        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard else []),
+        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard_dir else []),
     ):
         try:
             existing = next(p for p in (path, *path.parents) if os.path.lexists(p))

@@ -95,10 +95,8 @@ def _kl_and_critic(config: Config) -> Iterator[str]:
 def _clip(config: Config) -> Iterator[str]:
     actor = config.actor
     advantage = config.algo.advantage
-    clip = f"actor.eps_clip = {actor.eps_clip:g}"
-    if actor.eps_clip_low_high:
-        clip = f"actor.eps_clip_low_high = {_pair(actor.eps_clip_low_high)}"
-    if actor.policy_loss_type == "gspo" and max(actor.clip) >= MAX_SEQUENCE_CLIP:
+    clip = f"actor.eps_clip_low_high = {_pair(actor.eps_clip_low_high)}"
+    if actor.policy_loss_type == "gspo" and max(actor.eps_clip_low_high) >= MAX_SEQUENCE_CLIP:
         yield (
             f"{clip} with actor.policy_loss_type = 'gspo' clips almost nothing: its ratio is a geometric mean over a"
             " response, which stays near 1. Use a range of its size, 3e-4 4e-4 in its paper (arXiv 2507.18071), and"
@@ -112,7 +110,7 @@ def _clip(config: Config) -> Iterator[str]:
     if (
         actor.policy_loss_type == "ppo"
         and not actor.policy_loss
-        and max(actor.clip) < MIN_TOKEN_CLIP
+        and max(actor.eps_clip_low_high) < MIN_TOKEN_CLIP
         and not _ratio_is_always_one(config)
     ):
         yield (

@@ -64,13 +64,6 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
         help="column of the label, where there is no schema [label]",
     )
     add(
-        "--env-key",
-        "env_key",
-        default="env",
-        metavar="COLUMN",
-        help="column that names the environment, if there is one [env]",
-    )
-    add(
         "--split",
         "prompt_split",
         default="train",
@@ -115,7 +108,6 @@ def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **ch
         "row_schema": args.row_schema,
         "input_key": args.input_key,
         "label_key": args.label_key,
-        "env_key": args.env_key,
         "prompt_split": args.split,
         "max_samples": args.max_samples,
         "on_bad_row": args.on_bad_row,

@@ -342,7 +342,7 @@ class _Rehearsal:
             workers = Workers(1, None, TORCH_S)
             workers.prepare = _import_torch
             try:
-                loss = TriedLoss(actor.policy_loss, actor.clip, dict(actor.policy_loss_options))
+                loss = TriedLoss(actor.policy_loss, actor.eps_clip_low_high, dict(actor.policy_loss_options))
                 await self._call(lambda: workers.run(loss), "the policy loss")
             finally:
                 workers.close()

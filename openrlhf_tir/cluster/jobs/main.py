@@ -149,7 +149,7 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="openrlhf_tir_play_", dir=parent, ignore_cleanup_errors=True) as directory:
-        logger = cfg.logger.model_copy(update={"trajectories": 0.0, "dropped": 0})
+        logger = cfg.logger.model_copy(update={"trajectories": 0.0})
         scratch_cfg = with_tools(freeze(cfg.model_copy(update={"run_dir": Path(directory), "logger": logger})))
 
         async def go() -> None:

@@ -55,7 +55,7 @@ async def reading(cfg: Config) -> AsyncIterator[asyncio.Task[Inputs]]:
         yield task
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the workers of data.dataloader_num_workers are in its group
+            os.killpg(process.pid, signal.SIGKILL)  # processes that a library starts to read are in its group
         process.wait()
         await asyncio.gather(task, return_exceptions=True)
 

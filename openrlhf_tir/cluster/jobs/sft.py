@@ -1,7 +1,7 @@
 """Fine-tune on the learner's ranks: start Ray and the ranks, run the loop (pipeline/fine_tuning.py), export the model.
 No engine is started.
 
-Ranks that die start again from the last checkpoint, at most train.max_learner_restarts times without a new one.
+Ranks that die start again from the last checkpoint, at most MAX_RESTARTS times without a new one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...pipeline.stop import StopRequest
 from ...telemetry.metrics import MetricsLog, read
 from ...telemetry.progress import bar
 from ...waiting.restart_count import RestartCount
-from ..learner_group import LearnerGroup
+from ..learner_group import MAX_RESTARTS, LearnerGroup
 from ..ray_session import ray_session
 from ..signals import stoppable
 from .sft_inputs import SftInputs, checkpoints_of
@@ -95,7 +95,7 @@ async def _run(
             bar("fine-tuning", inputs.schedule.steps, console) as advance,
         ):
             display = _Display(cfg.run_dir, metrics, advance, losses)
-            restarts = RestartCount(cfg.train.max_learner_restarts, checkpoints.latest)
+            restarts = RestartCount(MAX_RESTARTS, checkpoints.latest)
             while True:
                 display.continue_from(Checkpoints.state(resume)["step"] if resume else -1)
                 try:

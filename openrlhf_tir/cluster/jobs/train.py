@@ -42,6 +42,7 @@ from ...weights.push_files import push_directory
 from ...weights.transports import transport_of
 from ...weights.verify import Reference
 from ..lanes import PoolLanes
+from ..learner_group import MAX_RESTARTS
 from ..nodes import has_gpus, only_here
 from ..rollout_actor import ENDPOINTS
 from ..services import Services
@@ -255,7 +256,7 @@ async def _pipeline(
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.canary_tolerance
-    restarts = RestartCount(cfg.train.max_learner_restarts, checkpoints.latest)
+    restarts = RestartCount(MAX_RESTARTS, checkpoints.latest)
     while True:
         publisher = WeightPublisher(
             services.learner,
@@ -265,7 +266,6 @@ async def _pipeline(
             tolerance=tolerance,
             seed=cfg.train.seed,
             deadline=Deadline.of(cfg, "timeouts.push_s"),
-            ceiling=cfg.vllm.canary_ceiling,
             transport=transport_of(
                 cfg,
                 services.learner,

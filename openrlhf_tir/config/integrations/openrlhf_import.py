@@ -362,7 +362,6 @@ def _defaults(flags: CommandFlags, draft: Draft) -> None:
             default = about.default if isinstance(about.default, tuple | list) else [about.default]
             compat[name] = [str(value) for value in default]
     missing |= translate(compat, {}, Problems())
-    missing["actor.eps_clip_low_high"] = [missing.pop("actor.eps_clip", 0.2)] * 2
     for name, value in missing.items():
         idle = name.startswith("eval.") and "eval.dataset" not in flags
         if name not in draft.settings and not idle:
@@ -655,10 +654,8 @@ def outputs(draft: Draft, source: Source) -> None:
             )
         elif not path.startswith("/"):
             draft.set(name, os.path.normpath(path), "in run_dir")
-    if "logger.tensorboard_dir" in s:
-        draft.set("logger.tensorboard", True)
-    else:
-        draft.set("logger.tensorboard", False, f"{DEFAULT}: no --logger.tensorboard_dir")
+    if "logger.tensorboard_dir" not in s:
+        draft.set("logger.tensorboard_dir", None, f"{DEFAULT}: TensorBoard is off")
     key = s.get("logger.wandb.key")
     if key is not None:
         if not str(key).strip() or str(key).startswith(PLACEHOLDER):

@@ -58,7 +58,6 @@ WITHOUT = (
     "eval.temperature",
     "eval.n_samples_per_prompt",
     "data.max_samples",
-    "data.dataloader_num_workers",
 )
 """Settings about size and GPUs, and about data that a rehearsal does not have."""
 OF_SFT: dict[str, Any] = {

@@ -523,7 +523,7 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
     given = trl("report_to")
     trackers = [given] if isinstance(given, str) else list(given or ["none"])
     if trackers == ["none"]:
-        draft.set("logger.tensorboard", False)
+        draft.set("logger.tensorboard_dir", None)
     for tracker in (t for t in trackers if t not in ("none", "tensorboard")):
         if tracker in ("wandb", "all"):
             draft.differs(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..schema import Config
 
 ORDER_OF_PROMPTS = refused("the order of the prompts comes from it")
-WITH_CHAT_TEMPLATE = Condition("with data.apply_chat_template", lambda c: c.data.apply_chat_template)
 
 
 class Data(Section):
@@ -52,9 +51,6 @@ class Data(Section):
             "Known form of the rows, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, question_answer,"
             " searchr1, swegym, tooln1, toolrl, torl, verl. Unset: recognised by the columns."
         ),
-    )
-    env_key: str = setting(
-        "env", description="Column that names the row's environment, if there is one.", resume=ALLOWED
     )
     input_template: str | None = setting(
         None,
@@ -112,24 +108,6 @@ class Data(Section):
             " and list it."
         ),
         fine_tuning=True,
-    )
-    dataloader_num_workers: int = setting(
-        0,
-        ge=0,
-        le=256,
-        description="Additional processes that render prompts with the chat template at the start.",
-        unit="processes",
-        active_when=WITH_CHAT_TEMPLATE,
-        resume=ALLOWED,
-        openrlhf=True,
-    )
-    cache_dir: str | None = setting(
-        None,
-        description=(
-            "Directory that keeps the prepared prompts of large data sets for later starts; 'off': none. Unset:"
-            " openrlhf-tir in $XDG_CACHE_HOME or ~/.cache."
-        ),
-        resume=ALLOWED,
     )
     shuffle: bool = setting(True, description="Shuffle the prompts anew in each pass.", resume=ORDER_OF_PROMPTS)
     curriculum: Literal["off", "difficulty"] = setting(

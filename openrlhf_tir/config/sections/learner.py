@@ -186,20 +186,7 @@ class Actor(Section):
         description="Settings of Muon.",
         active_when=Condition("with actor.optim = muon", lambda c: c.actor.optim == "muon"),
     )
-    eps_clip: float = setting(
-        0.2,
-        gt=0,
-        description="PPO clip range on both sides.",
-        active_when=(
-            Condition(
-                "with actor.eps_clip_low_high unset, which sets both sides",
-                lambda c: c.actor.eps_clip_low_high is None,
-            ),
-            WITH_RATIO,
-        ),
-        openrlhf=True,
-    )
-    eps_clip_low_high: tuple[NonNegative, NonNegative] | None = setting(
+    eps_clip_low_high: tuple[NonNegative, NonNegative] = setting(
         (0.2, 0.28),
         description="PPO clip range below and above 1. The upper side is wider, so that rare tokens can grow.",
         active_when=WITH_RATIO,
@@ -290,19 +277,6 @@ class Actor(Section):
         unit="layers",
         active_when=WITH_CHECKPOINTING,
     )
-    gradient_checkpointing_reentrant: bool = setting(
-        False,
-        description="Use torch's older form of checkpointing, which runs a layer's forward pass without recording it.",
-        active_when=WITH_CHECKPOINTING,
-        openrlhf=True,
-        fine_tuning=True,
-    )
-
-    @property
-    def clip(self) -> tuple[float, float]:
-        """The clip range below and above 1."""
-        return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
-
     @property
     def world_size(self) -> int:
         """Number of learner ranks."""

@@ -174,11 +174,9 @@ class Logger(Section):
     logging_steps: int = setting(
         1, ge=1, description="Log metrics every so many updates.", unit="updates", openrlhf=True, fine_tuning=True
     )
-    tensorboard: bool = setting(True, description="Write TensorBoard's event files.", fine_tuning=True)
-    tensorboard_dir: str = setting(
+    tensorboard_dir: str | None = setting(
         "tensorboard",
-        description="Directory of TensorBoard's event files, relative to run_dir.",
-        active_when=Condition("with logger.tensorboard", lambda c: c.logger.tensorboard),
+        description="Directory of TensorBoard's event files, relative to run_dir. Unset: none are written.",
         openrlhf=True,
         fine_tuning=True,
     )
@@ -191,15 +189,6 @@ class Logger(Section):
             " `openrlhf-tir play RUN --step K`. 1: all."
         ),
         unit="share",
-    )
-    dropped: int = setting(
-        8,
-        ge=0,
-        description=(
-            "Keep the texts of this many dropped or failed groups per reason, whatever logger.trajectories is, and as"
-            " many again each time that their count has doubled. `openrlhf-tir play RUN --dropped` shows them. 0: none."
-        ),
-        unit="groups",
     )
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
 

@@ -144,14 +144,6 @@ class Rollout(Section):
             " take tasks from the actors' endpoints and talk to the model with an OpenAI client (docs/rollout.md)."
         ),
     )
-    agent_overflow: Literal["fail", "cut"] = setting(
-        "fail",
-        description=(
-            "What happens to an external agent whose conversation outgrows the model's context. 'fail': the trajectory"
-            " is left out. 'cut': it is trained as one that reached its limit, with the run's own reward."
-        ),
-        active_when=Condition("with rollout.agent = external", lambda c: c.rollout.agent == "external"),
-    )
     port: int = setting(
         0,
         ge=0,
@@ -261,16 +253,8 @@ class Vllm(Section):
         description=(
             "Largest mean of |log-prob difference| / (1 - p) between engine and learner that is accepted after a push,"
             " over the uncertain tokens of the canary. Unset: 1e-4 in fp32, else twice the median of the last accepted"
-            " pushes."
-        ),
-        unit="nats",
-    )
-    canary_ceiling: float = setting(
-        0.5,
-        gt=0,
-        description=(
-            "Upper limit of the default of vllm.canary_tolerance. No single token's log-prob may differ by ten times as"
-            " much. If engine and learner differ by more on average at the start, they do not have the same model."
+            " pushes, at most 0.5. Engine and learner that differ by more than 0.5 at the start do not have the same"
+            " model, and no single token's log-prob may differ by 5."
         ),
         unit="nats",
     )

@@ -34,7 +34,6 @@ def shared_sequences_are_supported(c: Config) -> Iterator[str]:
         "ds.use_liger_kernel, which": c.ds.use_liger_kernel,
         "actor.optim = 'muon', which": c.actor.optim == "muon",
         "actor.aux_loss_coef, which": c.actor.aux_loss_coef > 0,
-        "actor.gradient_checkpointing_reentrant, which": c.actor.gradient_checkpointing_reentrant,
     }
     for feature, is_used in untested.items():
         if is_used:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ..setting import ALLOWED, Condition, Resume, refused, rule, setting
 from . import colocation
@@ -172,16 +172,6 @@ class Train(Section):
         resume=ALLOWED,
         fine_tuning=True,
     )
-    max_learner_restarts: int = setting(
-        3,
-        ge=0,
-        description=(
-            "Times in a row, without a new checkpoint, that dead learner ranks are replaced, all of them from the last"
-            " checkpoint, while the engines stay up. The same holds for sampled groups that are lost with their node."
-        ),
-        resume=ALLOWED,
-        fine_tuning=True,
-    )
     colocate_all: bool = setting(
         False,
         description=(
@@ -209,17 +199,13 @@ class Train(Section):
         openrlhf=True,
         names="user_code",
     )
-    env_mask: bool = setting(
-        True,
-        description="Mask tool output. False trains on it as well (the seed work's 'world model' phase).",
-        resume=TRAINED_TOKENS,
-    )
-    env_mask_from: int = setting(
+    env_mask_from: Annotated[int, Field(ge=0)] | Literal["never"] = setting(
         0,
-        ge=0,
-        description="Train on tool output until this many updates are made, and mask it from then on.",
+        description=(
+            "Train on tool output until this many updates are made, and mask it from then on. 0: it is never trained."
+            " never: it is never masked (the seed work's 'world model' phase)."
+        ),
         unit="updates",
-        active_when=Condition("with train.env_mask", lambda c: c.train.env_mask),
         resume=TRAINED_TOKENS,
     )
     env_coef: float = setting(
@@ -227,19 +213,9 @@ class Train(Section):
         gt=0,
         description="Weight of a token of tool output in the loss and in the mean that the loss is.",
         active_when=Condition(
-            "while tool output is trained (train.env_mask = false, or train.env_mask_from)",
-            lambda c: not c.train.env_mask or c.train.env_mask_from > 0,
+            "while tool output is trained (train.env_mask_from)",
+            lambda c: c.train.env_mask_from != 0,
         ),
-    )
-    max_user_code_failures: int | None = setting(
-        None,
-        ge=1,
-        description=(
-            "End the run once this many groups have failed by an error in user code (reward, filter, protocol,"
-            " environment class, agent file) since the first update; until then the first one ends it. Unset: only"
-            " three prompts in a row do."
-        ),
-        unit="groups",
     )
     stop_grace_s: float = setting(
         20.0,

@@ -101,7 +101,7 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
         remedy = (
             "Train with --logger.trajectories 1 (a share of groups)."
             if dropped is None
-            else "A few of each reason are kept (logger.dropped): --dropped without --step shows them."
+            else "A few of each reason are kept: --dropped without --step shows them."
             " --logger.trajectories 1 keeps all."
         )
         raise DataError(

@@ -33,10 +33,6 @@ log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
 QUIET_S = 30.0
 """Seconds that a reward waits for requests of its session that are still being answered."""
-OVERFLOW = b"maximum context length"
-"""Part of vLLM's error for a request whose prompt and answer exceed the model's context."""
-MAX_REFUSAL_BYTES = 1 << 16
-"""Bytes of a refusal's body that are searched for it."""
 
 
 class TakeTask(BaseModel):
@@ -217,7 +213,7 @@ class _Recorded:
         with session.request():
             if scope["method"] == "POST":
                 scope, receive = await _as_policy_request(session, scope, receive, self.takes_system)
-            await self.vllm_app(scope, receive, _watch_for_overflow(session, send))
+            await self.vllm_app(scope, receive, send)
 
 
 async def _as_policy_request(
@@ -273,20 +269,3 @@ class SystemFolded:
                     body = json.dumps(folded).encode()
             scope, receive = with_body(scope, receive, body)
         await self.app(scope, receive, send)
-
-
-def _watch_for_overflow(session: AgentSession, send: Send) -> Send:
-    """Return a `send` that passes everything on and notices a refusal because the context is full."""
-    refused = False
-    seen = b""
-
-    async def pass_on(message: Message) -> None:
-        nonlocal refused, seen
-        if message["type"] == "http.response.start":
-            refused = message["status"] == 400
-        elif refused and len(seen) < MAX_REFUSAL_BYTES:
-            seen += message.get("body", b"")
-            session.overflowed = session.overflowed or OVERFLOW in seen
-        await send(message)
-
-    return pass_on

@@ -78,7 +78,7 @@ def test_rows_in_gsm8ks_form_are_read_as_the_page_says(tmp_path, monkeypatch):
     rows = {"data.prompt_dataset": "gsm8k/train.jsonl", "eval.dataset": "gsm8k/test.jsonl"}
     cfg = load("gsm8k.toml", rows)
     assert any("64 problems" in fact for fact in check_data(cfg, training=True))
-    data = Data(prompt_dataset="gsm8k/train.jsonl", input_template=cfg.data.input_template, cache_dir="off")
+    data = Data(prompt_dataset="gsm8k/train.jsonl", input_template=cfg.data.input_template)
     task = load_prompts(data)[0]
     assert task.prompt.endswith('output the final answer after "####".') and task.extra["answer"].endswith(task.label)
     reward = load_reward("gsm8k")

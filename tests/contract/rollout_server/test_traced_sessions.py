@@ -138,22 +138,6 @@ async def test_a_request_outside_a_session_is_left_as_it_is(client, service):
     assert "include_stop_str_in_output" not in service.bodies[-1]
 
 
-@pytest.mark.parametrize("overflow", ["fail", "cut"])
-async def test_a_conversation_longer_than_the_context_fails_or_is_cut_as_configured(client, service, overflow):
-    service.agents._overflow = overflow
-    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
-    task = (await client.post("/agent/tasks", json={})).json()
-    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
-    refused = await client.post(f"{task['base_url']}/completions", json={"overflow": True})
-    assert refused.status_code == 400
-    await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "BadRequestError"})
-    t = await running
-    if overflow == "fail":
-        assert (t.failed, t.reward) == ("agent_failed", None)
-    else:  # no reward of its own: the run's judges it
-        assert (t.failed, t.reward, t.finish_reason, t.token_ids.tolist()) == (None, None, "length", [1])
-
-
 async def test_an_ended_session_answers_in_the_shape_that_openais_clients_read(client, service):
     session = (await client.post("/sessions", json={})).json()
     await client.post(f"/sessions/{session['session_id']}/reward", json={})

@@ -80,7 +80,7 @@ max_len = 4096
 n_samples_per_prompt = 4
 
 [logger]
-tensorboard = false
+tensorboard_dir = "unset"
 """
 
 

@@ -91,7 +91,7 @@ class Cluster:
                 "--reward.name tests.e2e.support.parity_reward:parity --rollout.batch_size 4"
                 " --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 24"
             ),
-            f"--train.max_steps {steps} --ckpt.save_steps 2 --logger.tensorboard false",
+            f"--train.max_steps {steps} --ckpt.save_steps 2 --logger.tensorboard_dir unset",
         ]
         return self.a.start(" ".join([*words, *flags]), self.log, **(ENV | env))
 

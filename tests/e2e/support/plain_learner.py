@@ -24,7 +24,7 @@ def plain_policy_loss(model, seed=0, temperature=1.0):
     """Token mean of the clipped objective over the batch of a seed, one sequence at a time, without our learner."""
     import torch
 
-    (_, groups), clip = batch(1, seed=seed), config("", 1).actor.clip
+    (_, groups), clip = batch(1, seed=seed), config("", 1).actor.eps_clip_low_high
     terms = []
     for group in groups:
         mean = np.mean([t.reward for t in group.trajectories])
@@ -55,7 +55,7 @@ def plain_updates(model, cfg) -> tuple[list[float], dict[str, np.ndarray]]:
     model = copy.deepcopy(model)
     made, groups = cut_batch(cfg, 0, 0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=cfg.actor.adam_betas, eps=1e-8, weight_decay=0.0)
-    low, high = cfg.actor.clip
+    low, high = cfg.actor.eps_clip_low_high
 
     def logprobs(t):
         ids = torch.as_tensor(np.concatenate([t.prompt_ids, t.token_ids]), dtype=torch.long)[None]
@@ -101,7 +101,7 @@ def plain_actor_critic(model):
     that the seed draws. The policy is its own reference still: no penalty."""
     import torch
 
-    (_, groups), clip = batch(1, seed=0), config("", 1).actor.clip
+    (_, groups), clip = batch(1, seed=0), config("", 1).actor.eps_clip_low_high
     head = torch.randn(1, 64, generator=torch.Generator().manual_seed(42)) / 65
     terms = []
     for t in (t for group in groups for t in group.trajectories):

@@ -37,7 +37,7 @@ METHOD = {
     "grpo": {
         "algo.advantage.estimator": "group_norm",
         "algo.kl.use_loss": True,
-        "actor.clip": (0.2, 0.2),
+        "actor.eps_clip_low_high": (0.2, 0.2),
         "filter.order": ["accuracy"],
     },
     "lora": {"ds.lora.rank": 64, "ds.lora.alpha": 64, "actor.learning_rate": 1e-5},
@@ -48,7 +48,7 @@ METHOD = {
         "updates_per_batch": 8,
         "critic.learning_rate": 9e-6,
     },
-    "reinforce": {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": 1e-4, "actor.clip": (0.2, 0.2)},
+    "reinforce": {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": 1e-4, "actor.eps_clip_low_high": (0.2, 0.2)},
     "reinforce_baseline": {
         "algo.advantage.estimator": "reinforce_baseline",
         "algo.kl.estimator": "k2",

@@ -168,8 +168,8 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
             {
                 "env.max_calls": 4,
                 "env.protocol": "zerotir",
-                "train.env_mask": True,
-                "actor.clip": (0.2, 0.28),
+                "train.env_mask_from": 0,
+                "actor.eps_clip_low_high": (0.2, 0.28),
                 "actor.pi_old": "learner",
                 "filter.names": ["accuracy", "verifiers"],
                 "filter.accuracy_range": (0.0, 0.8),
@@ -179,7 +179,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "eval.top_p": 0.7,
             },
         ),
-        ("zero_tir_rl", {"train.env_mask": True, "train.env_mask_from": 100, "env.max_calls": 2}),
+        ("zero_tir_rl", {"train.env_mask_from": 100, "env.max_calls": 2}),
         (
             "torl_7b",
             {
@@ -193,7 +193,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
         (
             "retool_32b",
             {
-                "actor.clip": (0.2, 0.28),
+                "actor.eps_clip_low_high": (0.2, 0.28),
                 "actor.dual_clip": 10.0,
                 "rollout.max_new_tokens": 16384,
                 "env.protocol": "retool",
@@ -238,7 +238,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "critic.updates": 12,
                 "env.max_calls": 20,
                 "algo.advantage.estimator": "gae",
-                "actor.clip": (0.2, 0.2),
+                "actor.eps_clip_low_high": (0.2, 0.2),
                 "actor.pi_old": "learner",
                 "filter.names": [],
                 "filter.sample": None,
@@ -270,7 +270,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "algo.kl.init_coef": 0.001,
                 "algo.kl.use_loss": True,
                 "algo.kl.estimator": "k3",
-                "actor.clip": (0.2, 0.2),
+                "actor.eps_clip_low_high": (0.2, 0.2),
                 "actor.dual_clip": 3.0,
                 "actor.learning_rate": 1e-6,
                 "eval.temperature": 0.0,
@@ -297,7 +297,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "env.max_calls": 25,
                 "env.options": {"max_turn_tokens": 1536},
                 "actor.entropy_coef": 0.0,
-                "actor.clip": (0.2, 0.2),
+                "actor.eps_clip_low_high": (0.2, 0.2),
             },
         ),
         (
@@ -310,7 +310,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "env.max_concurrency": 192,
                 "env.options": {"max_turn_tokens": 3072},
                 "actor.entropy_coef": 0.001,
-                "actor.clip": (0.2, 0.28),
+                "actor.eps_clip_low_high": (0.2, 0.28),
                 "algo.advantage.estimator": "gae",
                 "critic.learning_rate": 1e-5,
                 "critic.adam_betas": (0.9, 0.999),
@@ -363,7 +363,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "env.max_calls": 4,
                 "critic.updates": 12,
                 "algo.advantage.estimator": "gae",
-                "actor.clip": (0.2, 0.2),
+                "actor.eps_clip_low_high": (0.2, 0.2),
                 "filter.names": [],
             },
         ),

@@ -111,7 +111,7 @@ async def test_a_bug_in_the_reader_is_no_fault_of_the_machine():
 
 
 async def test_the_readers_own_processes_end_with_it(cfg, monkeypatch):
-    """As those of data.dataloader_num_workers do, which wait for a queue whose both ends they hold."""
+    """Those that a library starts to read the data."""
     monkeypatch.setattr(sys, "executable", "/bin/sh")
     started = psutil.Process()
     monkeypatch.setattr(reading_module, "COMMAND", ("-c", "sleep 1000 & sleep 1000 & wait"))

@@ -163,7 +163,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
     """A start with bf16, whose tolerance is calibrated, up to the first step."""
     from openrlhf_tir.cluster.jobs import train
 
-    cfg = config(tmp_path, engines=2, train={"max_learner_restarts": 2})
+    cfg = config(tmp_path, engines=2)
     assert cfg.canary_tolerance is None
     session = session_of(cluster)
 

@@ -25,7 +25,7 @@ def job(run_dir) -> tuple[Config, SftInputs]:
         actor={"num_gpus_per_node": 1},
         sft={"batch_size": 3},
         ckpt={"save_steps": 2},
-        logger={"tensorboard": False},
+        logger={"tensorboard_dir": None},
     )
     return cfg, SftInputs(
         SftSet([row(i) for i in range(7)]), SftSet([row(9)]), Schedule.of(cfg, 7), {"train.seed": 42}, []

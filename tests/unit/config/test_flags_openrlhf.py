@@ -150,7 +150,6 @@ NEEDS = {
     "reward.normalize_enable": "--reward.model_name_or_path rm",
     "algo.kl.horizon": "--algo.kl.init_coef 0.1 --algo.kl.target 0.1",
     "critic.model_name_or_path": "--algo.advantage.estimator gae",
-    "actor.gradient_checkpointing_reentrant": "--actor.gradient_checkpointing_enable",
     "ckpt.save_hf": "--ckpt.save_steps 5",
     "ds.ring_attn_size": "--ds.packing_samples --ds.attn_implementation sdpa",
 }

@@ -123,22 +123,12 @@ def test_a_bad_value_is_not_followed_by_complaints_about_the_default_that_replac
     assert "pipeline.max_staleness = 2" in line
 
 
-def test_eps_clip_alone_clips_both_sides_whatever_it_extends(recipe):
-    recipe("[actor]\neps_clip_low_high = [0.1, 0.3]", "base.toml")
-    assert load(str(recipe("[actor]\neps_clip = 0.1"))).actor.clip == (0.1, 0.1)
-    assert load(str(recipe("extends = 'base.toml'\n[actor]\neps_clip = 0.15"))).actor.clip == (0.15, 0.15)
-    assert load(str(recipe("[actor]\neps_clip = 0.1\neps_clip_low_high = [0.1, 0.4]"))).actor.clip == (0.1, 0.4)
-    assert load("zerotir_7b", {"actor.eps_clip": "0.1"}).actor.clip == (0.1, 0.1)
-    assert Config().actor.clip == (0.2, 0.28)
-
-
 @pytest.mark.parametrize("only_changes", [False, True])
 @pytest.mark.parametrize(
     "text",
     [
-        "[actor]\neps_clip_low_high = 'unset'",
-        "[actor]\neps_clip = 0.1",
-        "[actor]\neps_clip = 0.1\neps_clip_low_high = [0.2, 0.28]",
+        "[critic]\nvalue_clip = 'unset'",
+        "[logger]\ntensorboard_dir = 'unset'",
         "[reward.options]\n'a b.c' = 1.5\nd = true\ne = 'x'",
     ],
 )

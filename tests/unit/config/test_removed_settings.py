@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
-from openrlhf_tir.config.removed_settings import DECIDED, MOVED, REMOVED, remedy
+from openrlhf_tir.config.removed_settings import DECIDED, MOVED_IN_ENV, REMOVED, remedy
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
@@ -44,13 +44,30 @@ def test_a_setting_removed_from_reward_or_filter_is_refused_for_a_named_environm
 def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resumes_from_it():
     cfg = Config()
     saved = dumped(cfg)
-    defaults = DECIDED | {f"env.{field}": False for field in MOVED}
+    defaults = DECIDED | {f"env.{field}": False for field in MOVED_IN_ENV}
     for name in REMOVED:
         section, _, key = name.partition(".")
         saved[section][key] = defaults.get(name, 7.0)
     assert changes(saved, cfg) == ([], [])
     saved["train"]["never_was_a_setting"] = 7.0
     assert [change.field for change in changes(saved, cfg)[1]] == ["train.never_was_a_setting"]
+
+
+@pytest.mark.parametrize(
+    ("section", "before", "now"),
+    [
+        ("actor", {"eps_clip": 0.1, "eps_clip_low_high": None}, {"eps_clip_low_high": (0.1, 0.1)}),
+        ("actor", {"eps_clip": 0.1, "eps_clip_low_high": [0.1, 0.3]}, {"eps_clip_low_high": (0.1, 0.3)}),
+        ("train", {"env_mask": False, "env_mask_from": 0}, {"env_mask_from": "never"}),
+        ("train", {"env_mask": True, "env_mask_from": 9}, {"env_mask_from": 9}),
+    ],
+)
+def test_a_setting_that_moved_is_compared_where_it_is_now(section, before, now):
+    saved = dumped(Config())
+    saved[section] |= before
+    assert changes(saved, Config.model_validate({section: now})) == ([], [])
+    refused, reported = changes(saved, Config())
+    assert [change.field for change in refused + reported] == [f"{section}.{name}" for name in now]
 
 
 def test_a_removed_setting_is_no_setting_and_its_remedy_names_only_settings_that_exist():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -232,47 +231,14 @@ class Refusing(CharTokenizer):
     def apply_chat_template(self, chat, tokenize, add_generation_prompt):
         if "2+2" in chat[0]["content"]:
             raise ValueError("no sums of twos")
-        return f"{os.getpid()}|{chat[0]['content']}"
+        return chat[0]["content"]
 
 
-@pytest.mark.slow  # two processes start
-def test_prompts_are_rendered_by_as_many_processes_as_asked_for_and_stay_in_order(tmp_path):
-    source = jsonl(tmp_path / "d.jsonl", [{"prompt": f"{n}+{n}?", "label": 2 * n} for n in range(200)])
-    prompts = tasks(source, Refusing(), apply_chat_template=True, dataloader_num_workers=2, on_bad_row="skip")
-    texts = [t.prompt.partition("|")[2] for t in prompts.tasks]
-    assert texts == [f"{n}+{n}?" for n in range(200) if n not in (2, 22)]
-    assert str(os.getpid()) not in {t.prompt.partition("|")[0] for t in prompts.tasks}
+def test_a_prompt_that_the_chat_template_refuses_is_a_bad_row(tmp_path):
+    source = jsonl(tmp_path / "d.jsonl", [{"prompt": f"{n}+{n}?", "label": 2 * n} for n in range(30)])
+    prompts = tasks(source, Refusing(), apply_chat_template=True, on_bad_row="skip")
+    assert [t.prompt for t in prompts.tasks] == [f"{n}+{n}?" for n in range(30) if n not in (2, 22)]
     assert prompts.dropped == {"bad_row": 2}
-
-
-class Sent(Refusing):
-    """Counts how often it is sent to another process, in this one."""
-
-    times = 0
-
-    def __getstate__(self):
-        Sent.times += 1
-        return {}
-
-
-@pytest.mark.slow
-def test_the_tokenizer_is_sent_to_each_process_once_however_many_prompts_there_are(tmp_path):
-    source = jsonl(tmp_path / "d.jsonl", [{"prompt": f"{n}?", "label": n} for n in range(1000)])
-    assert len(tasks(source, Sent(), apply_chat_template=True, dataloader_num_workers=2)) == 1000
-    assert 1 <= Sent.times <= 2
-
-
-class Deadly(CharTokenizer):
-    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
-        os._exit(1)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_while_it_renders_is_said_with_what_to_do(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"A process of data\.dataloader_num_workers = 1 has died.* Lower the number, or leave it out"
-    ):
-        tasks(jsonl(tmp_path / "d.jsonl", ROWS), Deadly(), apply_chat_template=True, dataloader_num_workers=1)
 
 
 @pytest.mark.parametrize("chat", [True, False])

@@ -42,7 +42,7 @@ ODD = st.one_of(
 
 
 def task_of(tmp_path, row, **data):
-    return load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", [row]), cache_dir="off", **data))[0]
+    return load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", [row]), **data))[0]
 
 
 @given(
@@ -128,14 +128,14 @@ def test_a_row_without_a_column_that_the_template_names_is_a_bad_row(tmp_path):
 
 def test_rows_that_differ_in_a_column_are_one_problem_with_columns_of_their_own(tmp_path):
     rows = [{"prompt": f"{i % 2}+1?", "label": str(i % 2 + 1), "index": i // 3} for i in range(6)]
-    prompts = load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), cache_dir="off"))
+    prompts = load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows)))
     assert prompts.distinct == 2 and [task.extra["index"] for task in prompts.tasks] == [0, 0, 0, 1, 1, 1]
     assert [task.extra["index"] for task in prompts.tasks[2:5]] == [0, 1, 1] and prompts[5].extra["index"] == 1
 
 
 def test_rows_whose_prompts_are_made_of_a_column_are_different_problems(tmp_path):
     rows = [{"prompt": "1+1?", "label": "2", "level": level} for level in (1, 2, 1)]
-    data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), cache_dir="off", input_template="{level}: {}")
+    data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), input_template="{level}: {}")
     prompts = load_prompts(data)
     assert prompts.distinct == 2 and [task.prompt for task in prompts.tasks] == ["1: 1+1?", "2: 1+1?", "1: 1+1?"]
 
@@ -143,7 +143,7 @@ def test_rows_whose_prompts_are_made_of_a_column_are_different_problems(tmp_path
 def test_a_column_that_changed_since_a_checkpoint_changes_its_digest(tmp_path):
     def digest(*indexes):
         path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2", "index": i} for i in indexes])
-        return columns_digest(load_prompts(Data(prompt_dataset=path, cache_dir="off")).tasks)
+        return columns_digest(load_prompts(Data(prompt_dataset=path)).tasks)
 
     assert digest(1, 2) == digest(1, 2) and len({digest(1, 2), digest(2, 1), digest(1, 1), digest(1, 3)}) == 4
 
@@ -165,7 +165,7 @@ def test_a_row_of_trl_tells_the_chat_template_its_tools_and_options(tmp_path):
         "tools": [tool],
         "chat_template_kwargs": {"thinking": False},
     }
-    data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", [row]), apply_chat_template=True, cache_dir="off")
+    data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", [row]), apply_chat_template=True)
     task = load_prompts(data, ChatTokenizer(), unlabelled=["python_tir"])[0]
     told = json.loads(task.prompt.partition(" ")[2])
     assert told == {"tools": [tool], "thinking": False} and task.chat.tools == (tool,) and not task.chat.of_text

@@ -64,7 +64,7 @@ def dapo(path, copies=3, problems=("1+1?", "2+2?", "much too long a question")):
 def cached(tmp_path, monkeypatch):
     """Every data set is large enough for the cache, which is in a directory of the test."""
     monkeypatch.setattr(cache, "CACHED_FROM_BYTES", 1)
-    return {"cache_dir": str(tmp_path / "cache")}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def prompts_of(source, tokenizer, **data):
@@ -79,15 +79,16 @@ def test_a_problem_is_tokenised_once_and_stays_as_many_rows_as_it_has(tmp_path):
     assert prompts.dropped == {"prompt_too_long": 3} and prompts.distinct == 2 and len(prompts) == 6
 
 
-def test_small_data_leaves_nothing_on_disk(tmp_path):
-    prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer(), cache_dir=str(tmp_path / "cache"))
+def test_small_data_leaves_nothing_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer())
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_later_start_gives_the_same_prompts_and_asks_no_tokenizer(tmp_path, cached):
     source = dapo(tmp_path / "d.parquet")
     first, later = CountingTokenizer(), CountingTokenizer()
-    before, after = prompts_of(source, first, **cached), prompts_of(source, later, **cached)
+    before, after = prompts_of(source, first), prompts_of(source, later)
     assert [*before.tasks] == [*after.tasks] and len(after) == 6
     assert (before.dropped, before.distinct) == (after.dropped, after.distinct)
     assert len(first.asked) == 3 and later.asked == []
@@ -96,11 +97,11 @@ def test_a_later_start_gives_the_same_prompts_and_asks_no_tokenizer(tmp_path, ca
 @pytest.mark.parametrize("change", ["content", "template", "tokenizer", "limit", "labels"])
 def test_whatever_a_prompt_is_made_of_makes_it_anew(tmp_path, cached, change):
     source = dapo(tmp_path / "d.parquet")
-    prompts_of(source, CountingTokenizer(), **cached)
+    prompts_of(source, CountingTokenizer())
     again = CountingTokenizer("b" if change == "tokenizer" else "a")
     if change == "content":
         dapo(tmp_path / "d.parquet", problems=("3+3?", "2+2?", "1+1?"))
-    data = Data(prompt_dataset=source, input_template="Q {}" if change == "template" else None, **cached)
+    data = Data(prompt_dataset=source, input_template="Q {}" if change == "template" else None)
     limit = 11 if change == "limit" else 10
     free = ("python_tir",) if change == "labels" else ()
     prompts = load_prompts(data, again, max_prompt_tokens=limit, unlabelled=free)
@@ -111,7 +112,7 @@ def test_whatever_a_prompt_is_made_of_makes_it_anew(tmp_path, cached, change):
 def test_bad_rows_are_told_by_a_later_start_as_by_the_first(tmp_path, cached):
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt": "a", "label": "1"}\n{"prompt": "b"}\n{"prompt": "b"}\n')
-    data = Data(prompt_dataset=str(path), on_bad_row="skip", **cached)
+    data = Data(prompt_dataset=str(path), on_bad_row="skip")
     told = []
     for _ in range(2):
         bad = BadRows("skip")
@@ -133,7 +134,8 @@ def test_a_bad_problem_counts_as_often_as_it_stands_in_the_data(tmp_path):
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "CACHED_FROM_BYTES", 1)
     (tmp_path / "file").write_text("")
-    prompts = prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer(), cache_dir=str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    prompts = prompts_of(dapo(tmp_path / "d.parquet"), CountingTokenizer())
     assert len(prompts) == 6
 
 
@@ -151,9 +153,9 @@ def test_an_entry_that_fails_half_way_is_not_there(tmp_path):
 
 def test_the_digest_of_stored_tasks_is_that_of_a_list_and_is_kept(tmp_path, cached):
     source = dapo(tmp_path / "d.parquet")
-    stored = prompts_of(source, CountingTokenizer(), **cached).tasks
+    stored = prompts_of(source, CountingTokenizer()).tasks
     assert tasks_digest(stored, "asked", lambda t: t.prompt) == tasks_digest([*stored], "asked", lambda t: t.prompt)
-    again = prompts_of(source, CountingTokenizer(), **cached).tasks
+    again = prompts_of(source, CountingTokenizer()).tasks
     asked = []
     tasks_digest(again, "asked", asked.append)
     assert not asked, "the digest was taken from the cache"

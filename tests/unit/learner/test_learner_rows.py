@@ -47,7 +47,7 @@ def test_a_row_lines_up_every_field_with_the_position_that_predicts_the_token():
 
 
 def test_tool_output_is_trained_only_when_the_env_mask_is_off():
-    _, (row, _) = one_group(Config(train={"env_mask": False}))
+    _, (row, _) = one_group(Config(train={"env_mask_from": "never"}))
     assert row.fields["trained"].tolist() == [0, 1, 1, 1]
     assert row.fields["sampled"].tolist() == [0, 1, 0, 1]
 
@@ -169,5 +169,5 @@ def test_tool_output_is_trained_until_its_update_and_masked_from_then_on():
 
 
 def test_tool_output_has_its_own_weight_in_the_loss():
-    assert trained_at(0, env_mask=False, env_coef=0.25) == [1, 0.25, 1]
+    assert trained_at(0, env_mask_from="never", env_coef=0.25) == [1, 0.25, 1]
     assert trained_at(9, env_mask_from=8, env_coef=0.25) == [1, 0, 1]

@@ -21,7 +21,7 @@ VARIANTS = {
         "actor": {"pi_old": "learner"},
         "train": {"batch_size": GROUPS * SAMPLES // 2},
     },
-    "trained environment tokens": {"train": {"env_mask": False}},
+    "trained environment tokens": {"train": {"env_mask_from": "never"}},
     "recomputed activations": {"actor": {"gradient_checkpointing_enable": True}},
 }
 
@@ -112,6 +112,3 @@ def test_rows_of_any_length_are_filled_up_so_that_few_shapes_are_compiled(learne
     assert {length % CPU_ROW_MULTIPLE for length in lengths} == {0}
 
 
-def test_reentrant_checkpoints_share_nothing(learner):
-    sections = {"actor": {"gradient_checkpointing_enable": True, "gradient_checkpointing_reentrant": True}}
-    assert not learner(True, sections).model.shares_prompts

@@ -81,7 +81,7 @@ def test_tensorboard_shows_a_resumed_run_once(tmp_path):
 def test_wandb_that_is_not_installed_is_refused_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match="pip install wandb"):
-        log_of(tmp_path, Logger(tensorboard=False, wandb=LoggerWandb(key="secret")))
+        log_of(tmp_path, Logger(tensorboard_dir=None, wandb=LoggerWandb(key="secret")))
 
 
 class FakeWandb:
@@ -110,7 +110,7 @@ class FakeWandb:
 def test_a_resume_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    logger = Logger(tensorboard=False, wandb=LoggerWandb(key="secret", project="p"))
+    logger = Logger(tensorboard_dir=None, wandb=LoggerWandb(key="secret", project="p"))
     for step in (1, 2):
         with log_of(tmp_path, logger, {"seed": 7}) as log:
             log.log(step, {"loss": 0.5})
@@ -125,11 +125,11 @@ def test_wandb_offline_needs_no_key_and_logs_in_nowhere(tmp_path, monkeypatch):
     for i, wandb in enumerate((LoggerWandb(mode="offline"), LoggerWandb(mode="offline", key="env"))):
         fake = FakeWandb()
         monkeypatch.setitem(sys.modules, "wandb", fake)
-        with log_of(tmp_path / str(i), Logger(tensorboard=False, wandb=wandb)) as log:
+        with log_of(tmp_path / str(i), Logger(tensorboard_dir=None, wandb=wandb)) as log:
             log.log(1, {"loss": 0.5})
         assert fake.inits[0]["mode"] == "offline" and fake.keys == [] and len(fake.rows) == 1
     monkeypatch.setenv("WANDB_MODE", "offline")
-    with log_of(tmp_path / "env", Logger(tensorboard=False, wandb=LoggerWandb(key="env"))):
+    with log_of(tmp_path / "env", Logger(tensorboard_dir=None, wandb=LoggerWandb(key="env"))):
         assert fake.keys == []
 
 
@@ -155,7 +155,7 @@ def test_wandb_key_from_the_environment_must_be_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="WANDB_API_KEY is not set"):
-        log_of(tmp_path, Logger(tensorboard=False, wandb=LoggerWandb(key="env")))
+        log_of(tmp_path, Logger(tensorboard_dir=None, wandb=LoggerWandb(key="env")))
 
 
 def test_event_files_go_where_they_are_asked_to(tmp_path):

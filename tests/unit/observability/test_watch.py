@@ -51,7 +51,7 @@ def write_status(run_dir, **facts):
 
 
 def write_steps(run_dir, first, last):
-    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         for step in range(first, last + 1):
             log.log(step, {"reward_mean": step / 10, "accuracy": 0.5, "entropy": 0.4})
 

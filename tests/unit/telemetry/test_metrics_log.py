@@ -11,7 +11,7 @@ from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.jsonl import PatientWriter
 from openrlhf_tir.telemetry.metrics import MetricsLog
 
-PLAIN = Logger(tensorboard=False)
+PLAIN = Logger(tensorboard_dir=None)
 
 
 def test_columns_have_one_length_and_none_where_a_step_lacks_the_metric(tmp_path):

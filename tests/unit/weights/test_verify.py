@@ -21,7 +21,7 @@ from openrlhf_tir.errors import (
 from openrlhf_tir.types import Completion
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
-from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.publisher import CEILING, WeightPublisher
 from openrlhf_tir.weights.push_files import push_directory
 from openrlhf_tir.weights.verify import (
     FACTOR,
@@ -504,7 +504,7 @@ async def test_a_learner_whose_own_scores_are_not_finite_is_named_and_not_the_en
 
 def uncalibrated(engines, tmp_path) -> WeightPublisher:
     p = publisher(engines, tmp_path)
-    p.reference = Reference(p.ceiling)
+    p.reference = Reference(CEILING)
     return p
 
 
@@ -686,7 +686,7 @@ async def test_engines_that_differ_beyond_the_ceiling_at_the_start_have_another_
     engines = [FakeEngine(lags=lags, name="rollout-0"), FakeEngine(lags=lags, name="rollout-1")]
     with pytest.raises(
         ConfigError,
-        match=r"rollout-0 .*vllm\.canary_ceiling = 0\.5",
+        match=r"rollout-0 .*vllm\.canary_tolerance",
     ):
         await uncalibrated(engines, tmp_path).calibrate()
 

@@ -9,7 +9,7 @@ OFF_FIRST = 6
 """Updates without the mask. The notes do not tell when to switch."""
 UPDATES, EVERY = 36, 9
 """With 24 all curves still rose: what lay between two arms was where the run had been cut as much as the mask."""
-NEVER = ("--train.env_mask", "false", "--filter.names")
+NEVER = ("--train.env_mask_from", "never", "--filter.names")
 """The arm without the mask, and without filters: a model that is destroyed has no group with right and wrong answers,
 and with them the run would end as unproductive, without a figure."""
 WITHIN, LEARNED = 0.03, 0.85

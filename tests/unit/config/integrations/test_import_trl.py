@@ -885,11 +885,15 @@ def test_a_warm_up_of_unknown_length_has_a_sentence(imported):
 
 @pytest.mark.parametrize(
     ("report_to", "tensorboard", "sentences"),
-    [('"none"', False, []), ('"wandb"', True, ["wandb"]), ('["tensorboard", "trackio"]', True, ["trackio"])],
+    [
+        ('"none"', None, []),
+        ('"wandb"', "tensorboard", ["wandb"]),
+        ('["tensorboard", "trackio"]', "tensorboard", ["trackio"]),
+    ],
 )
 def test_trackers_are_set_or_have_a_sentence(imported, report_to, tensorboard, sentences):
     _, path, told = imported(SCRIPT.replace('report_to="none"', f"report_to={report_to}"))
-    assert load(str(path), {}).logger.tensorboard is tensorboard
+    assert load(str(path), {}).logger.tensorboard_dir == tensorboard
     assert [line.split()[3].rstrip(":") for line in told.splitlines() if "differs: report_to" in line] == sentences
 
 

@@ -35,7 +35,7 @@ def a_run(parent, name, rewards, *, seed=1, learning_rate=1e-6, evaluated=None):
         }
     )
     (directory / "config.toml").write_text(to_toml(cfg))
-    with MetricsLog(directory, Logger(tensorboard=False)) as log:
+    with MetricsLog(directory, Logger(tensorboard_dir=None)) as log:
         for step, reward in enumerate(rewards, 1):
             log.log(step, {"reward_mean": reward})
         for step, accuracy in (evaluated or {}).items():

@@ -20,7 +20,7 @@ from .test_report_summary import a_summary
 
 
 def write_metrics(run_dir, steps=5, **extra):
-    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         for step in range(1, steps + 1):
             log.log(step, {"drops/zero_variance": step, **extra} | ({"reward/format": step / steps} if extra else {}))
 
@@ -88,7 +88,7 @@ def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
 
 def test_a_setting_that_is_unset_where_its_default_is_a_value_is_shown_as_none(tmp_path):
     write_metrics(tmp_path, steps=1)
-    (tmp_path / "config.toml").write_text(to_toml(Config(actor={"eps_clip": 0.125, "eps_clip_low_high": None})))
+    (tmp_path / "config.toml").write_text(to_toml(Config(actor={"l2": 0.125}, logger={"tensorboard_dir": None})))
     page = build_report(tmp_path).read_text()
     assert "0.125" in page and "config.toml" not in page
 
@@ -126,7 +126,7 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path):
 
 
 def test_a_run_with_several_environments_shows_them_apart(tmp_path):
-    with MetricsLog(tmp_path, Logger(tensorboard=False)) as log:
+    with MetricsLog(tmp_path, Logger(tensorboard_dir=None)) as log:
         for step in (1, 2):
             row = {
                 f"env/{env}/{name}": value

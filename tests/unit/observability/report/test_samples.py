@@ -145,7 +145,7 @@ def test_of_a_group_the_best_and_the_worst_sample_are_shown():
 
 
 def test_the_report_links_the_page_of_samples_where_there_is_one(run_dir):
-    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         log.log(1, {"drops/zero_variance": 1})
     assert 'href="samples.html"' in build_report(run_dir).read_text() and (run_dir / "samples.html").exists()
     (run_dir / "trajectories/rollout-0.jsonl").unlink()
