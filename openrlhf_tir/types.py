@@ -415,7 +415,7 @@ class Trajectory:
 
     @property
     def is_model(self) -> np.ndarray:
-        """[T] bool, True where the model produced the token: the loss mask, unless train.env_mask_from says otherwise."""
+        """[T] bool, True where the model produced the token: the loss mask, but for train.env_mask_from."""
         parts = [np.full(len(segment.token_ids), segment.source == "model") for segment in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
 

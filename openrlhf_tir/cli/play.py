@@ -112,9 +112,7 @@ def _show_untrained(console: Console, run_dir: Path, reason: str, limit: int) ->
         soft_wrap=True,
     )
     if not shown:
-        console.print(
-            "No text was kept: what ran them died before it could write.", soft_wrap=True
-        )
+        console.print("No text was kept: what ran them died before it could write.", soft_wrap=True)
     return 0
 
 

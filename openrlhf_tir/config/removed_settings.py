@@ -66,7 +66,7 @@ REMOVED: dict[str, str] = {
     "logger.worker_logs": "Leave it out: the logs of actors and ranks are in the directory of Ray's session.",
     "train.restart_wait_s": "Leave it out: a restart by the launcher waits 900 s for what comes back with it.",
     "actor.eps_clip": "Set actor.eps_clip_low_high to the same value twice, e.g. [0.2, 0.2].",
-    "actor.gradient_checkpointing_reentrant": "Leave it out: torch's newer form is used, which gives the same gradient.",
+    "actor.gradient_checkpointing_reentrant": "Leave it out: torch's newer form gives the same gradient.",
     "data.cache_dir": "Leave it out: prepared prompts are kept in openrlhf-tir of $XDG_CACHE_HOME, or of ~/.cache.",
     "data.dataloader_num_workers": "Leave it out: prompts are rendered once, by the process that reads them.",
     "data.env_key": "Rename the column that names a row's environment to 'env'.",

@@ -14,8 +14,8 @@ The ratio is then 1 and clipping has no effect. That is why "learner" is not the
 is what PPO's trust region is about. If a batch makes several updates, the pass is made.
 
 With algo.kl.use_loss the KL to the reference model is added per token that the policy wrote (algorithms/kl.py), with
-the same scaling. Environment tokens that are trained (train.env_mask_from) were not sampled by any policy; for them pi_old =
-mu = pi, detached.
+the same scaling. Environment tokens that are trained (train.env_mask_from) were not sampled by any policy; for
+them pi_old = mu = pi, detached.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ on top of it:
 and a half without tokens is left out. With an IS correction, is_filtered is the share of tokens (or sequences) outside
 its band.
 
-Only tokens the policy sampled enter these; environment tokens that are trained (train.env_mask_from) count in entropy and
-trained_tokens."""
+Only tokens the policy sampled enter these; environment tokens that are trained (train.env_mask_from) count in
+entropy and trained_tokens."""
 
 from __future__ import annotations
 

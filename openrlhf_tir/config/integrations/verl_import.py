@@ -890,7 +890,7 @@ def _outputs(verl: _VerlSettings, draft: Draft, name: str, updates: int) -> None
             'trainer.logger wandb: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.'
         )
     for other in (x for x in loggers if x not in ("console", "wandb", "tensorboard", None)):
-        draft.differs(f"trainer.logger={other}: not available; see logger.tensorboard_dir and metrics.jsonl in run_dir.")
+        draft.differs(f"trainer.logger={other}: not available; see metrics.jsonl and report.html in run_dir.")
     for theirs, ours in (("trainer.save_freq", "ckpt.save_steps"), ("trainer.test_freq", "eval.steps")):
         every = int(verl(theirs) or -1)
         draft.set(ours, every * updates if every > 0 else -1)

@@ -277,6 +277,7 @@ class Actor(Section):
         unit="layers",
         active_when=WITH_CHECKPOINTING,
     )
+
     @property
     def world_size(self) -> int:
         """Number of learner ranks."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator
 
 from ..engine_args import checked, pipeline_stages
-from ..setting import ALLOWED, Condition, refused, rule, setting
+from ..setting import ALLOWED, refused, rule, setting
 from .base import Option, Section
 from .conditions import WITH_VLLM
 

@@ -48,7 +48,11 @@ METHOD = {
         "updates_per_batch": 8,
         "critic.learning_rate": 9e-6,
     },
-    "reinforce": {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": 1e-4, "actor.eps_clip_low_high": (0.2, 0.2)},
+    "reinforce": {
+        "algo.advantage.estimator": "reinforce",
+        "algo.kl.init_coef": 1e-4,
+        "actor.eps_clip_low_high": (0.2, 0.2),
+    },
     "reinforce_baseline": {
         "algo.advantage.estimator": "reinforce_baseline",
         "algo.kl.estimator": "k2",

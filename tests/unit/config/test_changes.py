@@ -57,7 +57,9 @@ def test_a_resume_refuses_what_its_files_and_its_order_of_prompts_depend_on():
 
 def test_each_policy_shows_on_one_field():
     before = dumped(Config())
-    now = Config(train={"seed": 1, "max_steps": 9}, logger={"tensorboard_dir": None}, reward={"options": {"bonus": 1.0}})
+    now = Config(
+        train={"seed": 1, "max_steps": 9}, logger={"tensorboard_dir": None}, reward={"options": {"bonus": 1.0}}
+    )
     refused, said = changes(before, now)
     assert [str(c) for c in refused] == ["train.seed 42 -> 1"]
     assert [str(c) for c in said] == ["reward.options {} -> {'bonus': 1.0}", "train.max_steps 400 -> 9"]

@@ -150,7 +150,12 @@ def test_the_ppo_recipe_makes_twelve_critic_updates_beside_one_of_the_policy():
 
 def test_the_zerotir_recipe_has_the_papers_values():
     cfg = load("zerotir_7b")
-    assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.eps_clip_low_high) == (
+    assert (
+        cfg.rollout.batch_size,
+        cfg.rollout.n_samples_per_prompt,
+        cfg.actor.learning_rate,
+        cfg.actor.eps_clip_low_high,
+    ) == (
         128,
         16,
         1e-6,

@@ -7,7 +7,6 @@ import tomllib
 
 import pytest
 
-from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import MAX_EXTENDS, load, to_toml
 from openrlhf_tir.errors import ConfigError
 

@@ -110,5 +110,3 @@ def test_rows_of_any_length_are_filled_up_so_that_few_shapes_are_compiled(learne
         filled.step(make_batch(groups, 1), groups)
     assert filled.model.row_multiple == CPU_ROW_MULTIPLE
     assert {length % CPU_ROW_MULTIPLE for length in lengths} == {0}
-
-

@@ -25,7 +25,10 @@ def of(settings: dict) -> list[str]:
 IS_GSPO = "actor.policy_loss_type = 'gspo'"
 MISTAKES = [
     ({"actor.policy_loss_type": "gspo"}, ("actor.eps_clip_low_high = 0.2 0.28", IS_GSPO)),
-    ({"actor.policy_loss_type": "gspo", "actor.eps_clip_low_high": [0.2, 0.2]}, ("actor.eps_clip_low_high = 0.2 0.2", IS_GSPO)),
+    (
+        {"actor.policy_loss_type": "gspo", "actor.eps_clip_low_high": [0.2, 0.2]},
+        ("actor.eps_clip_low_high = 0.2 0.2", IS_GSPO),
+    ),
     (GSPO | {"actor.dual_clip": 3.0}, ("actor.dual_clip = 3", IS_GSPO)),
     (
         {"actor.eps_clip_low_high": [3e-4, 4e-4]},
