@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .python_script.copied_code import code_of
+from .python_script.dataset import dataset_of
+from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Draft
 from .trl_script import TrlScript
-from .trl_source import UNKNOWN, SourceReader
 
 DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-6,
@@ -231,7 +233,7 @@ def set_rows(
     draft = recipe.draft
     assert script.reader is not None
     node = script.arguments.get("train_dataset")
-    name, keywords, done = script.reader.dataset(node)
+    name, keywords, done = dataset_of(script.reader, node)
     name = str(script.config.get("dataset_name") or name)
     files = keywords.get("data_files")
     if isinstance(files, dict):
@@ -330,7 +332,7 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
     if options := trl("chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
     if wanted or made:
-        recipe.code = reader.code_of(wanted, made) + list_of_tools
+        recipe.code = code_of(reader, wanted, made) + list_of_tools
 
 
 def _reward(

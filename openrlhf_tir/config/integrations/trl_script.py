@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from .trl_source import CONFIGS, LOADERS, UNKNOWN, SourceReader, called
+from .python_script.function_names import function_names
+from .python_script.syntax import called
+from .python_script.values import CONFIGS, LOADERS, UNKNOWN, SourceReader, literal
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SFTTrainer", "AsyncGRPOTrainer")
 PEFT_FLAGS = {
@@ -94,7 +96,7 @@ class TrlScript:
         """Return the names of functions in an argument: one, or a list of them. What is no name is its source."""
         node = self.arguments.get(name)
         assert self.reader is not None
-        return [] if node is None else self.reader.names(node)
+        return [] if node is None else function_names(self.reader, node)
 
     def source(self, name: str) -> str:
         """Return the source of an argument."""
@@ -261,7 +263,7 @@ def _declared(tree: ast.Module) -> dict[str, Any]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) == "add_argument":
             names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-            keywords = {k.arg: _constant(k.value) for k in node.keywords if k.arg}
+            keywords = {k.arg: literal(k.value) for k in node.keywords if k.arg}
             long = next((name for name in names if name.startswith("--")), names[0] if names else "")
             name = str(keywords.get("dest") or long.lstrip("-").replace("-", "_"))
             required = not long.startswith("-") or keywords.get("required") not in (None, False)
@@ -292,19 +294,11 @@ def _default_of(node: ast.expr | None) -> Any:
     if isinstance(node, ast.Call) and called(node) == "field":
         for keyword in node.keywords:
             if keyword.arg == "default":
-                return _constant(keyword.value)
+                return literal(keyword.value)
             if keyword.arg == "default_factory" and isinstance(keyword.value, ast.Lambda):
-                return _constant(keyword.value.body)
+                return literal(keyword.value.body)
         return UNKNOWN
-    return UNKNOWN if node is None else _constant(node)
-
-
-def _constant(node: ast.expr) -> Any:
-    """Return the value of a literal; UNKNOWN for anything else."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, SyntaxError, TypeError):
-        return UNKNOWN
+    return UNKNOWN if node is None else literal(node)
 
 
 def _literal(text: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
-from openrlhf_tir.config.integrations.trl_source import _number as number
+from openrlhf_tir.config.integrations.python_script.values import yaml_number as number
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import attempt, load

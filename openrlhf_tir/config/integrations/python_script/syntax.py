@@ -1,0 +1,168 @@
+"""What the syntax tree of a Python script says by itself: statements with their conditions, names, what a statement
+changes. Nothing is evaluated here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Tests = tuple[ast.expr, ...]
+"""The conditions under which a statement is executed: all of them hold."""
+
+
+def called(call: ast.Call) -> str:
+    """The last part of what is called: trl.GRPOTrainer is GRPOTrainer."""
+    node = call.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def statements(
+    body: Sequence[ast.stmt], tests: Tests = (), *, into_functions: bool = False
+) -> Iterator[tuple[ast.stmt, Tests]]:
+    """Yield all statements, each with the conditions under which it is executed.
+
+    Args:
+        body: Statements in order.
+        tests: The conditions under which these are executed.
+        into_functions: Whether to go into functions and classes that they define.
+    """
+    for statement in body:
+        yield statement, tests
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not into_functions:
+            continue
+        if isinstance(statement, ast.If):
+            otherwise = (*tests, ast.UnaryOp(ast.Not(), statement.test))
+            yield from statements(statement.body, (*tests, statement.test), into_functions=into_functions)
+            yield from statements(statement.orelse, otherwise, into_functions=into_functions)
+            continue
+        parts = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
+        for part in parts:
+            for name in ("body", "orelse", "finalbody"):
+                inner = getattr(part, name, None)
+                if isinstance(inner, list):
+                    yield from statements(inner, tests, into_functions=into_functions)
+
+
+def names_in(source: str) -> list[str]:
+    """Return the names in the source of an expression."""
+    return [n.id for n in ast.walk(ast.parse(source, mode="eval")) if isinstance(n, ast.Name)]
+
+
+def bound_names(node: ast.stmt) -> set[str]:
+    """Return the names that a function binds itself: arguments, what it assigns, functions inside of it."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    arguments = [n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg)]
+    stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    inner = [
+        n.name
+        for n in ast.walk(node)
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n is not node
+    ]
+    return {*arguments, *stored, *inner}
+
+
+def root_name(node: ast.expr) -> str:
+    """Return the name that an expression such as table["a"]["b"] begins with; empty where it begins with none."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def bindings(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are given by a call, `**others` as a table.
+
+    Parameters whose value stands in a `*list` or a `**table` of the call are left out.
+    """
+    arguments = function.args
+    plain = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    named = [*plain, *(a.arg for a in arguments.kwonlyargs)]
+    is_spread = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    bound: dict[str, ast.expr] = {}
+    if not is_spread:
+        bound |= dict(zip(reversed(plain), reversed(arguments.defaults), strict=False))
+        pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        bound |= {a.arg: default for a, default in pairs if default is not None}
+        bound |= dict(zip(plain, call.args, strict=False))
+    bound |= {k.arg: k.value for k in call.keywords if k.arg in named}
+    if arguments.kwarg is not None and not is_spread:
+        others = [k for k in call.keywords if k.arg not in named]
+        table = ast.Dict([ast.Constant(k.arg) for k in others], [k.value for k in others])
+        bound[arguments.kwarg.arg] = ast.fix_missing_locations(ast.copy_location(table, call))
+    return bound
+
+
+def added_to(statement: ast.stmt, name: str) -> ast.expr | None:
+    """Return what a statement adds to the list of a name; None where it adds nothing."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+        return None
+    of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
+    return call.args[0] if of_name and called(call) in ("append", "extend") else None
+
+
+def put_into(statement: ast.stmt, name: str) -> ast.expr | None:
+    """Return the table of what a statement puts into the table of a name: `t["k"] = v`, `t.update(more)`, `t |= more`.
+
+    None where it puts nothing into it.
+    """
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(statement, ast.Assign) and isinstance(target, ast.Subscript):
+        of_name = isinstance(target.value, ast.Name) and target.value.id == name
+        return ast.copy_location(ast.Dict([target.slice], [statement.value]), statement) if of_name else None
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr):
+        return statement.value if isinstance(statement.target, ast.Name) and statement.target.id == name else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or called(call) != "update":
+        return None
+    if not isinstance(call.func.value, ast.Name) or call.func.value.id != name:
+        return None
+    keys: list[ast.expr | None] = [None for _ in call.args]
+    keys += [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
+    table = ast.Dict(keys, [*call.args, *(k.value for k in call.keywords)])
+    return ast.fix_missing_locations(ast.copy_location(table, call))
+
+
+def has_target_in(statement: ast.stmt, name: str) -> bool:
+    """Return True if a statement assigns or deletes something inside the table of a name."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign | ast.Delete):
+        targets = statement.targets
+    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
+        targets = [statement.target]
+    parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Subscript)]
+    return any(not isinstance(part.ctx, ast.Load) and root_name(part) == name for part in parts)
+
+
+def is_environ(node: ast.expr) -> bool:
+    """Return True for an expression that reads a variable of the environment."""
+    target = node.value if isinstance(node, ast.Subscript) else node.func if isinstance(node, ast.Call) else None
+    return target is not None and ast.unparse(target) in (
+        "os.environ",
+        "os.environ.get",
+        "os.getenv",
+        "getenv",
+        "environ.get",
+    )
+
+
+def at_line(node: ast.expr, line: int) -> ast.expr:
+    """Return an expression whose names count as used at a line."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr):
+            part.lineno = line
+    return node
+
+
+class WithConstant(ast.NodeTransformer):
+    """Puts a constant in the place of a name."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.copy_location(ast.Constant(self.value), node) if node.id == self.name else node
