@@ -21,7 +21,7 @@ OWN = {
     "kv_cache_memory_bytes": "vllm.kv_cache_mib or vllm.gpu_memory_utilization",
     "enable_sleep_mode": "train.colocate_all",
     "max_num_seqs": "vllm.max_num_seqs",
-    "max_model_len": "vllm.max_model_len",
+    "max_model_len": "data.max_len",
     "seed": "train.seed",
     "enable_return_routed_experts": "rollout.routing_replay",
 }

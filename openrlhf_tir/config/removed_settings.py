@@ -76,6 +76,7 @@ REMOVED: dict[str, str] = {
     "train.env_mask": "Set train.env_mask_from: 0 masks tool output, 'never' trains it.",
     "train.max_learner_restarts": "Leave it out: ranks that died are replaced three times without a new checkpoint.",
     "train.max_user_code_failures": "Leave it out: three prompts in a row that fail in user code end the run.",
+    "vllm.max_model_len": "Leave it out: an engine accepts sequences of data.max_len tokens.",
     "vllm.canary_ceiling": "Leave it out: it is 0.5 nats. Engines that differ by more need vllm.canary_tolerance.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""

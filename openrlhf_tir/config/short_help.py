@@ -56,7 +56,7 @@ OF_SERVING = {
     "--vllm.num_engines": "engines",
     "--vllm.tensor_parallel_size": "GPUs of an engine",
     "--vllm.max_num_seqs": "responses that an engine samples at a time",
-    "--vllm.max_model_len": "tokens of prompt and response",
+    "--data.max_len": "tokens of prompt and response",
     "--rollout.port": "port of the first engine; 0: any free one",
     "--env.name": "the environment of /v1/groups; see `openrlhf-tir envs`",
     **RUN_DIR,

@@ -131,7 +131,7 @@ def memory_args(cfg: Config, *, gpu: bool) -> dict[str, Any]:
             "kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20,
             "block_size": CPU_BLOCK_TOKENS,
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
+            "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, cfg.data.max_len),
         }
     step = {"max_num_batched_tokens": GPU_STEP_TOKENS}
     if v.kv_cache_mib is None:
@@ -170,7 +170,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enable_return_routed_experts=cfg.rollout.routing_replay,
         # If a push keeps the KV cache, running requests keep their slots: the additional ones are for the canary.
         max_num_seqs=v.max_num_seqs + (CANARY_TEXTS if cfg.pipeline.keeps_kv else 0),
-        max_model_len=v.max_model_len or cfg.data.max_len,
+        max_model_len=cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by order of arrival, except for the canary
         # The model's own generation config would change temperature and top_k of requests without any. Its EOS ids are

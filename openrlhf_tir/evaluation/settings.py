@@ -110,7 +110,7 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
         "rendered": cfg.data.rendered,
         "chat_template_options": dict(cfg.data.chat_template_options),
         "agent": [cfg.rollout.agent, cfg.train.agent_func_path],
-        "engine": [cfg.rollout.engine, cfg.vllm.dtype, cfg.vllm.max_model_len],
+        "engine": [cfg.rollout.engine, cfg.vllm.dtype],
         "engine_args": dict(cfg.vllm.engine_args),
         "env": {
             name: {
@@ -142,8 +142,12 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
         now: The settings.
         before: The earlier settings, perhaps of an earlier version.
     """
-    environments = {name: _in_todays_settings(environment) for name, environment in before.get("env", {}).items()}
-    return _differences(now, {**before, "env": environments} if environments else before, "")
+    before = dict(before)
+    if before.get("env"):
+        before["env"] = {name: _in_todays_settings(environment) for name, environment in before["env"].items()}
+    if before.get("engine"):
+        before["engine"] = before["engine"][:2]  # the third was vllm.max_model_len
+    return _differences(now, before, "")
 
 
 def _in_todays_settings(environment: Mapping[str, Any]) -> dict[str, Any]:

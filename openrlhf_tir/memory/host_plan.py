@@ -221,7 +221,7 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
         shape: Its shape.
         w: Bytes of a weight.
     """
-    longest = cfg.vllm.max_model_len or cfg.data.max_len
+    longest = cfg.data.max_len
     sequences = cfg.vllm.max_num_seqs
     tokens = min(max(CPU_PREFILL_TOKENS, longest), sequences * longest)
     of_token = w * (3 * shape.inner + (shape.heads + 2 * shape.keys) * shape.head_dim + 4 * shape.hidden)

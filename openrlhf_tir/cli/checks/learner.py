@@ -59,16 +59,14 @@ def check_positions(cfg: Config, model: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: The model has fewer positions.
     """
-    longest = cfg.vllm.max_model_len or cfg.data.max_len
     positions = model.get("max_position_embeddings")
     rope = model.get("rope_parameters")
     scaled = model.get("rope_scaling") or (isinstance(rope, dict) and rope.get("rope_type") != "default")
     if cfg.rollout.engine != "vllm" or cfg.vllm.engine_args or scaled or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in os.environ:
         return
-    if isinstance(positions, int) and longest > positions:
-        name = "data.max_len" if cfg.vllm.max_model_len is None else "vllm.max_model_len"
+    if isinstance(positions, int) and cfg.data.max_len > positions:
         raise ConfigError(
-            f"{name} = {longest} tokens of prompt and response, and the model has {positions} positions"
+            f"data.max_len = {cfg.data.max_len} tokens of prompt and response, and the model has {positions} positions"
             f" (max_position_embeddings). Lower it to {positions}, or take a model for longer texts."
         )
 

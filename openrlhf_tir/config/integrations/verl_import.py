@@ -699,8 +699,7 @@ def _rollout(verl: _VerlSettings, draft: Draft) -> None:
         draft.set("vllm.enable_prefix_caching", False)
     if verl(f"{prefix}.max_num_seqs"):
         draft.set("vllm.max_num_seqs", int(verl(f"{prefix}.max_num_seqs")))
-    if verl(f"{prefix}.max_model_len"):
-        draft.set("vllm.max_model_len", max(int(verl(f"{prefix}.max_model_len")), int(draft.settings["data.max_len"])))
+    verl(f"{prefix}.max_model_len")  # an engine takes sequences of data.max_len, the longest that there are
     args = verl.below(f"{prefix}.engine_kwargs.vllm")
     if verl(f"{prefix}.max_num_batched_tokens"):
         args["max_num_batched_tokens"] = int(verl(f"{prefix}.max_num_batched_tokens"))

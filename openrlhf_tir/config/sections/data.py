@@ -161,8 +161,3 @@ def prompts_and_responses_fit(c: Config) -> Iterator[str]:
             f"rollout.max_new_tokens = {c.rollout.max_new_tokens} leaves no room for a prompt in data.max_len ="
             f" {c.data.max_len}. Raise data.max_len."
         )
-    if c.vllm.max_model_len is not None and c.vllm.max_model_len < c.data.max_len:
-        yield (
-            f"vllm.max_model_len = {c.vllm.max_model_len} tokens are fewer than data.max_len = {c.data.max_len}, to"
-            " which responses may grow: the engine would refuse them. Leave it unset, or lower data.max_len."
-        )

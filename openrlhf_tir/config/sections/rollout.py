@@ -203,12 +203,6 @@ class Vllm(Section):
     max_num_seqs: int = setting(
         512, ge=1, description="Sequences that an engine decodes together.", unit="sequences", resume=ALLOWED
     )
-    max_model_len: int | None = setting(
-        None,
-        ge=1,
-        description="Longest prompt and response that the engine accepts. Unset: data.max_len, the least possible.",
-        unit="tokens",
-    )
     kv_cache_mib: int | None = setting(
         None,
         ge=16,

@@ -17,8 +17,6 @@ from openrlhf_tir.errors import ConfigError
         ({"actor.eps_clip_low_high": 0.2}, r"actor.eps_clip_low_high = 0.2.*2"),
         ({"actor.eps_clip_low_high": [-0.2, 0.2]}, r"actor.eps_clip_low_high = -0.2"),
         ({"eval.steps": -2}, r"eval.steps = -2"),
-        ({"vllm.max_model_len": 0}, r"vllm.max_model_len = 0"),
-        ({"vllm.max_model_len": 100}, r"vllm.max_model_len = 100.*data.max_len = 10240"),
         ({"reward.weights": {"math": 0, "env": 0}}, r"reward\.weights"),
         ({"reward.remote_url": "http://a:1, ftp://b"}, r"reward\.remote_url .*'ftp://b'"),
         ({"ds.zpg": 3}, r"ds.zpg = 3.*8"),
@@ -37,7 +35,7 @@ def test_it_is_refused_by_name_and_value(given, said):
 
 
 def test_what_is_at_the_bounds_is_accepted():
-    cfg = load(None, {"actor.adam_betas": [0, 0.999], "eval.steps": 0, "ds.zpg": 16, "vllm.max_model_len": 10240})
+    cfg = load(None, {"actor.adam_betas": [0, 0.999], "eval.steps": 0, "ds.zpg": 16})
     assert cfg.actor.adam_betas == (0, 0.999)
     assert load(None, {"reward.weights": {"math": 0, "env": 1}}).reward.weights["env"] == 1
 

@@ -279,11 +279,9 @@ def test_unset_is_accepted_where_help_shows_it(capsys):
         )
         == ""
     )
-    table = shown(
-        capsys, "--recipe", "zerotir_7b", "--logger.tensorboard_dir", "unset", "--vllm.max_model_len", "unset"
-    )
+    table = shown(capsys, "--recipe", "zerotir_7b", "--logger.tensorboard_dir", "unset", "--actor.dual_clip", "unset")
     assert table["logger"]["tensorboard_dir"] == "unset"
-    assert "max_model_len" not in table.get("vllm", {})
+    assert "dual_clip" not in table["actor"]
 
 
 @pytest.mark.parametrize("argv", [["help"], ["help", "train"], ["help", "audit"]])

@@ -39,7 +39,7 @@ def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"max_model_len": 9}, "set vllm.max_model_len"),
+        ({"max_model_len": 9}, "set data.max_len"),
         ({"logprobs_mode": "raw_logits"}, "it follows from rollout.temperature"),
         ({"data_parallel_size": 2}, "Set vllm.num_engines instead"),
         ({"data_parallel_size_local": 2}, "Set vllm.num_engines instead"),
