@@ -342,50 +342,23 @@ def load_prompts(
     entry = Entry(cache_directory() if cacheable else None, "prompts", made_from)
     counts = problem_rows.counts()
 
-    def unrendered_prompts(row_errors: BadRows) -> Iterator[_Unrendered]:
+    def rendered(row_errors: BadRows) -> Iterator[_RenderedTask]:
         for place, problem in enumerate(problem_rows.distinct):
             try:
                 name = env_of(problem, [*resolved]) if resolved else problem.env or env
                 if not problem.label and name not in unlabelled:
                     raise DataError(no_label(problem.where, cfg.label_key))
                 tools = _own_tools(problem) or (one(tools_of, name) if tools_of else ())
+                prompt, chat = _render(problem, cfg, resolved.get(name, template), tokenizer, tuple(tools))
             except DataError as error:
                 row_errors(error, int(counts[place]))
-            else:
-                yield _Unrendered(problem, name, resolved.get(name, template), tuple(tools), place)
-
-    def rendered(row_errors: BadRows) -> Iterator[tuple[int, Task, int]]:
-        for unrendered in unrendered_prompts(row_errors):
-            problem = unrendered.problem
-            try:
-                prompt, chat = _render(problem, cfg, unrendered.template, tokenizer, unrendered.tools)
-            except DataError as error:
-                row_errors(error, int(counts[unrendered.place]))
                 continue
-            task = Task(
-                prompt,
-                problem.label,
-                unrendered.env,
-                problem.meta,
-                chat=chat,
-                row=row_id(problem.input, problem.label),
-                extra=problem.extra,
-            )
-            yield unrendered.place, task, problem.dataset
+            row = row_id(problem.input, problem.label)
+            task = Task(prompt, problem.label, name, problem.meta, chat=chat, row=row, extra=problem.extra)
+            yield _RenderedTask(place, task, problem.dataset)
 
     def fitting(row_errors: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
-        """Yield each prompt with whether it fits. Without a tokenizer every prompt does."""
-        for batch in batched(rendered(row_errors), TOKENISED_AT_ONCE):
-            if tokenizer is None:
-                yield from ((*rendered_task, True) for rendered_task in batch)
-                continue
-            short = [task.prompt for _, task, _ in batch if len(task.prompt) <= limit * MAX_TOKEN_CHARS]
-            lengths = iter(
-                [len(ids) for ids in tokenizer(short, add_special_tokens=False)["input_ids"]] if short else []
-            )
-            for place, task, dataset in batch:
-                whole = len(task.prompt) <= limit * MAX_TOKEN_CHARS
-                yield place, task, dataset, whole and next(lengths) <= limit
+        return _fitting(rendered(row_errors), tokenizer, limit)
 
     prompts = stored_prompts(entry, problem_rows, fitting, cfg, bad)
     bad.check_some_good(len(prompts) + prompts.dropped.get(TOO_LONG, 0), cfg.datasets)
@@ -425,26 +398,35 @@ MAX_TOKEN_CHARS = 1024
 asking the tokenizer, which would take minutes and gigabytes for a row of many megabytes."""
 
 
-class _Unrendered(NamedTuple):
-    """What one prompt is rendered from.
-
-    Attributes:
-        problem: The problem.
-        env: Its environment.
-        template: The input template.
-        tools: Schemas for the chat template.
-        place: The problem's place among the distinct ones.
-    """
-
-    problem: Problem
-    env: str
-    template: str | None
-    tools: tuple[Mapping[str, Any], ...]
-    place: int
-
-
 TOKENISED_AT_ONCE = 256
 """Prompts in one call of the tokenizer, whose encodings take about a hundred times the memory of the text."""
+
+
+class _RenderedTask(NamedTuple):
+    """A task with its prompt.
+
+    Attributes:
+        place: Place of its problem among the distinct ones.
+        task: The task.
+        dataset: Place of its data set in data.prompt_dataset.
+    """
+
+    place: int
+    task: Task
+    dataset: int
+
+
+def _fitting(tasks: Iterable[_RenderedTask], tokenizer: Any, limit: int) -> Iterator[tuple[int, Task, int, bool]]:
+    """Yield each task with whether its prompt has at most `limit` tokens. Without a tokenizer every prompt fits."""
+    for batch in batched(tasks, TOKENISED_AT_ONCE):
+        if tokenizer is None:
+            yield from ((*task, True) for task in batch)
+            continue
+        texts = [task.task.prompt for task in batch if len(task.task.prompt) <= limit * MAX_TOKEN_CHARS]
+        lengths = iter([len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else [])
+        for place, task, dataset in batch:
+            is_tokenised = len(task.prompt) <= limit * MAX_TOKEN_CHARS
+            yield place, task, dataset, is_tokenised and next(lengths) <= limit
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:

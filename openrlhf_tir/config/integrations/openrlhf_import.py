@@ -196,13 +196,44 @@ def _estimator(draft: Draft) -> str:
 
 
 def _openrlhf_rules(flags: CommandFlags) -> None:
-    """What OpenRLHF does with its arguments after it has parsed them (the end of its train_ppo_ray.py)."""
+    """Do what OpenRLHF does with its arguments after it has parsed them (the end of its train_ppo_ray.py)."""
+    _rules_of_method(flags)
+    _rules_of_forward_passes(flags)
+    _rules_of_rewards(flags)
+    _rules_of_reference(flags)
+    for name, (switch, reason) in SWITCHED.items():
+        if switch not in flags:
+            flags.drop(name, reason)
+    if "eval.dataset" not in flags:
+        for name in ("eval.split", "eval.temperature", "eval.n_samples_per_prompt"):
+            flags.drop(name, "There is no --eval.dataset.")
+        if flags.values.get("eval.steps", [-1])[0] != -1:
+            flags.drop("eval.steps", "There is no --eval.dataset.")
+        flags.values.pop("eval.steps", None)
+
+
+SWITCHED = {
+    "algo.dynamic_filtering_range": (
+        "algo.dynamic_filtering_enable",
+        "--algo.dynamic_filtering_enable is not given.",
+    ),
+    "algo.advantage.is_correction_type": (
+        "algo.advantage.is_correction_enable",
+        "--algo.advantage.is_correction_enable is not given.",
+    ),
+    "train.partial_rollout_enable": ("train.async_enable", "OpenRLHF refuses it without --train.async_enable."),
+    "train.async_queue_size": ("train.async_enable", "It counts only with --train.async_enable."),
+}
+"""Flag -> the flag without which OpenRLHF does not read it, and the sentence about that."""
+
+
+def _rules_of_method(flags: CommandFlags) -> None:
+    """The clip range, the estimator's name, and flags of a critic that there is not."""
     values = flags.values
-    clip = values.get("actor.eps_clip", [0.2])[0]
-    if "actor.eps_clip_low_high" not in flags and "actor.eps_clip" in flags:
-        values["actor.eps_clip_low_high"] = [clip, clip]
-    elif "actor.eps_clip_low_high" in flags:
+    if "actor.eps_clip_low_high" in flags:
         flags.drop("actor.eps_clip", "OpenRLHF looks at --actor.eps_clip_low_high alone where both are given.")
+    elif "actor.eps_clip" in flags:
+        values["actor.eps_clip_low_high"] = values["actor.eps_clip"] * 2
     values.pop("actor.eps_clip", None)
     estimator = values.get("algo.advantage.estimator", ["gae"])[0]
     if estimator == "grpo":
@@ -219,6 +250,11 @@ def _openrlhf_rules(flags: CommandFlags) -> None:
         )
     for name in of_critic:
         del values[name]
+
+
+def _rules_of_forward_passes(flags: CommandFlags) -> None:
+    """What packing goes with, and which template OpenRLHF reads."""
+    values = flags.values
     packs = "ds.packing_samples" in flags or "train.dynamic_batch_enable" in flags
     if values.get("ds.ring_attn_size", [1])[0] > 1 and not packs:
         values["ds.packing_samples"] = []
@@ -231,6 +267,10 @@ def _openrlhf_rules(flags: CommandFlags) -> None:
         flags.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
     elif template and "data.apply_chat_template" in flags:
         flags.drop("data.input_template", "OpenRLHF does not read it beside --data.apply_chat_template.")
+
+
+def _rules_of_rewards(flags: CommandFlags) -> None:
+    """Which of several rewards OpenRLHF takes, and what is about a reward model that there is not."""
     if "train.agent_func_path" in flags:
         why = "The agent file gives the rewards: OpenRLHF does not read it beside one."
         flags.drop("reward.remote_url", why)
@@ -241,26 +281,17 @@ def _openrlhf_rules(flags: CommandFlags) -> None:
         flags.drop("reward.normalize_enable", "It is about the scores of a reward model, and there is none.")
         flags.drop("reward.offload", "There is no reward model.")
         for name in ("reward.num_nodes", "reward.num_gpus_per_node"):
-            values.pop(name, None)
-    if values.get("algo.kl.init_coef", [0.01])[0] == 0:
+            flags.values.pop(name, None)
+
+
+def _rules_of_reference(flags: CommandFlags) -> None:
+    """What is about a reference model that there is not."""
+    if flags.values.get("algo.kl.init_coef", [0.01])[0] == 0:
         why = "algo.kl.init_coef is 0: no reference model is loaded, here as in OpenRLHF."
         for name in ("algo.kl.use_loss", "algo.kl.target", "algo.kl.horizon", "algo.kl.estimator", "ref.offload"):
             flags.drop(name, why)
     if "algo.kl.target" not in flags:
         flags.values.pop("algo.kl.horizon", None)
-    if "algo.dynamic_filtering_enable" not in flags:
-        flags.drop("algo.dynamic_filtering_range", "--algo.dynamic_filtering_enable is not given.")
-    if "algo.advantage.is_correction_type" in flags and "algo.advantage.is_correction_enable" not in flags:
-        flags.drop("algo.advantage.is_correction_type", "--algo.advantage.is_correction_enable is not given.")
-    if "train.async_enable" not in flags:
-        flags.drop("train.partial_rollout_enable", "OpenRLHF refuses it without --train.async_enable.")
-        flags.drop("train.async_queue_size", "It counts only with --train.async_enable.")
-    if "eval.dataset" not in flags:
-        for name in ("eval.split", "eval.temperature", "eval.n_samples_per_prompt"):
-            flags.drop(name, "There is no --eval.dataset.")
-        if values.get("eval.steps", [-1])[0] != -1:
-            flags.drop("eval.steps", "There is no --eval.dataset.")
-        values.pop("eval.steps", None)
 
 
 def _leave_out(flags: CommandFlags, draft: Draft) -> None:

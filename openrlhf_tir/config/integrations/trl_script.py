@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,34 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
         ) from None
     flags = dict(_flags(words))
     given = {**_config_file(flags.pop("config", None), path), **flags}
-    reader = SourceReader(tree, given, path.parent)
+    reader, declared = _reader_of(tree, given, path.parent)
+    trainers = reader.kinds(TRAINERS)
+    call = _trainer_call(reader, trainers, path)
+    trainer = trainers[called(call)]
+    arguments = reader.arguments(call, POSITIONS.get(trainer, POSITIONS[""]))
+    script = TrlScript(trainer, call.lineno, arguments, reader=reader, directories=(Path.cwd(), path.parent))
+    script.changed = reader.overrides(called(call))
+    script.others = tuple(
+        f"{called(other)} in line {other.lineno}" for other in reader.calls() if other is not call and _trains(other)
+    )
+    _read_config(script, reader)
+    _read_adapters(script, reader)
+    # What the script declares itself, by argparse or a dataclass, is read where the script uses it.
+    later = reader.set_later(arguments.get("args"))
+    script.config |= {name: value for name, value in later.items() if name not in declared}
+    script.config |= {name: value for name, value in given.items() if name not in PEFT_FLAGS and name not in declared}
+    return script
+
+
+def _reader_of(tree: ast.Module, given: dict[str, Any], directory: Path) -> tuple[SourceReader, Collection[str]]:
+    """Return a reader that knows the script's arguments, and the names of those that the script declares itself.
+
+    Args:
+        tree: The script.
+        given: The values that the command gives to arguments; one word behind the flag of a list becomes a list of one.
+        directory: Where modules beside the script are found.
+    """
+    reader = SourceReader(tree, given, directory)
     declared: dict[str, Any] = {}
     for module_tree in reversed(reader.trees()):
         declared |= _declared(module_tree)
@@ -144,49 +171,60 @@ def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript
     reader.flags = {**declared, **given}
     # `if args.lr is None: args.lr = 2e-5`
     reader.flags |= {name: value for name, value in reader.set_later().items() if name in declared}
-    trainers, configs = reader.kinds(TRAINERS), reader.kinds(CONFIGS)
+    return reader, declared.keys()
+
+
+def _trainer_call(reader: SourceReader, trainers: Mapping[str, str], path: Path) -> ast.Call:
+    """Return the last call that makes a trainer.
+
+    Args:
+        reader: The script.
+        trainers: Classes that are trainers -> TRL's trainer that they are or come from.
+        path: The script's file.
+
+    Raises:
+        ConfigError: There is none.
+    """
     calls = [c for c in reader.calls() if called(c) in trainers and _makes_trainer(c, trainers[called(c)], reader)]
-    if not calls:
-        others = sorted({called(c) for c in reader.calls() if called(c).endswith("Trainer")})
-        remains = f" It makes a {others[0]}, which remains TRL's: python {path}." if others else ""
-        raise ConfigError(
-            f"{path} makes none of TRL's trainers that have a counterpart here ({', '.join(TRAINERS)}).{remains} Its"
-            " reward functions and tools can be named all the same: docs/coming_from_trl.md."
-        )
-    call = calls[-1]
-    trainer = trainers[called(call)]
-    arguments = reader.arguments(call, POSITIONS.get(trainer, POSITIONS[""]))
-    found = TrlScript(trainer, call.lineno, arguments, reader=reader, directories=(Path.cwd(), path.parent))
-    found.changed = reader.overrides(called(call))
-    found.others = tuple(
-        f"{called(other)} in line {other.lineno}" for other in reader.calls() if other is not call and _trains(other)
+    if calls:
+        return calls[-1]
+    others = sorted({called(c) for c in reader.calls() if called(c).endswith("Trainer")})
+    remains = f" It makes a {others[0]}, which remains TRL's: python {path}." if others else ""
+    raise ConfigError(
+        f"{path} makes none of TRL's trainers that have a counterpart here ({', '.join(TRAINERS)}).{remains} Its"
+        " reward functions and tools can be named all the same: docs/coming_from_trl.md."
     )
-    config = reader.chosen(arguments.get("args"))
-    adapters = reader.chosen(arguments.get("peft_config"))
+
+
+def _read_config(script: TrlScript, reader: SourceReader) -> None:
+    """Read the arguments of the trainer's config, and whether the model is loaded in 4 or 8 bits."""
+    configs = reader.kinds(CONFIGS)
+    config = reader.chosen(script.arguments.get("args"))
+    for call in reader.calls():
+        if called(call) in configs and (call is config or not _makes(config, configs)):
+            script.config |= reader.keywords(call)
+        if called(call) in (*LOADERS, "BitsAndBytesConfig"):
+            loaded = reader.keywords(call)
+            script.quantised |= loaded.get("load_in_4bit") is True or loaded.get("load_in_8bit") is True
+
+
+def _read_adapters(script: TrlScript, reader: SourceReader) -> None:
+    """Read the arguments of LoRA. An argument `peft_config` that holds None is taken out of the trainer's."""
+    adapters = reader.chosen(script.arguments.get("peft_config"))
     if isinstance(adapters, ast.Constant) and adapters.value is None:
-        del arguments["peft_config"]
-    for made in reader.calls():
-        if called(made) in configs and (made is config or not _makes(config, configs)):
-            found.config |= reader.keywords(made)
-        if called(made) == "LoraConfig" and (made is adapters or not _makes(adapters, {"LoraConfig"})):
-            found.lora |= reader.keywords(made)
-        if called(made) == "get_peft_model" and not reader.has_lora_config():
-            ranks = reader.keywords(made)
-            found.lora |= {name: ranks[name] for name in PEFT_FLAGS.values() if name in ranks}
-        if called(made) in (*LOADERS, "BitsAndBytesConfig"):
-            loaded = reader.keywords(made)
-            found.quantised |= loaded.get("load_in_4bit") is True or loaded.get("load_in_8bit") is True
-    # What the script declares itself, by argparse or a dataclass, is read where the script uses it.
-    later = reader.set_later(arguments.get("args"))
-    found.config |= {name: value for name, value in later.items() if name not in declared}
-    found.config |= {name: value for name, value in given.items() if name not in PEFT_FLAGS and name not in declared}
+        del script.arguments["peft_config"]
+    for call in reader.calls():
+        if called(call) == "LoraConfig" and (call is adapters or not _makes(adapters, {"LoraConfig"})):
+            script.lora |= reader.keywords(call)
+        if called(call) == "get_peft_model" and not reader.has_lora_config():
+            ranks = reader.keywords(call)
+            script.lora |= {name: ranks[name] for name in PEFT_FLAGS.values() if name in ranks}
     if reader.flags.get("use_peft"):
-        found.lora |= {PEFT_FLAGS[name]: value for name, value in reader.flags.items() if PEFT_FLAGS.get(name)}
-        found.lora.setdefault("r", 16)
-        found.lora.setdefault("lora_alpha", 32)
-    elif "get_peft_config" in reader.source(arguments.get("peft_config")):
-        del arguments["peft_config"]  # None without --use_peft
-    return found
+        script.lora |= {PEFT_FLAGS[name]: value for name, value in reader.flags.items() if PEFT_FLAGS.get(name)}
+        script.lora.setdefault("r", 16)
+        script.lora.setdefault("lora_alpha", 32)
+    elif "get_peft_config" in reader.source(script.arguments.get("peft_config")):
+        del script.arguments["peft_config"]  # None without --use_peft
 
 
 def _makes_trainer(call: ast.Call, trainer: str, reader: SourceReader) -> bool:
