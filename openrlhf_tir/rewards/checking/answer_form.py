@@ -117,6 +117,10 @@ _SHORT_UNITS = {
     "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg", "cm^2", "cm^3",
     "sq", "cu",
 }  # fmt: skip
+_LETTER_UNITS = {"m", "s", "h", "g", "l"}
+"""Units of one letter, which may as well be variables."""
+MAX_UNIT_WORDS = 4
+"""Words of the longest unit that is read, "square meters per second" and the like."""
 _SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}"}
 _TENS = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90
@@ -172,14 +176,8 @@ def read(text: str, depth: int = 0) -> Form:
     scalar = _measured(text)
     if scalar is not None and number(scalar.text):
         return scalar
-    for mark in ("or", "and", ","):
-        cut = _cut(text, {name for name, joint in _JOINTS.items() if joint == mark})
-        if cut is not None:
-            read_parts = [read(part, depth + 1) for part in cut[0] if part.strip()]
-            items = tuple(
-                i for f in read_parts for i in (f.items if isinstance(f, Several) and f.joint == "," else (f,))
-            )
-            return Several(items, mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
+    if joined := _joined(text, depth):
+        return joined
     if (cut := _cut(text, {r"\cup"})) and all(_cut(part, set(_RELATIONS)) for part in cut[0]):
         return Several(tuple(read(part, depth + 1) for part in cut[0]), "or")  # x < 1 \cup x > 2
     if cut := _cut(text, set(_RELATIONS)):
@@ -195,6 +193,22 @@ def read(text: str, depth: int = 0) -> Form:
     if _WORDS.fullmatch(text) and (len(text.split()) > 1 or len(text) > 3 or text.casefold() in _SHORT_WORDS):
         return Words(text)
     return Scalar(text)
+
+
+def _joined(text: str, depth: int) -> Form | None:
+    """Return the items of "1, 2 or 3"; None if nothing joins any. Commas inside of what "or" joins make no lists."""
+    for mark in ("or", "and", ","):
+        cut = _cut(text, {name for name, joint in _JOINTS.items() if joint == mark})
+        if cut is None:
+            continue
+        items: list[Form] = []
+        for part in cut[0]:
+            if not part.strip():
+                continue
+            form = read(part, depth + 1)
+            items += form.items if isinstance(form, Several) and form.joint == "," else [form]
+        return Several(tuple(items), mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
+    return None
 
 
 def canonical_words(text: str) -> str:
@@ -297,13 +311,7 @@ def _matrix(body: str, depth: int) -> Form:
 def _measured(text: str) -> Scalar | None:
     """Return an expression without the currency, percent sign or unit that belongs to it; None if it has none."""
     if m := _MONEY.match(text):
-        sign = m[0].strip()[-1]
-        unit = _CURRENCIES.get(sign, sign if sign in _SYMBOLS else "$")
-        remainder = m[1] + text[m.end() :].strip()
-        inner = _measured(remainder)
-        if inner is None:
-            return Scalar(remainder, unit)
-        return Scalar(inner.text, unit) if inner.unit in ("", unit) and not inner.percent else None
+        return _priced(m, text[m.end() :].strip())
     if m := _MONEY_BEHIND.fullmatch(text):
         return Scalar(m["number"], _CURRENCIES.get(m["sign"], m["sign"]))
     if text.endswith(r"\%"):
@@ -315,29 +323,53 @@ def _measured(text: str) -> Scalar | None:
         return None
     if m["degrees"]:
         return Scalar(m["number"].strip(), "degree") if number(m["number"].strip()) else None
-    unit = " ".join(m["unit"].split())
-    value = m["value"].strip()
-    unit_words = [unit_word for unit_word in re.split(r"[ /.\-]+", unit) if unit_word]
-    names = [unit_word.casefold() for unit_word in unit_words]
-    if any(unit_word in _NO_UNITS for unit_word in names) and names != ["degree"]:
+    return _with_unit(m["value"].strip(), " ".join(m["unit"].split()), is_apart=bool(m["gap"]))
+
+
+def _priced(money: re.Match[str], amount: str) -> Scalar | None:
+    """Return an amount behind the sign of a currency; None if it has another unit as well.
+
+    Args:
+        money: The match of _MONEY: a plus or minus, and the currency.
+        amount: The text behind it.
+    """
+    sign = money[0].strip()[-1]
+    currency = _CURRENCIES.get(sign, sign if sign in _SYMBOLS else "$")
+    signed = money[1] + amount
+    inner = _measured(signed)
+    if inner is None:
+        return Scalar(signed, currency)
+    return Scalar(inner.text, currency) if inner.unit in ("", currency) and not inner.percent else None
+
+
+def _with_unit(value: str, unit: str, *, is_apart: bool) -> Scalar | None:
+    """Return a value with the unit behind it; None if the letters may be variables or words instead.
+
+    Args:
+        value: The text before the letters.
+        unit: The letters, with single blanks.
+        is_apart: True if there is a blank between the two.
+    """
+    words = [word for word in re.split(r"[ /.\-]+", unit) if word]
+    names = [word.casefold() for word in words]
+    if any(name in _NO_UNITS for name in names) and names != ["degree"]:
         return None
     if names and names[0] in _SCALES:
-        remainder = unit.split(" ", 1)[1] if len(unit_words) > 1 else ""
-        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(remainder))
+        behind = unit.split(" ", 1)[1] if len(words) > 1 else ""
+        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(behind))
     if names in (["percent"], ["pct"]):
         return Scalar(value, percent=True)
-    plain = [re.sub(r"[\^{}\d]", "", unit_word) for unit_word in unit_words]
-    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", unit_word) for unit_word in plain)
-    all_short_units = all(unit_word in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for unit_word in plain)
-    short = len(unit_words) == 1 and re.sub(r"\^.*", "", unit_words[0]) in ("m", "s", "h", "g", "l")
-    if len(unit_words) <= 4 and number(value) and ((is_word and m["gap"]) or (all_short_units and not short)):
-        return Scalar(value, _unit(unit))
+    if len(words) > MAX_UNIT_WORDS:
+        return None
+    letters = [re.sub(r"[\^{}\d]", "", word) for word in words]  # cm of cm^{2}
+    if number(value):
+        all_words = all(re.fullmatch(r"[A-Za-z]{3,}", word) for word in letters)
+        all_known = all(word in _SHORT_UNITS | _LETTER_UNITS for word in letters)
+        may_be_variable = len(words) == 1 and re.sub(r"\^.*", "", words[0]) in _LETTER_UNITS
+        if (all_words and is_apart) or (all_known and not may_be_variable):
+            return Scalar(value, _unit(unit))
     # Behind an expression, "3x min" must stay a product where the letters could be variables.
-    if (
-        len(unit_words) <= 4
-        and m["gap"]
-        and all(unit_word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", unit_word) for unit_word in plain)
-    ):
+    if is_apart and all(word in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", word) for word in letters):
         return Scalar(value, _unit(unit))
     return None
 
