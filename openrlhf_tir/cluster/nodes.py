@@ -212,7 +212,7 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
 
     Args:
         cfg: The configuration.
-        there: The nodes.
+        cluster: The nodes.
         learner: Whether the run has a learner.
     """
     engine = engine_room(cfg)

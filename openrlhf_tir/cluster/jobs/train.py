@@ -93,12 +93,7 @@ async def run_training(
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
     resuming = _resuming(services.console, cfg, inputs, checkpoints)
     if not resuming:
-        checkpoints.clear()
-        for name in (LEDGER, timelines.FILE, *(() if cfg.train.resume else (BASE,))):
-            (cfg.run_dir / name).unlink(missing_ok=True)
-        for directory in (trajectories.DIRECTORY, trajectories.DROPPED_DIRECTORY):
-            for path in (cfg.run_dir / directory).glob("*.jsonl"):
-                os.truncate(path, 0)  # Truncated and not removed, because the actors have opened them already.
+        _clear(cfg, checkpoints)
     public = cfg.model_copy(
         update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
     )
@@ -132,12 +127,7 @@ async def run_training(
     with _not_fatal("the audit of the ledger"):
         _print_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
-    try:
-        with heartbeat.doing("exporting the model"):
-            await services.learner.export(model)
-            exported.complete(cfg, model)
-    except (OSError, LearnerDied) as error:
-        raise InfraError(_not_exported(model, error, checkpoints)) from error
+    await _export(services, cfg, checkpoints, model)
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base and base.scores,
@@ -155,20 +145,49 @@ async def run_training(
         seed=cfg.train.seed,
         model=str(model),
     )
-    with _not_fatal(summaries.FILE):
-        summaries.write(cfg.run_dir, summary)
-    services.console.print(
-        summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set"
-    )
-    with _not_fatal("the report"), heartbeat.doing("writing the report"):
-        # It imports matplotlib, for which the start of a run need not wait.
-        from ...observability.report.build import build_report
-
-        services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+    _show_result(services.console, cfg, summary)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
         services.console.print(f"{what} {path}", soft_wrap=True)
     await _export_best(services, cfg, checkpoints, model.with_name(f"{model.name}_best"))
     return summary
+
+
+def _clear(cfg: Config, checkpoints: Checkpoints) -> None:
+    """Remove what an earlier run has left in the run directory. The base model's figures stay for a resume that finds
+    no checkpoint: they are of the same model."""
+    checkpoints.clear()
+    for name in (LEDGER, timelines.FILE, *(() if cfg.train.resume else (BASE,))):
+        (cfg.run_dir / name).unlink(missing_ok=True)
+    for directory in (trajectories.DIRECTORY, trajectories.DROPPED_DIRECTORY):
+        for path in (cfg.run_dir / directory).glob("*.jsonl"):
+            os.truncate(path, 0)  # Truncated and not removed, because the actors have opened them already.
+
+
+def _show_result(console: Console, cfg: Config, summary: summaries.Summary) -> None:
+    """Write the summary and the report, and print the figures."""
+    with _not_fatal(summaries.FILE):
+        summaries.write(cfg.run_dir, summary)
+    is_evaluated = summary.trained is not None or summary.base is not None
+    console.print(summaries.table(summary) if is_evaluated else "held-out evaluation: none, eval.dataset is not set")
+    with _not_fatal("the report"), heartbeat.doing("writing the report"):
+        # It imports matplotlib, for which the start of a run need not wait.
+        from ...observability.report.build import build_report
+
+        console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+
+
+async def _export(services: Services, cfg: Config, checkpoints: Checkpoints, model: Path) -> None:
+    """Export the trained model.
+
+    Raises:
+        InfraError: It could not be written; the message says what is left of its weights.
+    """
+    try:
+        with heartbeat.doing("exporting the model"):
+            await services.learner.export(model)
+            exported.complete(cfg, model)
+    except (OSError, LearnerDied) as error:
+        raise InfraError(_not_exported(model, error, checkpoints)) from error
 
 
 def _not_exported(model: Path, error: Exception, checkpoints: Checkpoints) -> str:
