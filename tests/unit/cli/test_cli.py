@@ -46,9 +46,9 @@ def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
 
 @pytest.mark.parametrize("word", ["none", "unset"])
 def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(capsys, word):
-    assert main(["show-config", "--actor.eps_clip_low_high", word, "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
+    assert main(["show-config", "--logger.tensorboard_dir", word, "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
     table = tomllib.loads(capsys.readouterr().out)
-    assert table["actor"]["eps_clip_low_high"] == "unset"
+    assert table["logger"]["tensorboard_dir"] == "unset"
     assert "max_staleness" not in table["pipeline"]
     assert (table["ds"]["zero_stage"], table["eval"]["steps"]) == (2, -1)
 

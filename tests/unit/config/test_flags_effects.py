@@ -116,6 +116,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--algo.advantage.estimator gae --critic.optim muon --critic.max_norm 0.5",
             r"--critic\.max_norm.*critic\.optim = 'muon'",
         ),
+        ("--actor.gradient_checkpointing_layers 3", r"actor\.gradient_checkpointing_enable = False"),
         ("--ckpt.max_mem 9 --ckpt.disable_ds", r"--ckpt\.max_mem.*ckpt\.disable_ds"),
         ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*ckpt\.save_steps.*-1"),
         ("--env.code_timeout_s 3 --env.url http://h:1", r"--env\.code_timeout_s.*env\.url"),

@@ -175,6 +175,7 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.adam.betas 0.8 0.9", "actor.adam_betas", (0.8, 0.9)),
         ("--actor.adam.weight_decay 0.01", "actor.l2", 0.01),
         ("--actor.adam.eps 1e-6", "actor.adam_eps", 1e-6),
+        ("--actor.eps_clip 0.1", "actor.eps_clip_low_high", (0.1, 0.1)),
         ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
         ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
         ("--actor.lr_scheduler inverse_sqrt", "actor.lr_scheduler", "inverse_sqrt"),
