@@ -10,6 +10,7 @@ import pytest
 
 from .support.optimiser_runs import run
 from .support.ports import store_port
+from .support.ranks import run_ranks
 from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.long
@@ -19,14 +20,9 @@ MATRIX, EMBEDDING, NORM = "model.layers.0.mlp.down_proj.weight", "model.embed_to
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """results[world], of rank 0; both sizes run at the same time."""
-    import torch.multiprocessing as mp
-
     out = tmp_path_factory.mktemp("optimisers")
     model = save_tiny(out / "model", scale=1.0)
-    runs = [mp.spawn(run, (world, store_port(), model, out), nprocs=world, join=False) for world in (1, 2)]
-    for context in runs:
-        while not context.join(timeout=180):
-            pass
+    run_ranks(run, *((world, store_port(), model, out) for world in (1, 2)))
     return {world: pickle.loads((out / f"results-{world}-0.pkl").read_bytes()) for world in (1, 2)}
 
 

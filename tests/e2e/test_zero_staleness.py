@@ -9,6 +9,7 @@ import pytest
 from openrlhf_tir.miniatures.toy.model import save_model
 
 from .support.ports import store_port
+from .support.ranks import run_ranks
 from .support.zero_staleness_runs import STEPS, run
 
 pytestmark = pytest.mark.slow
@@ -18,11 +19,9 @@ pytestmark = pytest.mark.slow
 def results(tmp_path_factory):
     """results["sequential" | "asynchronous" | "colocated"] = (what the run returned, [(metrics, keys of the
     batch)])."""
-    import torch.multiprocessing as mp
-
     out = tmp_path_factory.mktemp("zero_staleness")
     save_model(out / "model", seed=0)
-    mp.spawn(run, (store_port(), out / "model", out), nprocs=1)
+    run_ranks(run, (1, store_port(), out / "model", out))
     return pickle.loads((out / "results.pkl").read_bytes())
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from openrlhf_tir.weights.digest import digest_file
 
-from ..support.early_runs import CUTS, METHODS
+from ..support.early_runs import CUTS, METHODS, run
 from ..support.ports import store_port
+from ..support.ranks import run_ranks
 from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -31,16 +32,7 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(workdir):
     """results[world][rank]; both sizes run at the same time."""
-    import torch.multiprocessing as mp
-
-    from ..support.early_runs import run
-
-    runs = [
-        mp.spawn(run, (world, store_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
-    ]
-    for context in runs:
-        while not context.join(timeout=180):
-            pass
+    run_ranks(run, *((world, store_port(), workdir / "model", workdir) for world in WORLDS))
     return {w: [pickle.loads((workdir / f"early-{w}-{r}.pkl").read_bytes()) for r in range(w)] for w in WORLDS}
 
 

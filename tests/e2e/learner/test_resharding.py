@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ..support.ports import store_port
+from ..support.ranks import run_ranks
 from ..support.resharding_runs import BETA, KINDS, resuming, saving, zero_2
 from ..support.tiny_model import save_tiny
 
@@ -30,14 +31,12 @@ def workdir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(workdir):
     """{"saved-2": {kind: by FRESH, ...}, "resumed-2-on-1": {kind: by SAVED and STEPPED}}"""
-    import torch.multiprocessing as mp
-
     save_tiny(workdir / "model", scale=1.0)
     for world in (1, 2):
-        mp.spawn(saving, (world, store_port(), workdir / "model", workdir), nprocs=world)
+        run_ranks(saving, (world, store_port(), workdir / "model", workdir))
     for saved, world in (*DIRECTIONS, (2, 2)):
-        mp.spawn(resuming, (world, store_port(), workdir / "model", workdir, saved), nprocs=world)
-    mp.spawn(zero_2, (2, store_port(), workdir / "model", workdir), nprocs=2)
+        run_ranks(resuming, (world, store_port(), workdir / "model", workdir, saved))
+    run_ranks(zero_2, (2, store_port(), workdir / "model", workdir))
     return {path.stem: pickle.loads(path.read_bytes()) for path in workdir.glob("*.pkl")}
 
 

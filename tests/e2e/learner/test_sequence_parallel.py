@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ..support.ports import store_port
+from ..support.ranks import run_ranks
 from ..support.sequence_parallel_runs import VARIANTS, run
 from ..support.tiny_model import save_tiny
 
@@ -19,16 +20,9 @@ CUTS = ((1, 1), (2, 2))
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """results[ranks][rank]; both run at the same time."""
-    import torch.multiprocessing as mp
-
     out = tmp_path_factory.mktemp("sequence_parallel")
     save_tiny(out / "model", scale=1.0)
-    runs = [
-        mp.spawn(run, (world, cut, store_port(), out / "model", out), nprocs=world, join=False) for world, cut in CUTS
-    ]
-    for context in runs:
-        while not context.join(timeout=180):
-            pass
+    run_ranks(run, *((world, cut, store_port(), out / "model", out) for world, cut in CUTS))
     return {
         world: [pickle.loads((out / f"{world}-{cut}-{rank}.pkl").read_bytes()) for rank in range(world)]
         for world, cut in CUTS

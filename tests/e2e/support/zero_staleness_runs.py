@@ -230,7 +230,7 @@ async def train(mode, cfg: Config, rank, model: Path):
     return await mode(cfg, learner, runner, publisher), learner.reports
 
 
-def run(_: int, port: int, model: Path, out: Path) -> None:
+def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     import torch
 
     from openrlhf_tir.learner.zero3 import Zero3Rank
@@ -240,5 +240,5 @@ def run(_: int, port: int, model: Path, out: Path) -> None:
     for mode in (sequential, asynchronous, colocated):
         cfg = config(model, out / mode.__name__)
         cfg.run_dir.mkdir()
-        results[mode.__name__] = asyncio.run(train(mode, cfg, Zero3Rank(cfg, 0, 1, "127.0.0.1", port), model))
+        results[mode.__name__] = asyncio.run(train(mode, cfg, Zero3Rank(cfg, rank, world, "127.0.0.1", port), model))
     (out / "results.pkl").write_bytes(pickle.dumps(results))

@@ -1,0 +1,27 @@
+"""Processes of learner ranks, forked from one that has imported DeepSpeed: an import takes longer than most tests."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+PRELOADED = ["openrlhf_tir.learner.zero3", "transformers.models.qwen2.modeling_qwen2", "peft"]
+
+
+def run_ranks(function: Callable[..., None], *groups: tuple[Any, ...]) -> None:
+    """Call `function(rank, *group)` in a process for every rank of every group, all of them at the same time.
+
+    Args:
+        function: What a rank does.
+        *groups: Its arguments in one process group each, the first of which is the number of ranks.
+    """
+    import torch.multiprocessing as mp
+
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    contexts = [
+        mp.start_processes(function, group, nprocs=group[0], join=False, start_method="forkserver") for group in groups
+    ]
+    for context in contexts:
+        while not context.join(timeout=180):
+            pass
