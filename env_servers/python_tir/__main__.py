@@ -27,7 +27,6 @@ from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import PYTHON_TOOL
 
 from .env import PythonEnv
-from .fusion_backend import FusionSandbox
 from .isolation.levels import strongest
 from .languages import Languages, compiler_directories, find_languages
 from .limits import Limits
@@ -138,6 +137,8 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
     Raises:
         SandboxError: The server does not run Python. The message has a remedy.
     """
+    from .fusion_backend import FusionSandbox  # It imports aiohttp, which is a quarter of a server's start.
+
     token = os.environ.get(BACKEND_TOKEN_ENV) or None
 
     async def run_snippet() -> None:
