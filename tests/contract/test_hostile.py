@@ -18,7 +18,7 @@ from .env_process import Http, env_server
 from .hostile import ATTACKS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
-SIDE_BY_SIDE, SETTLE_S = 8, 20.0
+SIDE_BY_SIDE, SETTLE_S = 16, 20.0
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server)
 
 async def test_every_attack_that_never_ends_is_stopped_and_leaves_the_server_as_it_was(tmp_path):
     """On a server of their own: six seconds of two cores for each of them would prove no more than one."""
-    with env_server("env_servers.python_tir", tmp_path, "--code-timeout", "2", "--memory-mib", "512") as (url, process):
+    with env_server("env_servers.python_tir", tmp_path, "--code-timeout", "1", "--memory-mib", "512") as (url, process):
         attacks = [attack for attack in ATTACKS if attack.until_stopped]
         assert len(attacks) >= 8
         await contained_and_as_before(url, process.pid, attacks)

@@ -14,7 +14,7 @@ from ..test_hostile import footprint, settled
 from .hostile import ATTACKS, TOOLS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
-SIDE_BY_SIDE = 6
+SIDE_BY_SIDE = 12
 HERE = [attack for attack in ATTACKS if shutil.which(TOOLS[attack.language])]
 
 

@@ -40,14 +40,14 @@ def call(name: str, **arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Four rows, made by the command of the docs."""
+    """Two rows, made by the command of the docs."""
     out = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     command = [
-        sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "4", "--seed", "3", "--repos", "roman", "lru",
+        sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "2", "--seed", "3", "--repos", "roman", "lru",
         "--out", str(out),
     ]  # fmt: skip
     assert (
-        "4 rows, each with tests that fail"
+        "2 rows, each with tests that fail"
         in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     )
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -124,7 +124,7 @@ async def test_every_generated_bug_is_fixed_by_its_gold_patch_through_the_tools(
 
 async def test_evaluations_are_counted_separately_from_steps(server):
     async with Http(server) as http:
-        sessions = [await http.open(task()) for _ in range(3)]
+        sessions = [await http.open(task()) for _ in range(2)]
         body = [
             http.step_body(
                 s,
@@ -143,7 +143,7 @@ async def test_evaluations_are_counted_separately_from_steps(server):
                 for line in text.splitlines()
                 if line.startswith(("env_evaluating", "env_evaluations_waiting", "env_repositories"))
             }
-    assert [json.loads(line)["reward"] for line in replies.result()[1].splitlines()] == [1.0] * 3
+    assert [json.loads(line)["reward"] for line in replies.result()[1].splitlines()] == [1.0] * 2
     assert {"env_evaluating 1.0", "env_evaluations_waiting 1.0"} <= seen and "env_evaluating 2.0" not in seen
 
 
