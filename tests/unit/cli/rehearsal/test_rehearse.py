@@ -93,6 +93,7 @@ def played(tmp_path):
             "env.protocol": f"{tmp_path}/mine.py:Digits",
             "env.max_calls": 3,
             "reward.name": f"{tmp_path}/mine.py:score",
+            "reward.verify_timeout_s": 2.0,  # of CPU, which an endless one uses up on every worker
             "filter.names": [f"{tmp_path}/mine.py:keep"],
             "algo.advantage.estimator": f"{tmp_path}/mine.py:estimate",
             "data.prompt_dataset": str(tmp_path / "rows.jsonl"),
