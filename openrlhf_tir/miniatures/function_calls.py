@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,8 +25,8 @@ PACKAGE = "bfcl_eval"
 REQUIREMENT = "bfcl-eval==2026.3.23"
 HELD_OUT_OF = 4
 """One function name in so many is of the test split."""
-MAX_CHARS = 500
-"""Characters of functions and question together, some 130 tokens."""
+MAX_CHARS = 1000
+"""Characters of functions and question together, some 190 tokens on average and 300 at most."""
 FILES: dict[str, tuple[str, str]] = {
     "simple_python": ("simple", "simple"),
     "multiple": ("multiple", "multiple"),
@@ -97,14 +98,23 @@ def data_directory() -> Path:
 
 
 def signature(function: Mapping[str, Any]) -> str:
-    """Return a function on one line: its name, its parameters with types, "?" for optional ones, its description."""
+    """Return a function as the call that it takes, with types in the place of values and "?" behind what may be left
+    out, its description, and a line for each parameter: its description, which tells formats, allowed values and
+    defaults."""
     parameters = function["parameters"]
     required = set(parameters["required"])
-    shown = (
-        f"{name}: {described['type']}{'' if name in required else '?'}"
+    types = ", ".join(
+        f'"{name}": {described["type"]}{"" if name in required else "?"}'
         for name, described in parameters["properties"].items()
     )
-    return f"{function['name']}({', '.join(shown)})  # {function['description']}"
+    call = f'{{"name": "{function["name"]}", "arguments": {{{types}}}}}  # {function["description"]}'
+    return "\n".join([call, *(_parameter(*item) for item in parameters["properties"].items())])
+
+
+def _parameter(name: str, described: Mapping[str, Any]) -> str:
+    """Return the line of a parameter."""
+    allowed = f" One of {json.dumps(described['enum'])}." if "enum" in described else ""
+    return f"#   {name}: {described.get('description', '')}{allowed}"
 
 
 def read(directory: Path) -> list[Row]:
@@ -188,9 +198,19 @@ def demonstration(row: Row) -> dict[str, Any]:
 
 def training_rows(rows: Sequence[Row], seed: int) -> list[dict[str, Any]]:
     """Return all rows of the training split, in an order that follows from the seed. Irrelevance is not trained."""
-    chosen = [data_row(row) for row in rows if row.split == "train" and row.answers]
-    Random(f"function_calls/train/{seed}").shuffle(chosen)
-    return chosen
+    return [data_row(row) for row in _trained(rows, Random(f"function_calls/train/{seed}"))]
+
+
+def _trained(rows: Sequence[Row], rng: Random) -> list[Row]:
+    """Return the rows of the training split, shuffled, kind after kind in turns until a kind has none left: the first
+    ones, of which a cold start and a short run consist, are as many of each."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.split == "train" and row.answers:
+            by_kind.setdefault(row.kind, []).append(row)
+    for of_kind in by_kind.values():
+        rng.shuffle(of_kind)
+    return [row for turn in zip_longest(*by_kind.values()) for row in turn if row is not None]
 
 
 def held_out_rows(rows: Sequence[Row], per_kind: int = PER_KIND) -> list[dict[str, Any]]:
@@ -204,10 +224,8 @@ def held_out_rows(rows: Sequence[Row], per_kind: int = PER_KIND) -> list[dict[st
 
 
 def demonstrations(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return conversations about all rows of the training split, in random order."""
-    chosen = [row for row in rows if row.split == "train" and row.answers]
-    Random("function_calls/demonstrations").shuffle(chosen)
-    return [demonstration(row) for row in chosen]
+    """Return conversations about all rows of the training split, the kinds in turns."""
+    return [demonstration(row) for row in _trained(rows, Random("function_calls/demonstrations"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,9 @@ def names(split: str, number: int) -> list[str]:
     return [name for name in (f"f{i}" for i in range(200)) if split_of(name, HELD_OUT_OF) == split][:number]
 
 
-def test_a_function_is_shown_as_a_signature_with_its_types():
-    assert signature(WEATHER) == "weather(city: string, days: integer?, unit: string?)  # Forecast."
+def test_a_function_is_shown_as_the_call_that_it_takes_with_types_for_values():
+    call = '{"name": "weather", "arguments": {"city": string, "days": integer?, "unit": string?}}'
+    assert signature(WEATHER) == f"{call}  # Forecast."
     assert signature(WEATHER) in data_row(ROW)["prompt"][1]["content"]
 
 
@@ -137,7 +138,7 @@ def bfcl(tmp_path):
         questions = [
             {
                 "id": f"{name}_{i}",
-                "question": [[{"role": "user", "content": f"Number {i} of {name}?" + "x" * (600 if i == 5 else 0)}]],
+                "question": [[{"role": "user", "content": f"Number {i} of {name}?" + "x" * (function_calls.MAX_CHARS if i == 5 else 0)}]],
                 "function": [function(f"f{i}", city="string")],
             }
             for i in range(6)
@@ -155,6 +156,13 @@ def test_long_rows_and_those_that_nothing_answers_are_left_out(bfcl):
     called = {name for row in rows for answer in row.answers for name in answer}
     assert called == {"f0", "f1", "f2", "f3"}
     assert len([row for row in rows if row.kind == "live"]) == 3 * len(called)
+
+
+def test_the_first_rows_to_learn_from_are_as_many_of_each_kind(bfcl):
+    rows = function_calls.read(bfcl)
+    kinds = [row["meta"]["kind"] for row in function_calls.training_rows(rows, seed=1)]
+    assert sorted(kinds[:4]) == ["live", "multiple", "parallel", "simple"]
+    assert set(kinds[8:]) == {"live"}  # of which there are more
 
 
 def test_no_tested_function_is_trained_and_irrelevance_is_tested_alone(bfcl):
