@@ -138,7 +138,14 @@ def bfcl(tmp_path):
         questions = [
             {
                 "id": f"{name}_{i}",
-                "question": [[{"role": "user", "content": f"Number {i} of {name}?" + "x" * (function_calls.MAX_CHARS if i == 5 else 0)}]],
+                "question": [
+                    [
+                        {
+                            "role": "user",
+                            "content": f"Number {i} of {name}?" + "x" * (function_calls.MAX_CHARS if i == 5 else 0),
+                        }
+                    ]
+                ],
                 "function": [function(f"f{i}", city="string")],
             }
             for i in range(6)
