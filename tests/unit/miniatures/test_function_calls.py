@@ -37,9 +37,12 @@ def names(split: str, number: int) -> list[str]:
     return [name for name in (f"f{i}" for i in range(200)) if split_of(name, HELD_OUT_OF) == split][:number]
 
 
-def test_a_function_is_shown_as_the_call_that_it_takes_with_types_for_values():
+def test_a_function_is_shown_as_the_call_that_it_takes_and_what_its_parameters_mean():
     call = '{"name": "weather", "arguments": {"city": string, "days": integer?, "unit": string?}}'
-    assert signature(WEATHER) == f"{call}  # Forecast."
+    assert signature(WEATHER) == f"{call}  # Forecast.\n#   city: -\n#   days: -\n#   unit: -"
+    described = function("f", city="string")
+    described["parameters"]["properties"]["city"] = {"type": "string", "enum": ["Oslo"]}
+    assert signature(described).endswith('\n#   city:  One of ["Oslo"].')
     assert signature(WEATHER) in data_row(ROW)["prompt"][1]["content"]
 
 
