@@ -8,7 +8,7 @@
     |  |- EnvError            an environment server failed for good (after retries)
     |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its
     |  |  |                   sessions are hit
-    |  |  |- TaskRefused      an environment server can make no episode of the row, however often it is asked
+    |  |  |- TaskRefused      an environment server can make no episode of the row
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for five minutes
     |  |- DeadlineMissed      another process did not answer in time; names the setting
@@ -314,8 +314,6 @@ METHOD_REASONS = frozenset(
     {RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason, EnvironmentCodeError.reason}
 )
 """Reasons of failure that lie in the method's own code: another try would end the same way, and the user must know."""
-FINAL_REASONS = METHOD_REASONS | {TaskRefused.reason}
-"""Reasons of failure that another try of the group would meet again, so that it is not dispatched once more."""
 
 
 class CheckpointFailed(InfraError, OSError):

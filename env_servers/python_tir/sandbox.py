@@ -1,6 +1,6 @@
 """The interface of what runs code: a snippet goes in, an Execution comes out.
 
-Those of `isolation/` isolate; `isolation/bare.py` does not and is for development only.
+All of `isolation/` isolate but `isolation/bare.py`, which is for development only.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from ..config import Config
-from ..errors import METHOD_REASONS, Diverged, StallError, Unproductive
+from ..errors import METHOD_REASONS, Diverged, MethodBroken, StallError, TaskRefused, Unproductive
 from ..ports import Rollout
 from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
@@ -63,6 +63,7 @@ class Health:
 
         Raises:
             StallError: More groups than a batch failed for good in a row.
+            MethodBroken: The same, and the last because the environment refuses its row.
         """
         if end == GroupState.BUFFERED:
             self.unused.clear()
@@ -76,6 +77,11 @@ class Health:
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0
+        if self.failed_in_a_row > self.batch_groups and meta is not None and failed == TaskRefused.reason:
+            raise MethodBroken(
+                f"{self.failed_in_a_row} groups in a row failed for good, the last, {meta.key}, since its environment"
+                f" refuses the row: {meta.why.get(failed)} Are these rows for this environment?"
+            )
         if self.failed_in_a_row > self.batch_groups:
             raise StallError(
                 f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {tries} tries. "

@@ -10,9 +10,11 @@
 The wall clock alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. So
 the kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big
 integers, where Python runs no signal handler. User code is interrupted by a handler first, so that the error has its
-line. Where Python does not come to run it, SIGVTALRM ends the worker (ITIMER_VIRTUAL) and the console has the line. A
-worker that dies for another reason is replaced, and the call is made once more. The processes start with the first
-call, so that a pool that nobody needs costs nothing.
+line. Where Python does not come to run it, or the code catches it, SIGVTALRM ends the worker KILL_AFTER_S later
+(ITIMER_VIRTUAL); what that and a crash met is told from faulthandler's file. A call into a library that never returns
+and uses no CPU of its own is Late: nothing tells it from a machine that has no time for it. A worker that dies for
+another reason is replaced, and the call is made once more. The processes start with the first call, so that a pool that
+nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ import faulthandler
 import io
 import logging
 import multiprocessing
+import os
+import re
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ..errors import MethodError, RewardError, VerifierError
@@ -58,8 +64,7 @@ has no core for it, its deadline begins again: an endless loop then uses up its 
 PRINTED = 2000
 """Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0
-"""CPU seconds that user code has left after an interrupt."""
-_CPU_SPENT = (-signal.SIGPROF, -signal.SIGVTALRM)
+"""Seconds of its own CPU (the kernel's left out) that user code has left after the interrupt."""
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _OWN_EXITS = frozenset([*range(256), *(-number for number in _CRASHES)])
 """Exit codes of a worker that user code has ended. A kill comes from outside, usually because memory is short."""
@@ -134,6 +139,8 @@ class Workers:
         self._wall_name = wall_name
         self._count_name = count_name
         self._pool: ProcessPool | None = None
+        self._stacks: tempfile.TemporaryDirectory[str] | None = None
+        """Where each worker's faulthandler writes, to a file that is named by its process id."""
         self.how_ended: Callable[[int, str], Awaitable[str]] | None = None
         """Given a process id and what is known, returns how that worker ended, in words; None: nobody watches them."""
 
@@ -156,6 +163,8 @@ class Workers:
 
         death: BaseException | None = None
         exit_code: int | None = None
+        is_user_code = getattr(function, "user_code", False)
+        where = ""
         limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
@@ -167,16 +176,18 @@ class Workers:
                     async with asyncio.timeout(self.take_s + wall_s):
                         return await asyncio.wrap_future(call)
                 except ProcessExpired as expired:
-                    if expired.exitcode in _CPU_SPENT:
-                        spent = f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU"
-                        if not getattr(function, "user_code", False):
-                            raise CpuSpent(
-                                f"{function.__name__} {spent}. Raise it, or make the check quicker."
-                            ) from expired
+                    where = self._where(expired.pid, function)
+                    if expired.exitcode == -signal.SIGPROF and not is_user_code:
+                        raise CpuSpent(
+                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
+                            " Raise it, or make the check quicker."
+                        ) from expired
+                    if expired.exitcode == -signal.SIGVTALRM and is_user_code:
                         fault = _user_code_fault(
                             function,
-                            f"{spent} and could not be interrupted: a call into a library did not return, or it caught"
-                            " the interrupt. The console has the line of the former. Make it quicker, or raise that.",
+                            f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU{where} and could not be interrupted: a"
+                            " call into a library did not return, or the code caught the interrupt. Make it quicker, or"
+                            f" raise {self._cpu_name}.",
                         )
                         fault.out_of_time = True
                         raise fault from expired
@@ -204,16 +215,31 @@ class Workers:
                         raise
                     death = cancelled  # its pool was replaced meanwhile
                     exit_code = None
-        if getattr(function, "user_code", False) and exit_code in _OWN_EXITS:
+        if is_user_code and exit_code in _OWN_EXITS:
             raise _user_code_fault(
                 function,
-                f"ended its process {ATTEMPTS} times, with exit code {exit_code}: a library crashed in it, or ended the"
-                " process. The console has the line of a crash.",
+                f"ended its process {ATTEMPTS} times{where}, with exit code {exit_code}: a library crashed in it, or"
+                " ended the process.",
             )
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
             f" See its exit code; {self._count_name} or memory may be too small."
         )
+
+    def _where(self, pid: int, function: Callable[..., Any]) -> str:
+        """Return " at FILE:LINE", where Python was when a fault ended a worker: in the function's own file, if one of
+        its lines ran. "" if nothing was written."""
+        if self._stacks is None:
+            return ""
+        path = Path(self._stacks.name, str(pid))
+        written = path.read_text(errors="replace") if path.exists() else ""
+        path.unlink(missing_ok=True)
+        lines = re.findall(r'File "(.+)", line (\d+)', written.partition("Current thread")[2].partition("\n\n")[0])
+        if not lines:
+            return ""
+        own = getattr(function, "name", "").rpartition(":")[0]
+        file, line = next((found for found in lines if found[0] == own), lines[0])
+        return f" at {file}:{line}"
 
     def _replace(self, pool: Any) -> None:
         """Stop a pool of processes. The next call starts others."""
@@ -235,8 +261,13 @@ class Workers:
             # The server imports sympy once, so that the successor of a killed worker is there in milliseconds.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["math_verify"])
+            if self._stacks is None:
+                self._stacks = tempfile.TemporaryDirectory(prefix="tir-workers-")
             self._pool = ProcessPool(
-                max_workers=self.count, context=context, initializer=_start_worker, initargs=(self.cpu_s, self.prepare)
+                max_workers=self.count,
+                context=context,
+                initializer=_start_worker,
+                initargs=(self.cpu_s, self.prepare, self._stacks.name),
             )
         return self._pool
 
@@ -249,6 +280,9 @@ class Workers:
             stopping.join(CLOSE_S)
             if stopping.is_alive():
                 log.warning("The workers were not stopped within %g s; they end with this process.", CLOSE_S)
+        if self._stacks is not None:
+            self._stacks.cleanup()
+            self._stacks = None
 
 
 def _stopping(pool: Any) -> threading.Thread:
@@ -280,6 +314,10 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         Exception: Whatever the function raised.
     """
     is_user_code = getattr(function, "user_code", False)
+    # An interrupt of the call before may have come while its own timers were being cleared.
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     if is_user_code and isinstance(sys.stdout, BoundedOutput):
         sys.stdout.begin()
     if is_user_code and limits.cpu_s is not None:
@@ -304,7 +342,6 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
         if is_user_code:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 def _is_stretched(limits: Limits, function: Callable[..., Any]) -> bool:
@@ -331,7 +368,7 @@ def _waited_s() -> float:
 def _interrupts(
     reason: str, starved: Callable[[], bool] = lambda: False, extensions: int = 0, wall_s: float = 0.0
 ) -> Callable[[int, Any], None]:
-    """Return a signal handler that raises Overrun in the running code, and lets the next signal kill the process.
+    """Return a signal handler that raises Overrun in the running code.
 
     On a starved host the deadline begins again, `extensions` times. After that the handler raises Starved, because the
     call is late through the machine. That error has a line as well.
@@ -350,8 +387,6 @@ def _interrupts(
             remaining -= 1
             signal.setitimer(signal.ITIMER_REAL, wall_s * INTERRUPT_AT)
             return
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_PROF, KILL_AFTER_S)
         if starved():
             raise Starved(f"{reason}, and for most of that time the machine had no core for it")
         raise Overrun(reason)
@@ -388,12 +423,12 @@ class BoundedOutput(io.TextIOBase):
         self.output.flush()
 
 
-def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:
-    """Prepare a worker process before its first call."""
+def _start_worker(cpu_s: float | None, prepare: Callable[[], None], stacks: str) -> None:
+    """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`."""
     sys.stdout = BoundedOutput(sys.stdout)
-    faulthandler.enable()
+    stack = os.open(Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT)  # open as long as the process lives
+    faulthandler.enable(stack)
     if cpu_s is not None:
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        faulthandler.register(signal.SIGVTALRM, chain=True)  # prints the line, then the signal ends the process
+        faulthandler.register(signal.SIGVTALRM, stack, chain=True)  # writes, and then the signal ends the process
         resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     prepare()

@@ -37,7 +37,7 @@ from .group_meta import describe, failure_of
 from .protocols import make
 from .protocols.agent_file.agent_file import AgentFile
 from .protocols.chat_format import ChatFormat
-from .sample_selection import ENGINE_FAULTS, invalidated, will_be_filtered
+from .sample_selection import DEADLINE, EARLY_STOP, ENGINE_FAULTS, invalidated, will_be_filtered
 from .sequence_migration import SequenceMigration
 
 NO_MODEL_TOKENS = "no_model_tokens"
@@ -268,14 +268,16 @@ class GroupRunner:
                 self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
             return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
 
-    def _fail_unfinished(self, group: _RunningGroup, why_closed: str) -> None:
+    def _fail_unfinished(self, group: _RunningGroup, why_closed: str | None) -> None:
         """Fail what a shared fault cost, and for `why_closed` the trajectories that were cancelled."""
         order = [trajectory.index for trajectory in group.finished]
         for index, reason in invalidated(group.ended, order, group.servers).items():
             trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
             group.ended[index] = _without_reward(trajectory, reason)
         for index, ended in enumerate(group.ended):
-            group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=why_closed)
+            if ended is None:
+                assert why_closed is not None, "a group without a reason to close it has ended"
+                group.ended[index] = Trajectory(index, group.prompt_ids, failed=why_closed)
 
     def _failure_of(self, group: _RunningGroup, result: Group) -> str | None:
         """Return why the group as a whole cannot be used; None if it can be."""
@@ -295,12 +297,12 @@ class GroupRunner:
         except InfraError as e:
             return KEEP, e
 
-    async def _collect(self, group: _RunningGroup) -> str:
+    async def _collect(self, group: _RunningGroup) -> str | None:
         """Run the episodes until the group can be closed, and cancel the others.
 
         Returns:
-            Why the others are cancelled: "deadline"; "early_stop", if the accuracy filter will drop the group; or the
-            engine's fault, which they share. "" if all have ended.
+            Why the others are cancelled: DEADLINE; EARLY_STOP, if the accuracy filter will drop the group; or the
+            engine's fault, which they share. None if all have ended.
         """
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
         tasks = {
@@ -313,19 +315,19 @@ class GroupRunner:
             for _ in tasks:
                 ended = await self._next_end(group, ends)
                 if ended is None:
-                    return "deadline"
+                    return DEADLINE
                 trajectory = ended.result()
                 group.ended[tasks[ended]] = trajectory
                 group.finished.append(trajectory)
                 if trajectory.failed is not None and trajectory.failed in ENGINE_FAULTS:
                     return trajectory.failed
                 if self._will_be_filtered(group):
-                    return "early_stop"
+                    return EARLY_STOP
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return ""
+        return None
 
     async def _next_end(
         self, group: _RunningGroup, ends: asyncio.Queue[asyncio.Task[Trajectory]]

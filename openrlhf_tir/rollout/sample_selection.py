@@ -30,17 +30,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, RequestRefused, TokenDrift, WeightsUnverified
+from ..errors import (
+    METHOD_REASONS,
+    EngineError,
+    EngineGone,
+    EnvLost,
+    RequestRefused,
+    TaskRefused,
+    TokenDrift,
+    WeightsUnverified,
+)
 from ..types import Trajectory
 
-GIVEN_UP = frozenset({"deadline", "early_stop"})
+DEADLINE = "deadline"
+EARLY_STOP = "early_stop"
+GIVEN_UP = frozenset({DEADLINE, EARLY_STOP})
 """Reasons of failure of trajectories that were cancelled although nothing had failed."""
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
 """Reasons of failure of the engine, which all trajectories of a group share: one of them ends the group."""
 
-OWN_FAULTS = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
-"""Reasons of failure that lie in the content of the trajectory. However many fail for them, nothing was shared."""
+OWN_FAULTS = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason, TaskRefused.reason}
+"""Reasons of failure that lie in the content of the trajectory or of its row. However many fail for them, nothing was
+shared."""
 
 
 def invalidated(

@@ -24,7 +24,7 @@ class RestartCount:
         self.allowed = allowed
         self.used = 0
         self._newest = newest
-        self._seen = newest()
+        self._seen: Any = None
 
     def take(self) -> bool:
         """Count one more restart and return True, or return False if none is left."""

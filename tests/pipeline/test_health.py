@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import Diverged, EvaluationFailed, StallError, Unproductive
+from openrlhf_tir.errors import Diverged, EvaluationFailed, MethodBroken, StallError, Unproductive
 from openrlhf_tir.pipeline import health
 from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import GroupState, StepReport
+from openrlhf_tir.types import GroupKey, GroupState, StepReport
 
-from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline, what_stops
+from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, group_of, pipeline, what_stops
 from .random_runs.world import World, WorldLearner, live, pipeline_in
 
 
@@ -259,3 +260,13 @@ def test_an_outage_is_told_as_one_before_the_run_counts_as_hopeless():
         assert not counts.unproductive
     with pytest.raises(StallError, match="257 groups in a row failed for good"):
         counts.group_finished(GroupState.FAILED, None, None, "env_error", 1)
+
+
+def test_rows_that_the_environment_refuses_are_the_users_to_correct_and_no_outage():
+    counts = health.Health(Config.model_validate({"rollout": {"batch_size": 2}}))
+    meta, _ = group_of(GroupKey(0, 7), 0, failed="task_refused")
+    meta = replace(meta, why={"task_refused": "the row has no label"})
+    for _ in range(2):
+        counts.group_finished(GroupState.FAILED, meta, None, "task_refused", 2)
+    with pytest.raises(MethodBroken, match="the row has no label"):
+        counts.group_finished(GroupState.FAILED, meta, None, "task_refused", 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError, TaskRefused
 from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 from ...pipeline.evaluation import attempt
 from ...pipeline.observer import reward_parts
@@ -189,10 +189,10 @@ def summarise(
             for end in ended
             if isinstance(end, GroupMeta)
             for reason, message in end.why.items()
-            if reason in METHOD_REASONS
+            if reason in METHOD_REASONS or reason == TaskRefused.reason
         )
         error = next(errors, None)
-        remedy = f"An error of the method's code: {error}" if error else "See the actors' and the servers' logs."
+        remedy = f"More samples would meet it again: {error}" if error else "See the actors' and the servers' logs."
         raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({counts}). {remedy}", failed, samples)
     measured = [(task, meta) for task, meta in zip(tasks, ended, strict=True) if isinstance(meta, GroupMeta)]
     metas = [meta for _, meta in measured]

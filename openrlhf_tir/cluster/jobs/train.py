@@ -275,7 +275,7 @@ async def _pipeline(
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.canary_tolerance
-    restarts = RestartCount(MAX_RESTARTS, checkpoints.latest)
+    restarts = RestartCount(MAX_RESTARTS, checkpoints.named)
     while True:
         publisher = WeightPublisher(
             services.learner,

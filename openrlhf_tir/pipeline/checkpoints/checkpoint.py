@@ -197,7 +197,7 @@ class Checkpoints:
         """Write the controller's files and make the temporary directory a checkpoint. Runs in a thread."""
         tmp = self._temporary(step)
         final = self.directory / f"step_{step:06d}"
-        if self._named() == final.name:
+        if self.named() == final.name:
             # A second checkpoint of the last step: the first one must stay complete until `latest` names this one.
             final = final.with_name(final.name + "a")
         best, best_score = self.best()
@@ -227,7 +227,7 @@ class Checkpoints:
                 _replace(self.directory / BEST, json.dumps(state["best"]))
             _replace(self.directory / LATEST, final.name)
         except OSError:
-            if self._named() != final.name:
+            if self.named() != final.name:
                 shutil.rmtree(final, ignore_errors=True)
                 if score is not None:
                     self._restore_best(best, best_score)
@@ -396,7 +396,7 @@ class Checkpoints:
 
     def _newest_whole(self) -> Path | None:
         """Return the newest undamaged checkpoint, except those after the one that `latest` names."""
-        named = self._named()
+        named = self.named()
         names = [p.name for p in self._directories()]
         for name in reversed([n for n in names if named not in names or n <= named]):
             try:
@@ -420,7 +420,7 @@ class Checkpoints:
             Sentences that say what was corrected.
         """
         messages = self.tidy()
-        named = self._named()
+        named = self.named()
         if named != path.name:
             later = [p.name for p in self._directories() if p.name > path.name]
             left = f" {', '.join(later)} will be removed with the next checkpoint." if later else ""
@@ -464,8 +464,8 @@ class Checkpoints:
         """Return the directories of all checkpoints, oldest first."""
         return sorted(p for p in self.directory.glob("step_*") if NAME.fullmatch(p.name) and p.is_dir())
 
-    def _named(self) -> str | None:
-        """Return the name in `latest`; None if it is not the name of a checkpoint."""
+    def named(self) -> str | None:
+        """Return the name in `latest`; None if there is none, or if it is not the name of a checkpoint."""
         try:
             name = (self.directory / LATEST).read_text().strip()
         except (OSError, ValueError):
@@ -483,7 +483,7 @@ class Checkpoints:
             raw = path.read_bytes()
         except OSError as e:
             raise CheckpointDamaged(f"{path} cannot be read ({e.strerror}).") from e
-        name = self._named()
+        name = self.named()
         if name is None:
             raise CheckpointDamaged(
                 f"{path} holds {raw[:40]!r}, which is not the name of a checkpoint."

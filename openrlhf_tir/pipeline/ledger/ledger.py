@@ -5,7 +5,8 @@ It answers whether a prompt was lost or trained twice, also after crashes and re
     ledger(format, run)    first line: the run that the file belongs to
     issued ---> trained(step)      provisional until committed(step)
            ---> filtered(reason)   dropped by a filter
-           ---> failed(reason)     failed for good: after MAX_REISSUES, or at once by the user's own code
+           ---> failed(reason)     failed for good: after MAX_REISSUES, after two attempts if the environment refuses
+                                   the row, or at once by the user's own code
            ---> requeued(reason)   this attempt is over; the prompt is issued again as attempt + 1
                                    (failed once, surplus, open at a crash)
     committed(step, upto)          a checkpoint of that step is safe on disk; it describes the events before line `upto`

@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...config import Config
-from ...errors import FINAL_REASONS, SUSPENDED, ConservationError, PipelineError
+from ...errors import METHOD_REASONS, SUSPENDED, ConservationError, PipelineError, TaskRefused
 from ...ports import Prompts
 from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, StepReport, Task
 from ..ledger.ledger import Ledger
@@ -346,11 +346,13 @@ class RolloutScheduler:
         """Return True if a group that failed is dispatched again.
 
         One that user code failed is not: the code is the same, and a new sample that avoids the bug would be chosen by
-        it. Nor is one whose row the environment refuses.
+        it. One whose row the environment refuses is dispatched once more: another server may know the row.
         """
         if failure == SUSPENDED:
             return True
-        return failure not in FINAL_REASONS and group.retries < self.max_reissues
+        if failure == TaskRefused.reason:
+            return group.retries < min(1, self.max_reissues)
+        return failure not in METHOD_REASONS and group.retries < self.max_reissues
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""

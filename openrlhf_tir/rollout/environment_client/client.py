@@ -13,6 +13,7 @@ A rollout actor has one client for its whole life. What happens to a call:
     broken connection, 5xx      It is sent again with the same ids, which the server executes once only, up to
                                 `max_retries` times with growing pauses. Then: EnvLost (no connection), EnvError (5xx).
     the session's server is     down until the deadline, or was restarted (404): EnvLost.
+    the row is refused          422 at /reset: TaskRefused.
     outcome timeout, deadline   EnvTimeout.
     everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
 """

@@ -5,6 +5,7 @@
     5xx                                Broken         the same request may be sent again
     nothing within the deadline        EnvTimeout
     404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
+    422 at /reset, with a sentence     TaskRefused    the server can make no episode of the row
     anything else                      EnvError       a refusal, or a reply that is not the protocol's (`InvalidReply`)
 
 Replies are read up to MAX_REPLY_BYTES and never decompressed, so that no server can fill the actor's memory.
@@ -187,9 +188,17 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         )
     if response.status == 404 and url.endswith("/step"):
         return session_lost(f"{url} answered HTTP 404: {reason}")
-    if response.status == 422 and url.endswith("/reset"):
+    if response.status == 422 and url.endswith("/reset") and _names_a_row(body):
         return TaskRefused(f"{url} can make no episode of this row (422): {reason}. Correct the row or leave it out.")
     return EnvError(f"{url} answered HTTP {response.status}: {reason}")
+
+
+def _names_a_row(body: bytes) -> bool:
+    """Return True if a 422 has a sentence about the row. A list of fields is a server of another protocol's version."""
+    try:
+        return isinstance(json.loads(body)["detail"], str)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def session_lost(answer: str) -> EnvLost:

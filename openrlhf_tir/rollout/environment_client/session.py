@@ -67,6 +67,7 @@ class HttpSession:
         """Open the session and return the first observation.
 
         Raises:
+            TaskRefused: The server can make no episode of this row.
             EnvError: The environment failed, or no server is up.
             EnvTimeout: The deadline passed.
             EnvFull: There was no room.

@@ -180,7 +180,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
                     session,
                     cfg,
                     SimpleNamespace(canary=[[1]]),
-                    SimpleNamespace(latest=lambda: None),
+                    SimpleNamespace(named=lambda: None),
                     None,
                     False,
                     pushing,

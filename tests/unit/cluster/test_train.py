@@ -62,7 +62,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
                 services,
                 cfg,
                 SimpleNamespace(canary=[[1]]),
-                SimpleNamespace(latest=lambda: None),
+                SimpleNamespace(named=lambda: None),
                 None,
                 False,
                 pushing,
@@ -74,6 +74,38 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     assert run(go()) == 7
     first, between, second = joins
     assert between is None and None not in (first, second) and first.__self__ is not second.__self__
+
+
+def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, monkeypatch):
+    class Services(Apart):
+        async def replace_learner(self, cfg):
+            pass
+
+    newest = iter(["step_8", "step_16", "step_16"])
+
+    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
+        raise train.LearnerDied("rank 0 is gone")
+
+    async def go():
+        cfg = Config.model_validate({"run_dir": tmp_path, "vllm": {"canary_tolerance": 0.1}})
+        from openrlhf_tir.cluster.engine_pool import EnginePool
+
+        services = Services(
+            pool=EnginePool(cfg, "", {}),
+            learner=FakeLearner(),
+            console=Console(file=io.StringIO()),
+            stop=StopRequest(20.0),
+        )
+        checkpoints = SimpleNamespace(named=lambda: next(newest))
+        async with AsyncExitStack() as pushing:
+            await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), checkpoints, None, False, pushing, {})
+
+    monkeypatch.setattr(train, "MAX_RESTARTS", 1)
+    monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here
+    with pytest.raises(train.LearnerDied):
+        run(go())
+    assert next(newest, None) is None, "the second loss came after a new checkpoint, the third did not"
 
 
 def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_path):

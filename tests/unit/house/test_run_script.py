@@ -47,7 +47,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def start(tree: Path, **variables: str) -> subprocess.Popen[str]:
-    environment = dict(os.environ, MARKS=str(tree / "marks"), TIR_VENV=".venv", **variables)
+    (tree / "tmp").mkdir()
+    environment = dict(os.environ, MARKS=str(tree / "marks"), TIR_VENV=".venv", TMPDIR=str(tree / "tmp"), **variables)
     command = ["bash", tree / "tests/run.sh"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -56,6 +57,7 @@ def test_four_parts_that_pass_are_a_success(tree: Path) -> None:
     run = start(tree)
     said, _ = run.communicate()
     assert run.returncode == 0, said
+    assert not list((tree / "tmp").iterdir())
     assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "unit ran"]
 
 
@@ -75,4 +77,5 @@ def test_a_run_that_is_ended_prints_what_its_parts_have_said(tree: Path) -> None
     run.send_signal(signal.SIGTERM)
     said, _ = run.communicate()
     assert run.returncode != 0
+    assert not list((tree / "tmp").iterdir())
     assert {"contract ran", "e2e ran", "golden ran", "unit ran"} <= set(said.split("\n"))

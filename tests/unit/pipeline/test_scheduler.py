@@ -367,10 +367,14 @@ def test_a_prompt_that_fails_too_often_fails_for_good(tmp_path):
     assert scheduler.dispatch(now=0.0)[0].key.prompt == 1
 
 
-def test_a_prompt_whose_row_the_environment_refuses_fails_at_the_first_attempt(tmp_path):
+def test_a_prompt_whose_row_the_environment_refuses_fails_at_the_second_attempt(tmp_path):
+    """Another server may know the row; more attempts would only meet the same."""
     scheduler = scheduler_in(tmp_path)
-    group, _ = scheduler.dispatch(now=0.0)
-    assert scheduler.finish_group(group, None, failure="task_refused") == GroupState.FAILED
+    ends = []
+    for _ in range(2):
+        group, _ = scheduler.dispatch(now=0.0)
+        ends.append(scheduler.finish_group(group, None, failure="task_refused"))
+    assert ends == [GroupState.REQUEUED, GroupState.FAILED]
     assert scheduler.dispatch(now=0.0)[0].key.prompt == 1
 
 
@@ -386,24 +390,38 @@ def test_repeated_attempts_come_before_new_prompts_oldest_first(tmp_path):
 ON_POLICY = {"pipeline": {"mode": "sync"}}
 
 
-def in_order(scheduler: RolloutScheduler, verdict: Verdict = KEEP, failure: str | None = None) -> bool:
+def in_order(
+    scheduler: RolloutScheduler, verdict: Verdict = KEEP, failure: str | None = None, retries: int = 0
+) -> bool:
     """Return whether the next group would have to wait for those before it, if it ended so."""
     group, _ = scheduler.dispatch(now=0.0)
+    group = replace(group, retries=retries)
     meta = None if failure else group_of(group.key, 0, verdict)[0]
     return scheduler.must_finish_in_order(group, meta, failure)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "failure", "waits"),
+    ("verdict", "failure", "retries", "waits"),
     [
-        (KEEP, None, False),
-        (Verdict(False, "zero_variance"), None, True),
-        (KEEP, "env_error", False),  # it is dispatched again: nothing is decided yet
-        (KEEP, "reward_error", True),
+        (KEEP, None, 0, False),
+        (Verdict(False, "zero_variance"), None, 0, True),
+        (KEEP, "env_error", 0, False),  # it is dispatched again: nothing is decided yet
+        (KEEP, "env_error", 5, True),
+        (KEEP, "task_refused", 0, False),
+        (KEEP, "task_refused", 1, True),
+        (KEEP, "reward_error", 0, True),
     ],
 )
-def test_with_a_staleness_of_0_what_may_be_replaced_ends_in_the_order_of_dispatch(tmp_path, verdict, failure, waits):
-    assert in_order(scheduler_in(tmp_path, **ON_POLICY), verdict, failure) is waits
+def test_with_a_staleness_of_0_what_may_be_replaced_ends_in_the_order_of_dispatch(
+    tmp_path, verdict, failure, retries, waits
+):
+    assert in_order(scheduler_in(tmp_path, **ON_POLICY), verdict, failure, retries) is waits
+
+
+def test_an_accepted_group_waits_for_its_turn_where_its_end_makes_room_for_the_next_prompt(tmp_path):
+    """Fewer groups roll at a time than a batch has."""
+    few_at_a_time = {"rollout": {"batch_size": 2, "n_samples_per_prompt": 2, "vllm_generate_batch_size": 1}}
+    assert in_order(scheduler_in(tmp_path, **few_at_a_time, **ON_POLICY))
 
 
 def test_nothing_waits_for_its_turn_where_tokens_may_be_older_than_the_batch(tmp_path):

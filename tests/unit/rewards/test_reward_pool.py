@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -140,7 +141,7 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
         await pool_of(name=f"{path}:score").score(answer("1"), task("1"))
     path.write_text("import ctypes\n\ndef score(trajectory, task, context):\n    ctypes.string_at(0)\n")
     pool = pool_of(name=f"{path}:score")
-    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code -11"):
+    with pytest.raises(RewardError, match=r"mine\.py:score .* at .*mine\.py:4, with exit code -11"):
         await pool.score(answer("1"), task("1"))
 
     async def how_ended(pid, words):
@@ -167,9 +168,23 @@ async def test_a_reward_that_no_interrupt_ends_is_a_fault_of_its_code(pool_of, t
     """One call into C, in which Python runs no signal handler, and a loop that catches everything."""
     path = tmp_path / "mine.py"
     path.write_text(f"def score(trajectory, task, context):\n    {stuck}\n")
+    pool = pool_of(name=f"{path}:score", verify_timeout_s=0.3, deadline_s=300)
     with pytest.raises(RewardError, match=r"mine\.py:score used up reward\.verify_timeout_s = 0\.3 s") as spent:
-        await pool_of(name=f"{path}:score", verify_timeout_s=0.3, deadline_s=300).score(answer("1"), task("1"))
+        await pool.score(answer("1"), task("1"))
     assert spent.value.out_of_time
+    assert re.search(rf"at {re.escape(str(path))}:[2-6] ", str(spent.value))
+
+
+@pytest.mark.slow
+async def test_no_timer_of_a_reward_runs_on_into_the_next_call_of_its_worker(pool_of, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def score(trajectory, task, context):\n    return 1.0\n")
+    pool = pool_of(name=f"{path}:score")
+    await pool.score(answer("1"), task("1"))
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL):
+        assert await pool.workers.run(signal.getitimer, timer) == (0.0, 0.0)
+    await pool.workers.run(signal.setitimer, signal.ITIMER_VIRTUAL, 1000.0)  # as if an interrupt had met its clearing
+    assert await pool.workers.run(signal.getitimer, signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 @pytest.mark.slow

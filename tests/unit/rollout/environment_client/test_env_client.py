@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from openrlhf_tir.config import Env
-from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
+from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout, TaskRefused
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
@@ -154,6 +154,24 @@ async def test_a_refusal_is_final(code, fact):
         with pytest.raises(EnvError, match=fact):
             await one_step(c)
     assert len(script.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("at_reset", "detail", "error"),
+    [
+        (True, '{"detail": "task: KeyError: label"}', TaskRefused),
+        (True, '{"detail": [{"loc": ["body", "seed"], "msg": "missing"}]}', EnvError),
+        (True, "no JSON", EnvError),
+        (False, '{"detail": "a step that it cannot read"}', EnvError),
+    ],
+)
+async def test_a_422_says_that_the_row_is_refused_only_with_a_sentence_at_reset(at_reset, detail, error):
+    async with Script(*([] if at_reset else [status(422, detail)])) as script, client(script) as c:
+        if at_reset:
+            script.on_reset = status(422, detail)
+        with pytest.raises(EnvError) as caught:
+            await one_step(c)
+    assert type(caught.value) is error
 
 
 async def test_sessions_spread_over_servers_and_stay_on_theirs():
