@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,6 +24,25 @@ from .support.tiny_model import save_tiny
 # Tests build faults into the worker by functions, which vLLM takes by this alone. Set here, before any test of this
 # process starts an engine: the first one makes vLLM remember its environment, and both ends must agree.
 os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+
+ENGINE_FILES = {
+    f"tests/e2e/{name}.py"
+    for name in ("agents/test_openai_inputs", "agents/test_openai_sessions", "test_packed_logprobs", "test_vllm_engine")
+}
+"""Those with the fixture `engine`. (xdist 3.8's groups have no effect with pytest 9.2.)"""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a file to one process of xdist, and the files of the engine to the same: it is started once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneEngine(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "engine" if file in ENGINE_FILES else file
+
+    return OneEngine(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def tiny_config() -> Config:
