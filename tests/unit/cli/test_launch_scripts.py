@@ -37,8 +37,6 @@ FILES = {
     "bfcl.jsonl": "bfcl_multi_turn.jsonl",
 }
 """A data set that the page names -> the sample whose rows stand for it."""
-BATCH = 16
-"""Prompts of a batch where a script is tried, in place of hundreds."""
 
 
 def model_in(directory: Path) -> Path:
@@ -102,7 +100,7 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
     script = "search_r1_7b.sh"
     recipe = SCRIPTS[script]
     data = tmp_path / "rows.json"
-    write_rows(data, enough(SAMPLES[recipe], BATCH))
+    write_rows(data, enough(SAMPLES[recipe], load(recipe).rollout.batch_size))
     argv = [
         "--data.prompt_dataset",
         data,
@@ -115,7 +113,6 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
     argv += ["--env.server_options", f"corpus={tmp_path / 'corpus.jsonl'}"]
     argv += ["--data.max_len", "8192"]  # the model's tokens are single characters
-    argv += ["--rollout.batch_size", str(BATCH), "--train.batch_size", str(BATCH)]
     env = {
         **os.environ,
         "PYTHONPATH": str(REPO),
@@ -128,7 +125,7 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
         ["bash", scripts / script, *map(str, argv)], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"check: {BATCH} problems in {data}" in done.stdout
+    assert f"check: {load(recipe).rollout.batch_size} problems in {data}" in done.stdout
 
 
 @pytest.mark.slow
