@@ -7,8 +7,8 @@ tokens t_1 < ... < t_K in order,
     A_k     = delta_k + gamma * lambda * A_{k+1}
     R_k     = A_k + V_k                                         what the critic is trained towards
 
-So a long tool output between t_k and t_{k+1} neither discounts nor bootstraps: V_{k+1} has read it. With
-`train.env_mask_from` above 0, tool output is trained and counts as the policy's own.
+So a long tool output between t_k and t_{k+1} neither discounts nor bootstraps: V_{k+1} has read it. Before
+update `train.env_mask_from`, tool output is trained and counts as the policy's own.
 """
 
 from __future__ import annotations

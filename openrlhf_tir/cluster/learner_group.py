@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
 """Tries to place restarting ranks. With pauses and a minute (PLACEMENT) for each that is about twenty minutes."""
 MAX_RESTARTS = 3
-"""Times that a run replaces ranks that died, all of them from the last checkpoint."""
+"""Times in a row, without a new checkpoint, that a run replaces ranks that died, all of them from the last one."""
 DEATHS_AT_START = 3
 """Deaths of starting ranks after which they are not started again: the same cause kills them each time."""
 FIRST_PAUSE_S = 5.0

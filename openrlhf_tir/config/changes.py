@@ -60,8 +60,8 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
 
     Returns:
         The changes that are refused, and those to report. A setting that moved since is compared where it is now. One
-        that was removed since is reported if it decided what was sampled or kept. Other removed settings are neither
-        refused nor reported: they say how long something waits or how often it is tried, not what is sampled.
+        that was removed since is reported if it decided what was sampled or kept (DECIDED). Other removed settings are
+        neither refused nor reported.
     """
     before = flat(as_today(by_content(saved)))
     now = flat(by_content(dumped(cfg)))

@@ -65,29 +65,35 @@ REMOVED: dict[str, str] = {
     "ckpt.max_shard_size": "Leave it out: a file of an export holds 5 GB.",
     "logger.worker_logs": "Leave it out: the logs of actors and ranks are in the directory of Ray's session.",
     "train.restart_wait_s": "Leave it out: a restart by the launcher waits 900 s for what comes back with it.",
-    "actor.eps_clip": "Set actor.eps_clip_low_high to the same value twice, e.g. [0.2, 0.2].",
+    "actor.eps_clip": (
+        "Leave it out where actor.eps_clip_low_high is given, which wins. Else set that to the value twice, e.g."
+        " [0.2, 0.2]."
+    ),
     "actor.gradient_checkpointing_reentrant": "Leave it out: torch's newer form gives the same gradient.",
     "data.cache_dir": "Leave it out: prepared prompts are kept in openrlhf-tir of $XDG_CACHE_HOME, or of ~/.cache.",
     "data.dataloader_num_workers": "Leave it out: prompts are rendered once, by the process that reads them.",
-    "data.env_key": "Rename the column that names a row's environment to 'env'.",
+    "data.env_key": "Leave it out if it is 'env'. Else give the column that names a row's environment that name.",
     "logger.dropped": "Leave it out: 8 dropped groups of each reason are kept. For all, set logger.trajectories to 1.",
-    "logger.tensorboard": "Set logger.tensorboard_dir: 'unset' writes no events for TensorBoard.",
+    "logger.tensorboard": "Leave it out. Without events for TensorBoard: set logger.tensorboard_dir to 'unset'.",
     "rollout.agent_overflow": "Leave it out: an agent that gives up because the context is full has failed.",
-    "train.env_mask": "Set train.env_mask_from: 0 masks tool output, 'never' trains it.",
+    "train.env_mask": "Leave it out: train.env_mask_from decides. If it was false, set that to 'never'.",
     "train.max_learner_restarts": "Leave it out: ranks that died are replaced three times without a new checkpoint.",
     "train.max_user_code_failures": "Leave it out: three prompts in a row that fail in user code end the run.",
-    "vllm.max_model_len": "Leave it out: an engine accepts sequences of data.max_len tokens.",
-    "vllm.canary_ceiling": "Leave it out: it is 0.5 nats. Engines that differ by more need vllm.canary_tolerance.",
+    "vllm.max_model_len": "Leave it out: an engine accepts data.max_len tokens. If it was above that, raise that one.",
+    "vllm.canary_ceiling": "Leave it out: it is 0.5 nats. Where engines differ by more, set vllm.canary_tolerance.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
 
 DECIDED: dict[str, Any] = {
+    "data.env_key": "env",
     "env.template_rewrites": "keep",
     "filter.max_verifier_failures": 0.4,
     "filter.zero_variance": True,
     "rollout.agent_overflow": "fail",
     "rollout.per_request_seeds": False,
+    "vllm.canary_ceiling": 0.5,
+    "vllm.max_model_len": None,
 }
 """Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
 MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
@@ -109,6 +115,20 @@ def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
     if saved.get("train", {}).get("env_mask") is False:
         today["train"] = {**saved["train"], "env_mask_from": "never"}
     return today
+
+
+def without_removed(saved: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a configuration that an earlier version wrote without the settings that are gone.
+
+    Args:
+        saved: The tables of the configuration, or of the part of it whose names begin with `prefix`.
+        prefix: Dotted name of the table, with a dot behind it.
+    """
+    left: dict[str, Any] = {}
+    for field, value in saved.items():
+        if remedy(prefix + field) is None:
+            left[field] = without_removed(value, f"{prefix}{field}.") if isinstance(value, Mapping) else value
+    return left
 
 
 def env_as_today(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from . import own_files, recipe_paths, rules
 from .catalog import ENVS, env_names, known_keys, settings_with
 from .paths import local_path, query_path, shown
 from .problems import Problems
-from .removed_settings import remedy
+from .removed_settings import as_today, remedy, without_removed
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME
 from .toml_file import dump, read_toml
@@ -94,6 +94,22 @@ def attempt(
     return cfg
 
 
+def load_former(path: Path) -> Config:
+    """Return the configuration of a run's config.toml, also of a run that an earlier version made.
+
+    Settings that moved since are where they are now, and those that were removed are left out.
+
+    Raises:
+        ConfigError: The file cannot be read, or has what no version knows.
+    """
+    problems = Problems()
+    table = _known_keys_only(without_removed(as_today(read_toml(path, "Configuration"))), path, problems)
+    _remove_impossible_values(table, problems)
+    cfg = _validated(table, problems)
+    problems.raise_any()
+    return cfg
+
+
 # --- Keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +118,7 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
 
     The nearest key is one with the same last part in another section, else the one with the most similar spelling.
     """
-    if instead := remedy(key):
+    if instead := remedy(key.removeprefix("no-")):
         return ConfigError(f"{shown(key)} {where} was removed. {instead}", code="removed_setting", setting=key)
     near = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     if key in FOREIGN_NAMES:

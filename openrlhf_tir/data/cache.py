@@ -129,7 +129,7 @@ class Entry:
     def _not_written(self, error: OSError) -> None:
         log.warning(
             "Prepared data cannot be kept in %s (%s), so that every start prepares it again. Set the environment"
-            " variable XDG_CACHE_HOME to a directory that can be written.",
+            " variable XDG_CACHE_HOME to a directory that can be written, and HF_HOME to where your models are now.",
             self.path and self.path.parent,
             error.strerror or error,
         )

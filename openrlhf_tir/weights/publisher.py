@@ -185,7 +185,7 @@ class WeightPublisher:
                 raise ConfigError(
                     f"{refused[0].refused} on the weights that both loaded from disk. More than {CEILING:g} nats cannot"
                     f" be numerics. {LIKELY_CAUSES} If the two are the same model all the same, set"
-                    " vllm.canary_tolerance."
+                    f" vllm.canary_tolerance, unless it is one token that differs by more than {OUTLIER * CEILING:g}."
                 )
             for t in trials:
                 if t.refused and not t.gone:

@@ -238,8 +238,8 @@ def set_rows(
     files = keywords.get("data_files")
     if isinstance(files, dict):
         files = files.get("train")
-    if name in ("json", "parquet") and isinstance(files, str):
-        name = files
+    if name in ("json", "parquet"):
+        name = files if isinstance(files, str) else ""
     part = str(keywords.get("split") or "train")
     if "rows" in keywords and not done:
         recipe.rows = keywords["rows"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from ...config.settings import load
+from ...config.settings import load_former
 from ...errors import ConfigError, DataError
 from ...telemetry import metrics
 from ...telemetry import timeline as timelines
@@ -162,7 +162,7 @@ def config_of(run_dir: Path) -> dict[str, Any] | None:
     """Return the configuration of a run as JSON values; None if it has no config.toml.
 
     Raises:
-        ConfigError: The file cannot be read, or is of another version.
+        ConfigError: The file cannot be read.
     """
     path = run_dir / "config.toml"
-    return load(str(path)).model_dump(mode="json") if path.exists() else None
+    return load_former(path).model_dump(mode="json") if path.exists() else None

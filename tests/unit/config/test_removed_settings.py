@@ -9,8 +9,10 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
+from openrlhf_tir.config.flags import unknown_flags
 from openrlhf_tir.config.removed_settings import DECIDED, MOVED_IN_ENV, REMOVED, remedy
-from openrlhf_tir.config.settings import load
+from openrlhf_tir.config.settings import load, load_former
+from openrlhf_tir.config.toml_file import dump
 from openrlhf_tir.errors import ConfigError
 
 
@@ -82,3 +84,24 @@ def test_a_removed_setting_is_no_setting_and_its_remedy_names_only_settings_that
 def test_other_names_have_no_remedy():
     assert remedy("pipeline.depth") is None
     assert remedy("envs.calc") is None
+
+
+def test_a_run_of_an_earlier_version_is_read_without_what_is_gone(tmp_path):
+    """For its report and for comparisons: nothing is run by it."""
+    table = dumped(Config())
+    for name in REMOVED:
+        section, _, key = name.partition(".")
+        table[section][key] = DECIDED.get(name, False)
+    table["train"] |= {"env_mask": False, "seed": 7}
+    table["envs"] = {"calc": {"max_retries": 9, "max_calls": 3}}
+    path = tmp_path / "config.toml"
+    path.write_text(dump(table))
+    former = load_former(path)
+    assert (former.train.seed, former.train.env_mask_from) == (7, "never")
+    assert former.environments["calc"].env.max_calls == 3
+
+
+@pytest.mark.parametrize("flag", ["--logger.tensorboard", "--no-logger.tensorboard", "--no-train.env_mask"])
+def test_a_removed_setting_on_the_command_line_is_answered_with_its_remedy(flag):
+    (mistake,) = unknown_flags([flag])
+    assert mistake.code == "removed_setting"

@@ -44,6 +44,9 @@ def dataset_of(reader: SourceReader, node: ast.expr | None) -> ScriptDataset:
             case ast.Call(args=words) if called(node) in ("load_dataset", "load_from_disk"):
                 values = [reader.value(word) for word in words]
                 keywords = {k.arg: reader.value(k.value) for k in node.keywords if k.arg}
+                named = [*values[:1], *(keywords[k] for k in ("split", "data_files") if k in keywords)]
+                if any(value is UNKNOWN for value in named):
+                    break  # which rows they are is known only when the script runs
                 return ScriptDataset(str(values[0]) if values else "", keywords | {"args": values[1:]}, steps)
             case ast.Call(args=words) if called(node) == "from_list" and words:
                 rows = reader.value(words[0])

@@ -154,6 +154,10 @@ def test_rows_that_stand_in_the_script_are_written_out(imported):
         ('load_dataset("a/b", split="train").map(lambda r: r)', "r_rows.jsonl", True),
         ('load_dataset("a/b", split="train[:5%]")', "a/b", True),
         ("make_rows()", "r_rows.jsonl", True),
+        ('load_dataset(args.data, split="train")', "r_rows.jsonl", True),
+        ('load_dataset("a/b", split=args.part)', "r_rows.jsonl", True),
+        ('load_dataset("json", data_files=args.data)', "r_rows.jsonl", True),
+        ('load_dataset("json", data_files={"train": args.data})', "r_rows.jsonl", True),
     ],
 )
 def test_a_data_set_is_named_or_a_sentence_says_how_to_write_it_out(imported, dataset, named, said):
