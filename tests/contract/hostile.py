@@ -24,7 +24,7 @@ class Attack:
     code: str
     contained: Callable[[Reply], bool]
     until_stopped: bool = False
-    """Its time limit may be what ends it: a server with a short one proves the same at less cost."""
+    """Only its time limit ends it: a server with a short one proves the same at less cost."""
 
 
 def refused(name: str, body: str) -> Attack:
@@ -43,7 +43,7 @@ def ends(name: str, code: str, *error_types: str | None) -> Attack:
         name,
         code,
         lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types,
-        until_stopped="time_limit" in error_types,
+        until_stopped=error_types == ("time_limit",),
     )
 
 

@@ -3,6 +3,7 @@ with -9: it recovers by itself and the engine stays up. Then (long) the controll
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -142,9 +143,12 @@ def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_promp
 
 
 def _plain_transformers_loads(model: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    prompt = tokenizer("User: What is 1+1?\nAssistant:", return_tensors="pt", add_special_tokens=False)["input_ids"]
-    sampled = AutoModelForCausalLM.from_pretrained(model).generate(prompt, max_new_tokens=3, do_sample=False)
-    assert sampled.shape[1] > prompt.shape[1]
+    """In a process of its own, which has nothing of vLLM's or of this project's registered."""
+    code = (
+        "import json, sys; from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "m = AutoModelForCausalLM.from_pretrained(sys.argv[1]); t = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "ids = t('User: What is 1+1?\\nAssistant:', return_tensors='pt', add_special_tokens=False)['input_ids']\n"
+        "print(json.dumps(m.generate(ids, max_new_tokens=3, do_sample=False)[0].tolist()))"
+    )
+    out = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True).stdout
+    assert len(json.loads(out.strip().splitlines()[-1])) > 3

@@ -99,7 +99,7 @@ def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypat
     monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
     monkeypatch.setenv("COLUMNS", "160")
     with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):
-        code = main(["check-env", url, "--steps", "60", "--flood", "40"])
+        code = main(["check-env", url, "--steps", "200", "--flood", "40"])
     text = capsys.readouterr().out
     assert code == 0, text
     assert counts in text

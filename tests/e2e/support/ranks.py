@@ -1,4 +1,9 @@
-"""Processes of learner ranks, forked from one that has imported DeepSpeed: an import takes longer than most tests."""
+"""Processes of learner ranks, forked from one that has imported DeepSpeed: an import takes longer than most tests.
+
+What forked ranks do not show: an order of sets that differs from rank to rank (they have one seed of hashes; Ray's
+ranks, in test_train.py, have one each), and what happens as an interpreter ends (they end by `os._exit`). Their CPU
+time is not among that of a test in `tests/run.sh cost`.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,11 @@ def run_ranks(function: Callable[..., None], *groups: tuple[Any, ...]) -> None:
     contexts = [
         mp.start_processes(function, group, nprocs=group[0], join=False, start_method="forkserver") for group in groups
     ]
-    for context in contexts:
-        while not context.join(timeout=180):
-            pass
+    try:
+        for context in contexts:
+            while not context.join(timeout=180):
+                pass
+    finally:
+        for process in (process for context in contexts for process in context.processes):
+            process.kill()
+            process.join()
