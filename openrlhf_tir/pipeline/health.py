@@ -77,16 +77,18 @@ class Health:
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0
-        if self.failed_in_a_row > self.batch_groups and meta is not None and failed == TaskRefused.reason:
+        if self.failed_in_a_row <= self.batch_groups:
+            return
+        count = f"{self.failed_in_a_row} groups in a row failed for good, the last"
+        if failed == TaskRefused.reason and meta is not None:
             raise MethodBroken(
-                f"{self.failed_in_a_row} groups in a row failed for good, the last, {meta.key}, since its environment"
-                f" refuses the row: {meta.why.get(failed)} Are these rows for this environment?"
+                f"{count}, {meta.key}, since its environment refuses the row: {meta.why.get(failed)}"
+                " Are these rows for this environment?"
             )
-        if self.failed_in_a_row > self.batch_groups:
-            raise StallError(
-                f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {tries} tries. "
-                "The environment, an engine or the verifier is down: see its log, then go on with --resume."
-            )
+        raise StallError(
+            f"{count} by {failed!r} after {tries} tries. The environment, an engine or the verifier is down: see its"
+            " log, then go on with --resume."
+        )
 
     @property
     def unproductive(self) -> bool:

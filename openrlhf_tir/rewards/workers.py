@@ -9,12 +9,15 @@
 
 The wall clock alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. So
 the kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big
-integers, where Python runs no signal handler. User code is interrupted by a handler first, so that the error has its
-line. Where Python does not come to run it, or the code catches it, SIGVTALRM ends the worker KILL_AFTER_S later
-(ITIMER_VIRTUAL); what that and a crash met is told from faulthandler's file. A call into a library that never returns
-and uses no CPU of its own is Late: nothing tells it from a machine that has no time for it. A worker that dies for
-another reason is replaced, and the call is made once more. The processes start with the first call, so that a pool that
-nobody needs costs nothing.
+integers, where Python runs no signal handler.
+
+User code is interrupted by a handler first, so that the error has its line. If Python does not come to run the handler,
+or the code catches the interrupt, SIGVTALRM ends the worker KILL_AFTER_S later (ITIMER_VIRTUAL). On that signal and in
+a crash faulthandler writes to a file which line ran, and the error names it. A call into a library that never returns
+and uses no CPU of its own is Late: nothing tells it from a machine that has no time for it.
+
+A worker that dies for another reason is replaced, and the call is made once more. The processes start with the first
+call, so that a pool that nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -426,7 +429,9 @@ class BoundedOutput(io.TextIOBase):
 def _start_worker(cpu_s: float | None, prepare: Callable[[], None], stacks: str) -> None:
     """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`."""
     sys.stdout = BoundedOutput(sys.stdout)
-    stack = os.open(Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT)  # open as long as the process lives
+    stack = os.open(
+        Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    )  # open as long as the process lives
     faulthandler.enable(stack)
     if cpu_s is not None:
         faulthandler.register(signal.SIGVTALRM, stack, chain=True)  # writes, and then the signal ends the process

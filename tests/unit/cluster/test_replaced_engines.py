@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,6 +20,7 @@ from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion
 
+from .attempts import run_attempts
 from .colocation.apart import Apart
 from .test_pool import config
 
@@ -175,17 +176,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
         await cluster.pool.fleet.start()
         prepare(session)
         try:
-            async with AsyncExitStack() as pushing:
-                return await train._pipeline(
-                    session,
-                    cfg,
-                    SimpleNamespace(canary=[[1]]),
-                    SimpleNamespace(named=lambda: None),
-                    None,
-                    False,
-                    pushing,
-                    {},
-                )
+            return await run_attempts(train, session, cfg)
         finally:
             await cluster.pool.stop()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 
 from ...pipeline.checkpoints.test_checkpoint import evaluations
 from ...pipeline.fakes import FakeLearner, FakePrompts, pipeline
+from .attempts import run_attempts
 from .colocation.apart import Apart
 
 pytestmark = pytest.mark.slow  # importing ray
@@ -27,7 +29,18 @@ def train(monkeypatch):
     from openrlhf_tir.cluster.jobs import train
 
     monkeypatch.setattr(train, "only_here", lambda: True)
+    monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here
     return train
+
+
+def session_of(services: type[Apart], directory: Path) -> tuple[Apart, Config]:
+    """Return the services of a session without engines, and its configuration."""
+    from openrlhf_tir.cluster.engine_pool import EnginePool
+
+    cfg = Config.model_validate({"run_dir": directory, "vllm": {"canary_tolerance": 0.1}})
+    pool = EnginePool(cfg, "", {})
+    console = Console(file=io.StringIO())
+    return services(pool=pool, learner=FakeLearner(), console=console, stop=StopRequest(20.0)), cfg
 
 
 def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learner(train, tmp_path, monkeypatch):
@@ -47,31 +60,8 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
         return 7
 
-    async def go():
-        cfg = Config.model_validate({"run_dir": tmp_path, "vllm": {"canary_tolerance": 0.1}})
-        from openrlhf_tir.cluster.engine_pool import EnginePool
-
-        services = Services(
-            pool=EnginePool(cfg, "", {}),
-            learner=FakeLearner(),
-            console=Console(file=io.StringIO()),
-            stop=StopRequest(20.0),
-        )
-        async with AsyncExitStack() as pushing:
-            return await train._pipeline(
-                services,
-                cfg,
-                SimpleNamespace(canary=[[1]]),
-                SimpleNamespace(named=lambda: None),
-                None,
-                False,
-                pushing,
-                {},
-            )
-
     monkeypatch.setattr(train, "_attempt", attempt)
-    monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here
-    assert run(go()) == 7
+    assert run(run_attempts(train, *session_of(Services, tmp_path))) == 7
     first, between, second = joins
     assert between is None and None not in (first, second) and first.__self__ is not second.__self__
 
@@ -86,25 +76,10 @@ def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, 
     async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
         raise train.LearnerDied("rank 0 is gone")
 
-    async def go():
-        cfg = Config.model_validate({"run_dir": tmp_path, "vllm": {"canary_tolerance": 0.1}})
-        from openrlhf_tir.cluster.engine_pool import EnginePool
-
-        services = Services(
-            pool=EnginePool(cfg, "", {}),
-            learner=FakeLearner(),
-            console=Console(file=io.StringIO()),
-            stop=StopRequest(20.0),
-        )
-        checkpoints = SimpleNamespace(named=lambda: next(newest))
-        async with AsyncExitStack() as pushing:
-            await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), checkpoints, None, False, pushing, {})
-
     monkeypatch.setattr(train, "MAX_RESTARTS", 1)
     monkeypatch.setattr(train, "_attempt", attempt)
-    monkeypatch.setattr(train, "has_gpus", lambda: False)  # Ray is not started here
     with pytest.raises(train.LearnerDied):
-        run(go())
+        run(run_attempts(train, *session_of(Services, tmp_path), newest=lambda: next(newest)))
     assert next(newest, None) is None, "the second loss came after a new checkpoint, the third did not"
 
 
