@@ -12,8 +12,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from .catalog import env_names, settings_with
+from .former_settings import as_today, decided_otherwise
 from .own_files import by_content
-from .removed_settings import as_today, decided_otherwise, remedy
+from .removed_settings import remedy
 from .schema import Config
 from .setting import REPORTED, Resume
 

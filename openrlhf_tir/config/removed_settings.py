@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 ROLE_RANKS = "Leave it out: the reference and the critic live on the policy's ranks. Size these with actor.{}."
 
 REMOVED: dict[str, str] = {
@@ -85,67 +82,12 @@ REMOVED: dict[str, str] = {
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 
 
-DECIDED: dict[str, Any] = {
-    "data.env_key": "env",
-    "env.template_rewrites": "keep",
-    "filter.max_verifier_failures": 0.4,
-    "filter.zero_variance": True,
-    "rollout.agent_overflow": "fail",
-    "rollout.per_request_seeds": False,
-    "vllm.canary_ceiling": 0.5,
-    "vllm.max_model_len": None,
-}
-"""Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
-MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
-"""Former settings of [env] and [envs.NAME], False by default -> the table of the same section that has them now."""
-
-
 def remedy(name: str) -> str | None:
     """Return what to do instead of a setting that was removed; None for any other name."""
-    return REMOVED.get(_shared_name(name))
+    return REMOVED.get(shared_name(name))
 
 
-def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration that an earlier version wrote, with the settings that moved where they are now."""
-    environments = {name: env_as_today(section) for name, section in saved.get("envs", {}).items()}
-    today = {**saved, "env": env_as_today(saved.get("env", {})), "envs": environments}
-    actor = saved.get("actor", {})
-    if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
-        today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
-    if saved.get("train", {}).get("env_mask") is False:
-        today["train"] = {**saved["train"], "env_mask_from": "never"}
-    return today
-
-
-def without_removed(saved: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a configuration that an earlier version wrote without the settings that are gone.
-
-    Args:
-        saved: The tables of the configuration, or of the part of it whose names begin with `prefix`.
-        prefix: Dotted name of the table, with a dot behind it.
-    """
-    left: dict[str, Any] = {}
-    for field, value in saved.items():
-        if remedy(prefix + field) is None:
-            left[field] = without_removed(value, f"{prefix}{field}.") if isinstance(value, Mapping) else value
-    return left
-
-
-def env_as_today(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier version had in [env] or [envs.NAME], with the settings that moved in their new tables."""
-    today = {field: value for field, value in environment.items() if field not in MOVED_IN_ENV}
-    for field, table in MOVED_IN_ENV.items():
-        if environment.get(field):
-            today[table] = {field: environment[field], **(today.get(table) or {})}
-    return today
-
-
-def decided_otherwise(name: str, value: Any) -> bool:
-    """Return True if a removed setting had a value by which other responses were sampled or kept than now."""
-    return value is not None and value != DECIDED.get(_shared_name(name), value)
-
-
-def _shared_name(name: str) -> str:
+def shared_name(name: str) -> str:
     """Return the name in [env], [reward] or [filter] of a setting of [envs.NAME]; any other name as it is."""
     parts = name.split(".")
     if parts[0] == "envs" and len(parts) > 2:

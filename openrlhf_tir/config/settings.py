@@ -20,9 +20,10 @@ from pydantic import ValidationError
 from ..errors import ConfigError
 from . import own_files, recipe_paths, rules
 from .catalog import ENVS, env_names, known_keys, settings_with
+from .former_settings import as_today, without_removed
 from .paths import local_path, query_path, shown
 from .problems import Problems
-from .removed_settings import as_today, remedy, without_removed
+from .removed_settings import remedy
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME
 from .toml_file import dump, read_toml

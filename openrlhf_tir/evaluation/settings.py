@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..config.removed_settings import env_as_today, remedy
+from ..config.former_settings import env_as_today
+from ..config.removed_settings import remedy
 from ..errors import ConfigError, unknown
 
 SWEPT = {

@@ -10,7 +10,8 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.flags import unknown_flags
-from openrlhf_tir.config.removed_settings import DECIDED, MOVED_IN_ENV, REMOVED, remedy
+from openrlhf_tir.config.former_settings import DECIDED, MOVED_IN_ENV
+from openrlhf_tir.config.removed_settings import REMOVED, remedy
 from openrlhf_tir.config.settings import load, load_former
 from openrlhf_tir.config.toml_file import dump
 from openrlhf_tir.errors import ConfigError

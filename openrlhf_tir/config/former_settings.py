@@ -1,0 +1,62 @@
+"""Configurations that earlier versions wrote, read as those of today: for a resume, a comparison and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .removed_settings import remedy, shared_name
+
+DECIDED: dict[str, Any] = {
+    "data.env_key": "env",
+    "env.template_rewrites": "keep",
+    "filter.max_verifier_failures": 0.4,
+    "filter.zero_variance": True,
+    "rollout.agent_overflow": "fail",
+    "rollout.per_request_seeds": False,
+    "vllm.canary_ceiling": 0.5,
+    "vllm.max_model_len": None,
+}
+"""Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
+MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
+"""Former settings of [env] and [envs.NAME], False by default -> the table of the same section that has them now."""
+
+
+def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that an earlier version wrote, with the settings that moved where they are now."""
+    environments = {name: env_as_today(section) for name, section in saved.get("envs", {}).items()}
+    today = {**saved, "env": env_as_today(saved.get("env", {})), "envs": environments}
+    actor = saved.get("actor", {})
+    if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
+        today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
+    if saved.get("train", {}).get("env_mask") is False:
+        today["train"] = {**saved["train"], "env_mask_from": "never"}
+    return today
+
+
+def without_removed(saved: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a configuration that an earlier version wrote without the settings that are gone.
+
+    Args:
+        saved: The tables of the configuration, or of the part of it whose names begin with `prefix`.
+        prefix: Dotted name of the table, with a dot behind it.
+    """
+    left: dict[str, Any] = {}
+    for field, value in saved.items():
+        if remedy(prefix + field) is None:
+            left[field] = without_removed(value, f"{prefix}{field}.") if isinstance(value, Mapping) else value
+    return left
+
+
+def env_as_today(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an earlier version had in [env] or [envs.NAME], with the settings that moved in their new tables."""
+    today = {field: value for field, value in environment.items() if field not in MOVED_IN_ENV}
+    for field, table in MOVED_IN_ENV.items():
+        if environment.get(field):
+            today[table] = {field: environment[field], **(today.get(table) or {})}
+    return today
+
+
+def decided_otherwise(name: str, value: Any) -> bool:
+    """Return True if a removed setting had a value by which other responses were sampled or kept than now."""
+    return value is not None and value != DECIDED.get(shared_name(name), value)
