@@ -79,15 +79,14 @@ class Health:
             self.failed_in_a_row = 0
         if self.failed_in_a_row <= self.batch_groups:
             return
-        count = f"{self.failed_in_a_row} groups in a row failed for good, the last"
         if failed == TaskRefused.reason and meta is not None:
             raise MethodBroken(
-                f"{count}, {meta.key}, since its environment refuses the row: {meta.why.get(failed)}"
-                " Are these rows for this environment?"
+                f"{self.failed_in_a_row} groups in a row failed for good, the last, {meta.key}, since its environment"
+                f" refuses the row: {meta.why.get(failed)} Are these rows for this environment?"
             )
         raise StallError(
-            f"{count} by {failed!r} after {tries} tries. The environment, an engine or the verifier is down: see its"
-            " log, then go on with --resume."
+            f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {tries} tries. The"
+            " environment, an engine or the verifier is down: see its log, then go on with --resume."
         )
 
     @property

@@ -429,9 +429,8 @@ class BoundedOutput(io.TextIOBase):
 def _start_worker(cpu_s: float | None, prepare: Callable[[], None], stacks: str) -> None:
     """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`."""
     sys.stdout = BoundedOutput(sys.stdout)
-    stack = os.open(
-        Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    )  # open as long as the process lives
+    # Open as long as the process lives.
+    stack = os.open(Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     faulthandler.enable(stack)
     if cpu_s is not None:
         faulthandler.register(signal.SIGVTALRM, stack, chain=True)  # writes, and then the signal ends the process
