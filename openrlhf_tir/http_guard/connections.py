@@ -26,7 +26,8 @@ else:
     _Protocol = object
 
 LINGER_S = 1.0
-"""How long a connection that is turned away stays, to read why: closed under a request, it would be reset."""
+"""How long a connection whose last answer is under way still reads what comes: closed under a client that sends, it is
+reset, and the answer is lost (nginx: lingering close)."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _FULL = b'{"detail":"The server has no room for another connection. Try again."}'
 _TURNED_AWAY = (
@@ -59,20 +60,17 @@ class _Guarded(_Protocol):
     """Connections without a request, the longest waiting first."""
     _deadline: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
-    _refused = _begun = False
+    _ended = _begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's: over TCP it is never a lesser one
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections and not self._make_room():
-            self._refused = True
-            transport.write(_TURNED_AWAY)
-            self._deadline = self.loop.call_later(LINGER_S, transport.close)
-            return
+            return self._end_with(_TURNED_AWAY)
         self.waiting[self] = None
         self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._ended:
             return
         self._begun = True
         super().data_received(data)
@@ -117,10 +115,18 @@ class _Guarded(_Protocol):
             self._write_deadline = None
 
     def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            if self._begun:
-                self.transport.write(_TOO_SLOW)
+        if not self._begun:
             self.transport.close()
+        elif not self.transport.is_closing():
+            self._busy()
+            self._end_with(_TOO_SLOW)
+
+    def _end_with(self, answer: bytes) -> None:
+        """Say this and no more. What the client still sends is read and forgotten until it hangs up, LINGER_S long."""
+        self._ended = True
+        self.transport.write(answer)
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _make_room(self) -> bool:
         """Whether a connection that only waits could be closed for this one."""

@@ -24,6 +24,8 @@ from .origin import REFUSED, is_foreign
 
 LINGER_S = 30.0
 """How long what a refused client still sends is read and forgotten."""
+LINGER_S_OF_A_SLOW_CLIENT = 1.0
+"""The same for a client that has had its time: long enough to hear the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,8 @@ class Guard:
         except _Refused as e:
             refusal = e.args  # and not the exception, whose frames hold what was read
         except TimeoutError:
-            return await refuse(
-                send, None, 408, f"The body did not arrive within {self.limits.body_timeout_s:g} s.", close=True
-            )
+            detail = f"The body did not arrive within {self.limits.body_timeout_s:g} s."
+            return await refuse(send, receive, 408, detail, linger_s=LINGER_S_OF_A_SLOW_CLIENT)
         if refusal is not None:
             return await refuse(send, receive, *refusal)
         if body is None:
@@ -137,14 +138,17 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-async def refuse(send: Send, receive: Receive | None, status: int, detail: object, *, close: bool = False) -> None:
-    """Answer at once. `close`: this connection takes no other request.
+async def refuse(
+    send: Send, receive: Receive | None, status: int, detail: object, *, linger_s: float = LINGER_S
+) -> None:
+    """Answer at once.
 
-    With `receive` it takes none either, and stays open until the client has sent all or hears the answer and hangs up:
-    closed any earlier, it is reset under a client that still sends, and the answer is lost (nginx: lingering close)."""
+    With `receive` the connection takes no other request, and stays open until the client has sent all or hears the
+    answer and hangs up, at most `linger_s` seconds: closed any earlier, it is reset under a client that still sends,
+    and the answer is lost (nginx: lingering close)."""
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if receive is not None or close:
+    if receive is not None:
         headers.append((b"connection", b"close"))
     if status == 429:
         headers.append((b"retry-after", b"1"))
@@ -154,7 +158,7 @@ async def refuse(send: Send, receive: Receive | None, status: int, detail: objec
     await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
     if receive is not None:
         try:
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(linger_s):
                 while (message := await receive())["type"] == "http.request" and message.get("more_body"):
                     pass
         except TimeoutError:

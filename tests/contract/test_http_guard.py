@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+from asyncio.trsock import TransportSocket
 from dataclasses import replace
 
 import pytest
@@ -43,6 +45,11 @@ def guarded(connections: ConnectionLimits = PATIENT, **limits) -> FastAPI:
     return app
 
 
+def _has_answer(connection: TransportSocket) -> bool:
+    """Whether bytes of an answer wait to be read; looks for a tenth of a second."""
+    return bool(select.select([connection], [], [], 0.1)[0])
+
+
 @pytest.mark.parametrize("begins", [b"", b"G", b"GET /wait HTTP/1.1\r\nHost: x\r\n"])
 async def test_a_request_header_that_does_not_come_ends_the_connection(begins):
     async with serving(guarded(replace(PATIENT, header_timeout_s=0.1))) as port:
@@ -65,6 +72,23 @@ async def test_a_header_that_trickles_is_no_sign_of_life():
         assert (await wire.rest()).startswith(b"HTTP/1.1 408")
         gone.set()
         await trickling
+
+
+@pytest.mark.parametrize("begins", [b"GET /wait HTTP/1.1\r\n", HEADER + b"half"])
+async def test_who_goes_on_sending_still_reads_why_the_connection_ends(begins):
+    async with serving(guarded(replace(PATIENT, header_timeout_s=0.1), body_timeout_s=0.1)) as port:
+        wire = await Wire.to(port)
+        wire.writer.transport.pause_reading()
+        await wire.say(begins)
+        while not await asyncio.to_thread(_has_answer, wire.writer.get_extra_info("socket")):
+            pass
+        for _ in range(
+            3
+        ):  # a closed socket is reset by the first; the transport gives up at the next, and reads no more
+            await wire.say(b"X-Y: z\r\n")
+            await asyncio.sleep(0.05)
+        wire.writer.transport.resume_reading()
+        assert await wire.status() == 408
 
 
 async def test_a_second_request_that_trickles_is_ended_as_the_first_would_be():
