@@ -38,7 +38,7 @@ async def client_of(actor, template=None):
     app = build_app(RolloutService(actor), token=TOKEN, vllm_app=await actor.engine.openai_app(actor.cfg))
     server, port = await serve(app)
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120), server
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=600), server
 
 
 async def closed(client, server):

@@ -49,7 +49,7 @@ async def actor(engine):
 async def http(actor):
     import httpx
 
-    async with httpx.AsyncClient(base_url=actor.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=actor.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=600) as http:
         yield http
 
 
@@ -283,7 +283,7 @@ async def with_tools(actor):
     import httpx
 
     async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=600
     ) as http:
         yield http
     server.cancel()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NEVER = 1e6
 """Seconds: only who is told ends."""
-SOON = 200
+SOON = 600
 """Seconds, for Ray to start a process on a busy machine."""
 
 

@@ -214,7 +214,7 @@ async def colocated(
     cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher
 ) -> tuple[list[str], list[str]]:
     """Returns the digests, and how often the learner's states went and came."""
-    turns = GpuTimeShare(publisher.engines, Deadline(60.0, "a test's"), Deadline(60.0, "a test's"))
+    turns = GpuTimeShare(publisher.engines, Deadline(600.0, "a test's"), Deadline(600.0, "a test's"))
     async with turns.learning():
         turns.learner = learner  # its ranks have started: all they have is on the GPU
     digests, _, _ = await asynchronous(cfg, learner, runner, publisher, turns)
