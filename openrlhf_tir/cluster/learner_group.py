@@ -47,8 +47,9 @@ FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 300.0
 THREADS = {"io": 1, "control": 1}
 """Concurrency group of a rank's actor -> number of its threads, beside the thread for all other calls."""
-DEATH_NOTICE_S = 20
-"""Seconds that Ray may take to notice that a process is gone, after another rank has failed."""
+DEATH_NOTICE_S = 60
+"""Seconds that Ray may take to notice that a process is gone, after another rank has failed. On a busy machine its
+daemons stand still for seconds, and a death that is not noticed ends the run instead of restarting the ranks."""
 
 
 def _name(rank: int) -> str:

@@ -22,9 +22,9 @@ from ..telemetry.lost import MEMORY_REMEDY, in_words, put_on_record
 from .process_watch import records, watch
 
 ENDS = Path("logs") / "ends"
-RECORD_S = 3.0
-"""Seconds to wait for the record of a process that died: its watcher looks at least once a second, and a shared
-directory takes a while."""
+RECORD_S = 8.0
+"""Most seconds to wait for the record of a process that died: its watcher writes it at once, but may itself stand still
+for seconds on a busy node, and a shared directory takes a while."""
 DESCENDANT_S = 1.5
 """The same if it is not certain that a process died."""
 RELATED_S = 60.0
