@@ -52,6 +52,17 @@ def env_server(
             process.communicate()
 
 
+def growing(seconds: float) -> Iterator[float]:
+    """Limits to try one after the other, each five times the one before, up to some minutes.
+
+    A machine that is slow, or stalls, may miss a short limit before what is tested has begun, and then says nothing of
+    it. What is wrong is wrong with every limit.
+    """
+    while seconds < 200:
+        yield seconds
+        seconds *= 5
+
+
 class Http:
     """One server, raw: (status, body, headers) of every request."""
 

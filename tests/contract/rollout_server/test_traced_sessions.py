@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import psutil
 import pytest
 
 from openrlhf_tir.errors import EngineError
@@ -18,7 +19,7 @@ from .conftest import TOKEN
 
 async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, service):
     running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math", {"row": 7}), 4))
-    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
     assert (task["prompt"], task["label"], task["env"], task["meta"]) == ("1+1?", "2", "math", {"row": 7})
     assert task["base_url"] == f"{client.base_url}/sessions/{task['session_id']}/v1"
     assert (
@@ -44,10 +45,15 @@ async def test_an_agent_that_hung_up_while_it_waited_gets_no_task(client, servic
         while service.agents._offers._getters:
             await asyncio.sleep(0.01)
     running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
-    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
     assert task["prompt"] == "1+1?"
     await client.delete(f"/sessions/{task['session_id']}")
     await running
+
+
+def _hung_up(port: int) -> bool:
+    """Whether the end of a client's connection has reached this process's socket."""
+    return any(c.laddr.port == port and c.status == psutil.CONN_CLOSE_WAIT for c in psutil.Process().net_connections())
 
 
 async def test_a_task_that_a_killed_agent_had_asked_for_is_on_offer_again(client, service):
@@ -60,9 +66,11 @@ async def test_a_task_that_a_killed_agent_had_asked_for_is_on_offer_again(client
             await asyncio.sleep(0.01)
     running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
     killed.close()
+    while not _hung_up(client.base_url.port):
+        pass  # and the event loop does not run
     while service.agents._offers._getters:
         await asyncio.sleep(0)
-    task = (await client.post("/agent/tasks", json={"wait_s": 4})).json()
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
     assert task["prompt"] == "1+1?" and service.agents.offered == 0
     await client.delete(f"/sessions/{task['session_id']}")
     await running
@@ -105,6 +113,7 @@ async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_op
     assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
     service.gate.set()
     await asking
+    monkeypatch.undo()
     assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()[
         "requests"
     ] == 1
@@ -112,7 +121,7 @@ async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_op
 
 async def test_why_an_agent_failed_travels_with_its_trajectory(client, service):
     running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
-    task = (await client.post("/agent/tasks", json={})).json()
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
     await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
     await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "KeyError: 'answer'"})
     t = await running
@@ -150,7 +159,7 @@ async def test_an_ended_session_answers_in_the_shape_that_openais_clients_read(c
 
 async def test_an_ended_session_is_404_for_requests_rewards_and_questions(client, service):
     running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
-    task = (await client.post("/agent/tasks", json={})).json()
+    task = (await client.post("/agent/tasks", json={"wait_s": 60})).json()
     assert (await client.delete(f"/sessions/{task['session_id']}")).status_code == 204
     assert (await running).failed == "agent_gave_up"
     for request in (
@@ -185,7 +194,9 @@ async def test_the_openai_app_has_its_own_bound(client, service):
     service.gate.clear()
     body = {"prompt": [0], "sampled": [1]}
     running = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(2)]
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while len(service.bodies) < 2:
+            await asyncio.sleep(0.01)
     full = await client.post("/v1/completions", json=body)
     assert (full.status_code, full.headers["retry-after"]) == (429, "7")
     service.gate.set()
