@@ -24,8 +24,8 @@ from contextlib import suppress
 
 from . import launch
 
-START_TIMEOUT_S = 60.0
-"""Seconds within which a copy must answer."""
+START_TIMEOUT_S = 600.0
+"""Seconds within which a copy must answer. One that ends is noticed at once; a starved host imports for minutes."""
 
 
 def run_copies(args: argparse.Namespace) -> None:

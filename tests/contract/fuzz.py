@@ -160,7 +160,7 @@ def _odd(rng: random.Random) -> str:
     return rng.choice(ODD_TEXT) if rng.random() < 0.4 else f"@{rng.randrange(len(ODD_JSON))}@"
 
 
-async def send(url: str, todo: Iterable[Raw], *, at_once: int = 16, answer_s: float = 60.0) -> Seen:
+async def send(url: str, todo: Iterable[Raw], *, at_once: int = 16, answer_s: float = 600.0) -> Seen:
     """Send them all, each on a connection that is used again while the server keeps it."""
     where, queue, seen = urlsplit(url), iter(todo), Seen()
 

@@ -68,6 +68,6 @@ class Wire:
 
 async def until(condition) -> None:
     """Wait for what another task of this loop will make true."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)

@@ -18,7 +18,7 @@ from .env_process import Http, env_server
 from .hostile import ATTACKS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
-SIDE_BY_SIDE, SETTLE_S = 16, 20.0
+SIDE_BY_SIDE, SETTLE_S, TRIES = 16, 300.0, 4
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,30 @@ async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
     return [replies[session] for session in sessions]
 
 
+def is_late(reply: Reply) -> bool:
+    """Whether it ran into its time limit, which on a machine that stalls says nothing of it."""
+    return reply["signals"].get("error_type") == "time_limit"
+
+
+async def run_in_time(http: Http, attacks: list[Attack]) -> list[Reply]:
+    """`run_side_by_side`, and those that came to no end in their time once more, by themselves."""
+    replies = await run_side_by_side(http, attacks)
+    for i, attack in enumerate(attacks):
+        for _ in range(TRIES):
+            if is_late(replies[i]) and not attack.contained(replies[i]):
+                [replies[i]] = await run_side_by_side(http, [attack])
+    return replies
+
+
+def well(name: str, code: str) -> Attack:
+    """No attack: all that is asked is that it comes to its end."""
+    return Attack(name, code, lambda reply: not is_late(reply))
+
+
 async def say_well(http: Http, times: int = 8) -> None:
     """Both templates, each in every place."""
     for comment in ("", "# numpy"):
-        for reply in await run_side_by_side(
-            http, [Attack("well", f"print({i}, *range(3)) {comment}", lambda r: True) for i in range(times)]
-        ):
+        for reply in await run_in_time(http, [well("well", f"print({i}, *range(3)) {comment}") for i in range(times)]):
             assert reply["outcome"] == "ok" and reply["observation"].endswith(" 0 1 2\n"), reply
 
 
@@ -82,7 +100,7 @@ async def contained_and_as_before(url: str, pid: int, attacks: list[Attack]) -> 
         escaped = []
         for start in range(0, len(attacks), SIDE_BY_SIDE):
             batch = attacks[start : start + SIDE_BY_SIDE]
-            for attack, reply in zip(batch, await run_side_by_side(http, batch), strict=True):
+            for attack, reply in zip(batch, await run_in_time(http, batch), strict=True):
                 if not attack.contained(reply):
                     escaped.append((attack.name, reply["outcome"], reply["signals"], reply["observation"][-300:]))
             await say_well(http)
@@ -131,10 +149,10 @@ VICTIM = "secret = '-forty-fivesixty-seven'\nopen('/tmp/mine', 'w').write(secret
 async def test_hole_1_no_memory_holds_the_code_of_an_earlier_call(server):
     async with Http(server[0]) as http:
         for _ in range(3):
-            await run_side_by_side(http, [Attack("victim", VICTIM, lambda r: True)] * 6)
-        scans = await run_side_by_side(http, [Attack("scan", SCAN, lambda r: True)] * 4)
+            await run_in_time(http, [well("victim", VICTIM)] * 6)
+        scans = await run_in_time(http, [well("scan", SCAN)] * 4)
         assert [scan["observation"] for scan in scans] == ["copies 0\n"] * 4
-        own = (await run_side_by_side(http, [Attack("own", VICTIM + SCAN, lambda r: True)]))[0]
+        own = (await run_in_time(http, [well("own", VICTIM + SCAN)]))[0]
         assert int(own["observation"].split()[-1]) > 0  # the scan does find what is there
 
 
@@ -144,7 +162,7 @@ async def test_hole_2_many_small_processes_cannot_pass_the_memory_limit_together
         " time.sleep(60)\ntime.sleep(60)"
     )
     async with Http(server[0]) as http:
-        reply = (await run_side_by_side(http, [Attack("hole 2", code, lambda r: True)]))[0]
+        reply = (await run_in_time(http, [well("hole 2", code)]))[0]
     assert (reply["observation"], reply["signals"]["error_type"]) == ("MemoryLimitExceeded", "memory")
 
 
@@ -154,36 +172,41 @@ async def test_hole_3_snippets_go_first_when_the_host_runs_out_of_memory_and_can
         " 'w').write('-500')\nexcept OSError: print('refused')"
     )
     async with Http(server[0]) as http:
-        reply = (await run_side_by_side(http, [Attack("hole 3", code, lambda r: True)]))[0]
+        reply = (await run_in_time(http, [well("hole 3", code)]))[0]
     assert reply["observation"] == "500\n\nrefused\n"
 
 
 async def test_a_killed_slot_and_a_killed_container_cost_their_calls_only(server):
     url, pid = server
     async with Http(url) as http:
-        for victim in (lambda: _with_parent_named(pid, 2), lambda: _with_parent_named(pid, 1)):
-            sleeping = asyncio.create_task(
-                run_side_by_side(http, [Attack("sleep", "import time; time.sleep(2); print('done')", lambda r: True)])
-            )
-            await http.until_running(1)
-            await asyncio.sleep(0.3)  # into the sleep: a call that has not begun would not be hit
-            for target in (killed := victim()):
-                os.kill(target, 9)
-            while any(Path(f"/proc/{target}").exists() for target in killed):
-                await asyncio.sleep(0.05)
-            assert (await sleeping)[0]["outcome"] == "env_error"
+        for depth in (2, 1):
+            for _ in range(TRIES):
+                sleeping = asyncio.create_task(
+                    run_side_by_side(http, [well("sleep", "import time; time.sleep(3); print('done')")])
+                )
+                await http.until_begun(sleeping)
+                await asyncio.sleep(0.3)  # into the sleep: a call that has not begun would not be hit
+                for target in (killed := _with_parent_named(pid, depth)):
+                    with suppress(ProcessLookupError):
+                        os.kill(target, 9)
+                while any(Path(f"/proc/{target}").exists() for target in killed):
+                    await asyncio.sleep(0.05)
+                if (outcome := (await sleeping)[0]["outcome"]) == "env_error":
+                    break  # else it had not begun, or had ended before
+            assert outcome == "env_error"
             await say_well(http)
 
 
 def _with_parent_named(pid: int, depth: int) -> list[int]:
     """Processes of the container: depth 1 is its master, 2 are the slots."""
-    level = [
-        p
-        for p in descendants(pid)
-        if "programs" in Path(f"/proc/{p}/cmdline").read_text() and "bwrap" not in Path(f"/proc/{p}/comm").read_text()
-    ]
-    inner = [int(Path(f"/proc/{p}/status").read_text().split("NStgid:")[1].splitlines()[0].split()[-1]) for p in level]
-    levels = [len(Path(f"/proc/{p}/status").read_text().split("NStgid:")[1].splitlines()[0].split()) for p in level]
-    return [
-        p for p, own, nested in zip(level, inner, levels, strict=True) if own == 1 and nested == min(levels) + depth - 1
-    ]
+    ids = {}
+    for p in descendants(pid):
+        with suppress(OSError):  # it has just ended
+            if "programs" in _read(p, "cmdline") and "bwrap" not in _read(p, "comm"):
+                ids[p] = _read(p, "status").split("NStgid:")[1].splitlines()[0].split()
+    least = min(map(len, ids.values()))
+    return [p for p, nested in ids.items() if nested[-1] == "1" and len(nested) == least + depth - 1]
+
+
+def _read(pid: int, file: str) -> str:
+    return Path(f"/proc/{pid}/{file}").read_text()

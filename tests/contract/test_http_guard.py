@@ -87,18 +87,18 @@ async def test_a_request_header_that_does_not_come_ends_the_connection(begins):
     assert answered == bool(begins)
 
 
+async def _trickle(wire: Wire, gone: asyncio.Event) -> None:
+    wire.writer.write(b"GET /wait HTTP/1.1\r\n")
+    while not gone.is_set():
+        wire.writer.write(b"X-Y: z\r\n")
+        await asyncio.sleep(0.02)
+
+
 async def test_a_header_that_trickles_is_no_sign_of_life():
     for timeout_s in growing(0.3):
         async with serving(guarded(replace(PATIENT, header_timeout_s=timeout_s))) as port:
             wire, gone = await Wire.to(port), asyncio.Event()
-
-            async def trickle() -> None:
-                wire.writer.write(b"GET /wait HTTP/1.1\r\n")
-                while not gone.is_set():
-                    wire.writer.write(b"X-Y: z\r\n")
-                    await asyncio.sleep(0.02)
-
-            trickling = asyncio.create_task(trickle())
+            trickling = asyncio.create_task(_trickle(wire, gone))
             answer = await wire.rest()
             gone.set()
             await trickling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -203,8 +204,12 @@ async def test_the_documentations_function_scores_with_tensors(pool_of, tmp_path
 async def test_a_file_that_hangs_fails_its_samples_by_a_fault_of_its_code_and_the_next_are_scored(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text(FILE)
     pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", RewardLimits(remote=Deadline(1.0, "a sixth")))
-    with pytest.raises(RewardError, match=r"reward.py:\d+:.*a sixth = 1 s"):
-        await pool.score(says("4"), Task("2+2=", "hang"))
+    for _ in range(5):
+        with pytest.raises((RewardError, VerifierError), match="a sixth = 1 s") as hung:
+            await pool.score(says("4"), Task("2+2=", "hang"))
+        if issubclass(hung.type, RewardError):
+            break  # else a machine that stalled had not let it come to its own lines
+    assert re.search(r"reward.py:\d+:.*a sixth = 1 s", str(hung.value))
     pool.remote.server.workers.wall_s = 60.0
     assert (await pool.score(says("4"), TASK)).correct
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,7 @@ async def test_every_attack_is_contained(world, attack, monkeypatch):
     """What never ends is stopped after four seconds. What is to be rewarded has a minute, on a busy machine too."""
     monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
     if attack.reward:
+        monkeypatch.setattr(world, "shared", replace(world.shared, command_s=20.0))
         monkeypatch.setattr(examine, "MAX_COPIES", 1)
     else:
         monkeypatch.setattr(world.shared.backend.grader._examiner, "_test_s", 4.0)
@@ -71,6 +73,6 @@ async def test_a_session_that_is_closed_leaves_no_process(world):
     sandbox = world.shared.backend.notebooks.sandbox
     before_it = set(descendants(sandbox._light.container._process.pid))
     await world.session(["setsid sleep 1000 & sleep 1000 & (setsid sleep 1000 &)"])
-    async with asyncio.timeout(60):  # one that has ended is listed until it is reaped
+    async with asyncio.timeout(300):  # one that has ended is listed until it is reaped
         while not set(descendants(sandbox._light.container._process.pid)) <= before_it:
             await asyncio.sleep(0.05)

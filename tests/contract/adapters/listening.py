@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ...free_port import free_port
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0
 
 
 @contextlib.contextmanager

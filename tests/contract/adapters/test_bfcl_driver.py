@@ -42,7 +42,7 @@ MODEL = "Qwen/Qwen3-8B"
 
 def package_data() -> Path:
     words = [f"{VENV}/bin/python", "-c", "import bfcl_eval; print(bfcl_eval.__path__[0])"]
-    return Path(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout.strip()) / "data"
+    return Path(subprocess.run(words, capture_output=True, text=True, check=True, timeout=600).stdout.strip()) / "data"
 
 
 def bfcl(project: Path, *words: str) -> None:

@@ -77,6 +77,6 @@ async def test_an_unregistered_environment_is_the_callers_mistake(tmp_path):
                 status, body, _ = await http.send("POST", "/reset", json={"task": task})
                 assert status == 422, body
     done = subprocess.run(
-        [sys.executable, "-m", MODULE, "--gem", "game:Chess-v9"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", MODULE, "--gem", "game:Chess-v9"], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1 and "gem does not start: --gem game:Chess-v9 is not registered" in done.stderr

@@ -139,6 +139,6 @@ async def test_an_environment_of_ours_is_driven_by_the_packages_client(tmp_path)
                 with pytest.raises(RuntimeError, match="422"):
                     await one.reset(task={"domains": ["nowhere"], "gold": [[]]})
             async with Http(url) as http:
-                async with asyncio.timeout(60):  # a client that left leaves no session
+                async with asyncio.timeout(300):  # a client that left leaves no session
                     while (await http.send("GET", "/health"))[1]["sessions"]:
                         await asyncio.sleep(0.02)

@@ -38,7 +38,7 @@ def environ() -> dict[str, str]:
 def made(tmp_path: Path, **args: str) -> list[dict]:
     out = tmp_path / "rows.jsonl"
     flags = ["verifiers_arith", "--args", json.dumps(args), "--out", str(out)]
-    subprocess.run(command("env_servers.adapters.verifiers.make_tasks", *flags), env=environ(), check=True, timeout=120)
+    subprocess.run(command("env_servers.adapters.verifiers.make_tasks", *flags), env=environ(), check=True, timeout=600)
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -208,7 +208,7 @@ async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_p
 def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, args, message, tmp_path):
     flags = [name, str(tmp_path), "--args", json.dumps(args)]
     done = subprocess.run(
-        command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=120
+        command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=600
     )
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last.startswith("verifiers does not start: ") and message in last

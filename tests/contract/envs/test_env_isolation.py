@@ -137,8 +137,8 @@ async def test_without_user_namespaces_landlock_confines_with_a_warning(open_dir
                 "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy;"
                 " print(os.getuid() != 0, os.listdir('.'))"
             )
-            assert (await say(http, session, 2000, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
-            cancelled = asyncio.create_task(http.step(session, 2001, survive + "while True: pass", deadline_s=0.5))
+            assert (await http.unless_late(session, 2000, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
+            cancelled = asyncio.create_task(http.step(session, 3000, survive + "while True: pass", deadline_s=0.5))
             assert (await cancelled)[1]["outcome"] == "timeout"
             await http.until_running(0)
             assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], capture_output=True).stdout == b""
@@ -176,7 +176,7 @@ def test_isolation_bwrap_without_namespaces_is_refused_with_the_remedy(open_dir,
         [sys.executable, "-m", PYTHON, "--isolation", "bwrap"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=environment,
     )
     assert result.returncode == 1
@@ -187,6 +187,6 @@ def test_isolation_bwrap_without_namespaces_is_refused_with_the_remedy(open_dir,
 
 def test_sessions_with_state_are_refused_without_warm_workers(open_dir):
     command = [sys.executable, "-m", PYTHON, "--isolation", "none", "--stateful"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 1
     assert "--stateful needs warm workers" in result.stderr.splitlines()[-1]

@@ -47,7 +47,7 @@ def peaks(groups: set[str]) -> list[int]:
 async def test_a_burst_of_processes_never_exceeds_the_memory_limit_together(tmp_path):
     log = tmp_path / "log"
     with env_server(
-        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--workers", "1", "--code-timeout", "20",
+        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--workers", "1", "--code-timeout", "60",
         "--no-languages", log=log,
     ) as (url, server):  # fmt: skip
         async with Http(url) as http:
@@ -71,13 +71,13 @@ async def test_a_burst_of_processes_never_exceeds_the_memory_limit_together(tmp_
 async def test_a_fresh_sandbox_has_a_group_for_each_call(tmp_path):
     log = tmp_path / "log"
     with env_server(
-        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--no-warm", "--code-timeout", "20",
+        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--no-warm", "--code-timeout", "60",
         "--no-languages", log=log,
     ) as (url, server):  # fmt: skip
         async with Http(url) as http:
             if NONE in log.read_text():
                 pytest.skip("no control group can be had here")
-            sleeping = asyncio.create_task(http.step(await http.open(), 0, "import time; time.sleep(2)"))
+            sleeping = asyncio.create_task(http.step(await http.open(), 0, "import time; time.sleep(5)"))
             while not (groups := groups_below(server.pid)) and not sleeping.done():
                 await asyncio.sleep(0.02)
             assert len(groups) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from openrlhf_tir.cluster import env_process
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, EnvError
+from tests.conftest import REPO
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ async def test_a_server_started_in_the_background_is_the_one_that_serves(unstead
     config = unsteady(ends)
     async with env_process.begun_servers(config) as servers:
         server = servers["echo"]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not server.port_file.exists() and server.process.returncode is None:
                 await asyncio.sleep(0.01)
         async with env_process.env_urls(config, servers) as urls:
@@ -77,13 +79,13 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_a_server_killed_later_is_restarted_at_its_address(unsteady):
+async def test_a_server_killed_later_is_restarted_at_its_address(unsteady, tmp_path):
     async with env_process.env_urls(unsteady("")) as urls:
         url = urls["echo"][0]
         (server,) = (p for p in psutil.Process().children() if "tests.contract.unsteady_server" in words(p))
         server.kill()
-        async with asyncio.timeout(60):
-            while await healthy(url):
+        async with asyncio.timeout(300):
+            while (tmp_path / "starts").read_text() == ".":
                 await asyncio.sleep(0.01)
             while not await healthy(url):
                 await asyncio.sleep(0.05)
@@ -103,6 +105,14 @@ asyncio.run(run())
 """
 
 
+HELD = """
+import os, sys
+if "--die-with-parent" in sys.orig_argv:
+    os.read(os.open(os.environ["GATE"], os.O_RDONLY), 1)
+"""
+"""A server's interpreter waits here for a byte of its own before it imports anything."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("starter", "servers"),
@@ -110,13 +120,19 @@ asyncio.run(run())
     ids=["run", "front"],
 )
 def test_a_server_whose_parent_is_killed_during_the_start_ends(starter, servers, tmp_path):
-    starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")])
-    give_up = time.monotonic() + 60
+    os.mkfifo(gate := tmp_path / "gate")
+    (tmp_path / "sitecustomize.py").write_text(HELD)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPO}", "GATE": str(gate)}
+    starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")], env=environment)
+    give_up = time.monotonic() + 300
     while len(started := psutil.Process(starts.pid).children()) < servers:
         assert starts.poll() is None and time.monotonic() < give_up
-    starts.kill()  # they still import, and have not yet asked to be told
+    starts.kill()  # they have imported nothing yet, and have not asked to be told
     starts.wait()
-    _, alive = psutil.wait_procs(started, timeout=60)
+    opened = os.open(gate, os.O_RDWR)
+    os.write(opened, b"." * servers)
+    _, alive = psutil.wait_procs(started, timeout=300)
+    os.close(opened)
     for server in alive:
         server.kill()
     assert alive == []

@@ -68,7 +68,7 @@ async def test_keywords_of_an_environment_class_are_options_and_its_results_are_
 def test_a_file_without_the_class_is_refused_in_one_line(tmp_path):
     (tmp_path / "guess.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "env_servers.own", f"{tmp_path}/guess.py:GuessEnv", "--name", "guess"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (
         done.returncode == 1
         and done.stderr.strip().endswith("has no 'GuessEnv'. It defines: nothing.")

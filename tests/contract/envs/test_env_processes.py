@@ -111,7 +111,7 @@ async def test_when_one_process_dies_all_end_with_an_exit_code(tmp_path):
         servers = list(await open_on_each(front))
         children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True).stdout.split()
         os.kill(int(children[0]), signal.SIGKILL)
-        assert await asyncio.to_thread(parent.wait, 20) == 1
+        assert await asyncio.to_thread(parent.wait, 300) == 1
         for server in servers:
             with pytest.raises(OSError):
                 await asyncio.open_connection("127.0.0.1", int(server.rsplit(":", 1)[1]))
@@ -124,10 +124,10 @@ async def test_a_stopped_server_finishes_the_running_steps_of_every_process(tmp_
             _, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": 1.0}})
         async with Http(body["server"]) as holder:
             call = asyncio.create_task(holder.step(body["session_id"], 0, "last words"))
-            await holder.until_running(1)
+            await holder.until_begun(call)
             parent.send_signal(signal.SIGTERM)
             assert (await call)[1]["observation"] == "last words"
-        assert await asyncio.to_thread(parent.wait, 20) == 0
+        assert await asyncio.to_thread(parent.wait, 300) == 0
 
 
 async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
@@ -137,7 +137,7 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
         *argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )
     try:
-        urls = (await asyncio.wait_for(script.stdout.readline(), 60)).decode().strip().split(",")
+        urls = (await asyncio.wait_for(script.stdout.readline(), 300)).decode().strip().split(",")
         async with EnvClient({"echo": urls}) as client:
             async with client.session("echo", {}) as one, client.session("echo", {}) as other:
                 await one.reset()
@@ -159,7 +159,7 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
 def test_flags_that_cannot_work_with_several_processes_are_refused_in_one_line(flags, code, message):
     command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
     result = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"}
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "TIR_ENV_TOKEN": "t"}
     )
     assert result.returncode == code
     assert message in result.stderr.splitlines()[-1]
@@ -174,7 +174,7 @@ def test_a_copy_that_ends_during_its_start_ends_all(tmp_path):
         [sys.executable, "-m", ECHO, "--processes", "2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPO}"},
     )
     assert result.returncode == 1

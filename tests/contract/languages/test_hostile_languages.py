@@ -11,14 +11,24 @@ import pytest
 
 from ..env_process import Http, env_server
 from ..test_hostile import footprint, settled
-from .hostile import ATTACKS, TOOLS, Attack, Reply
+from .hostile import ATTACKS, TIME, TOOLS, Attack, Reply, words
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
-SIDE_BY_SIDE = 12
+SIDE_BY_SIDE, TRIES = 12, 5
 HERE = [attack for attack in ATTACKS if shutil.which(TOOLS[attack.language])]
 
 
 async def run(http: Http, attack: Attack) -> Reply:
+    """The reply, to the last of several tries where it ran into a time limit and was to end otherwise: on a machine
+    that stalls that says nothing of it."""
+    for _ in range(TRIES):
+        reply = await run_once(http, attack)
+        if TIME not in words(reply) or attack.contained(reply):
+            break
+    return reply
+
+
+async def run_once(http: Http, attack: Attack) -> Reply:
     code = attack.code.replace("{port}", str(urlsplit(http.url).port))
     status, body, _ = await http.send(
         "POST", "/run_code", json={"code": code, "language": attack.language, "run_timeout": 3, **attack.fields}
@@ -28,7 +38,9 @@ async def run(http: Http, attack: Attack) -> Reply:
 
 
 async def say_well(http: Http) -> None:
-    wells = [Attack("bash", "well", f"echo {i}; cat", lambda r: True, {"stdin": "in"}) for i in range(8)]
+    wells = [
+        Attack("bash", "well", f"echo {i}; cat", lambda r: TIME not in words(r), {"stdin": "in"}) for i in range(8)
+    ]
     for i, body in enumerate(await asyncio.gather(*[run(http, well) for well in wells])):
         assert (body["status"], body["run_result"]["stdout"]) == ("Success", f"{i}\nin"), body
 

@@ -32,7 +32,7 @@ async def client(service):
     app = build_app(service, token=TOKEN, vllm_app=service.vllm_app(), limits=limits)
     server, port = await serve(app)
     async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=300
     ) as client:
         yield client
     server.cancel()

@@ -18,7 +18,7 @@ from .conftest import TOKEN
 
 
 async def finished(client, group_id: str) -> dict:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while (reply := (await client.get(f"/v1/groups/{group_id}")).json())["status"] == "running":
             await asyncio.sleep(0.01)
     return reply
@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_a_stream_gives_the_group_up_and_its_slot_bac
     service.hold_at = 1
     async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q", "n": 5}) as reply:
         await anext(reply.aiter_lines())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not service.given_up:
             await asyncio.sleep(0.01)
     for _ in range(2):
@@ -137,7 +137,7 @@ async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, se
     service.gate.clear()
     body = {"token_ids": [1], "max_tokens": 1}
     running = [asyncio.create_task(client.post("/generate", json=body)) for _ in range(2)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while len(service.asked) < 2:
             await asyncio.sleep(0.01)
     assert (await client.post("/generate", json=body)).status_code == 429
@@ -248,7 +248,7 @@ async def test_a_client_that_leaves_generate_takes_its_request_along(client, ser
     service.generate = watched
     body = {"token_ids": [1], "max_tokens": 1}
     asking = [asyncio.create_task(client.post("/generate", json=body)) for _ in range(2)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while len(service.asked) < 2:
             await asyncio.sleep(0.01)
         asking[0].cancel()

@@ -94,7 +94,7 @@ def venv_of(extra: str, tmp_path: Path) -> Path:
         return Path(sys.executable)
     if "TIR_ADAPTERS_VENVS" in os.environ:
         return Path(os.environ["TIR_ADAPTERS_VENVS"]) / extra / "bin/python"
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=600)
     subprocess.run([f"{tmp_path}/venv/bin/pip", "install", "-q", f"{ROOT}[{extra}]"], check=True, timeout=1800)
     return tmp_path / "venv/bin/python"
 

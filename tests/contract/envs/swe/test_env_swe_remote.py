@@ -149,7 +149,7 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
     stand_in, image, tmp_path
 ):
     flags = [
-        "--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "2",
+        "--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "15",
     ]  # fmt: skip
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session, steps = await http.open(image[1]), itertools.count()
@@ -164,7 +164,7 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
             "lib.py\n[Current working directory: /testbed/src]\n[Command finished with exit code 0]"
         )
         assert (await says("execute_bash", command="echo $x; sleep 300")).startswith(
-            "5\n\n[The command timed out after 2 seconds.]"
+            "5\n\n[The command timed out after 15 seconds.]"
         )
         assert "exit code 130]" in await says("execute_bash", command="C-c", is_input="true")
         assert "x + 1" in await says("str_replace_editor", command="view", path="/testbed/src/lib.py")
