@@ -28,6 +28,7 @@ from openrlhf_tir.protocol import PYTHON_TOOL
 
 from .env import PythonEnv
 from .isolation.levels import strongest
+from .isolation.selftest import PROBE_S
 from .languages import Languages, compiler_directories, find_languages
 from .limits import Limits
 from .run_code import add_run_code
@@ -144,7 +145,7 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
     async def run_snippet() -> None:
         probe = FusionSandbox(url, limits, token=token)
         try:
-            result = await probe.run("print(6 * 7)")
+            result = await probe.run("print(6 * 7)", timeout_s=PROBE_S)
         finally:
             await probe.close()
         if result.stdout != b"42\n":

@@ -12,7 +12,7 @@ class Limits:
 
     code_timeout_s: float = 5.0
     """Wall-clock seconds of the snippet, from the start of its interpreter. Beyond: error_type time_limit."""
-    start_timeout_s: float = 10.0
+    start_timeout_s: float = 60.0
     """Wall-clock seconds in which sandbox and interpreter must start. Beyond: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
     """Address space of each process (beyond: MemoryError), and memory of all processes, files and sockets together

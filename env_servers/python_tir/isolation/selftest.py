@@ -18,6 +18,9 @@ container."""
 NO_PROC = "mount proc"
 """Part of bubblewrap's message when the container masks parts of /proc, so that no other can be mounted."""
 OR_NONE = "or use --isolation none on a machine that may be harmed."
+PROBE_S = 120.0
+"""Seconds that the probe may take. The limit of the model's code, which may be one, says nothing of a sandbox on a
+machine that is busy while the server starts."""
 PROBE = """
 import ctypes, os, socket
 found = []
@@ -89,10 +92,15 @@ async def _probe(sandbox: Sandbox, code: str) -> None:
     """Run a probe, which prints a list of what it could do. Raises SandboxError if it fails or the list is not
     empty."""
     try:
-        result = await sandbox.run(code)
+        result = await sandbox.run(code, timeout_s=PROBE_S)
     except SandboxError as e:
         kind = ProcMasked if NO_PROC in str(e) else SandboxError
         raise kind(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}, {OR_NONE}") from e
+    if result.killed == "time_limit":
+        raise SandboxError(
+            f"the sandbox ran no snippet to its end within {PROBE_S:g} s: this machine is too busy."
+            " Start the server again when it is less so"
+        )
     if result.stdout != b"[]\n":
         output = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
         raise SandboxError(f"the sandbox does not isolate: {output}. Reinstall bubblewrap, {OR_NONE}")

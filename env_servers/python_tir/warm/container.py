@@ -27,9 +27,9 @@ from ..isolation.supervise import memory_file
 from ..limits import Limits
 from ..sandbox import SandboxError
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 """Seconds for bubblewrap, imports and warm-up. They take 1 s on a quiet machine."""
-SLOT_TIMEOUT_S = 60.0
+SLOT_TIMEOUT_S = 300.0
 """Seconds within which a new slot must answer."""
 _CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
 """Capabilities that the master needs to make slots, within the container's user namespace. Snippets have none."""

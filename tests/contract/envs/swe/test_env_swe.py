@@ -106,7 +106,7 @@ def mirror(tmp_path_factory):
 def server(tmp_path_factory, mirror):
     with env_server(
         "env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6",
-        "--command-timeout", "5", "--evaluations", "1",
+        "--command-timeout", "15", "--evaluations", "1",
     ) as (url, _):  # fmt: skip
         yield url
 

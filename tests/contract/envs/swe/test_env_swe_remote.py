@@ -149,7 +149,8 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
     stand_in, image, tmp_path
 ):
     flags = [
-        "--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "15",
+        "--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true",
+        "--command-timeout", "15",
     ]  # fmt: skip
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session, steps = await http.open(image[1]), itertools.count()
