@@ -209,10 +209,10 @@ async def test_an_unreachable_backend_is_env_error_and_never_a_model_error(tmp_p
             async with Http(url) as http:
                 session = await http.open()
                 assert (await http.send("GET", "/health"))[1]["isolation"] == "sandboxfusion"
-                assert (await http.step(session, 0, "print(1)"))[1]["observation"] == "1\n"
+                assert (await http.unless_late(session, 0, "print(1)"))["observation"] == "1\n"
                 process.kill()
                 await asyncio.to_thread(process.wait)
-                _, body, _ = await http.step(session, 1, "print(1)")
+                _, body, _ = await http.step(session, 9, "print(1)")
                 assert (body["outcome"], "does not answer" in body["signals"]["error"]) == ("env_error", True)
 
 
