@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from aiohttp.test_utils import TestServer
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.rollout.environment_client import check as check_package
 from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server, load
 from openrlhf_tir.rollout.environment_client.check.run import CHECKS
 
@@ -104,8 +106,9 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
 def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(check_package, "Options", partial(Options, timeout_s=600.0))
     with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):
-        code = main(["check-env", url, "--steps", "200", "--flood", "40"])
+        code = main(["check-env", url, "--timeout", "300", "--steps", "200", "--flood", "40"])
     text = capsys.readouterr().out
     assert code == 0, text
     assert counts in text
