@@ -53,12 +53,15 @@ def launch(command: Sequence[str]) -> Ended:
     SIGTERM and SIGINT are passed on to the child, unless they came from the terminal, which sends them to both
     processes.
     """
-    child = subprocess.Popen([*command, "--die-with-parent", str(os.getpid())])
     waited_signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-    # Blocked only after the child has started, because the child would inherit the mask.
+    # Blocked before the child starts: one that comes at once is passed on and does not end this process.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_signals)
     stop_requested = False
     try:
+        child = subprocess.Popen(
+            [*command, "--die-with-parent", str(os.getpid())],
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask),  # it would inherit the mask
+        )
         while child.poll() is None:
             received = signal.sigwaitinfo(waited_signals)
             if received.si_signo == signal.SIGCHLD:

@@ -172,6 +172,21 @@ def test_a_signal_to_the_launcher_is_the_runs_once_and_waits_for_its_end(launche
     assert process.stdout.read().split("\n")[:-1] == said
 
 
+def test_a_signal_that_comes_while_the_run_is_being_started_is_passed_on():
+    """Before it is known who the child is. The child does not inherit that its launcher blocks the signal."""
+    program = (
+        "import os, signal, subprocess, sys; from openrlhf_tir.cli.restarts import launch; real = subprocess.Popen\n"
+        "def started(*args, **kwargs):\n"
+        "    child = real(*args, **kwargs)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return child\n"
+        "subprocess.Popen = started\n"
+        "print(tuple(launch([sys.executable, '-c', 'import time; time.sleep(600)'])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout == f"({-signal.SIGTERM}, True)\n", done.stderr
+
+
 def test_a_launcher_that_is_killed_takes_its_run_along(launcher):
     process, _ = launcher
     process.kill()
