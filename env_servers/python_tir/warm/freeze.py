@@ -10,9 +10,12 @@ import errno
 import os
 import time
 
-FREEZE_S = 1.0
+FREEZE_S = 2.0
 """Seconds in which the threads of a session must stop. Hundreds of them take some milliseconds; a program that starts
 new ones all the time never stops."""
+LOOK_S = 0.05
+"""Longest time that one look counts. It takes less than a millisecond of CPU: a tracer that looked later than this had
+no core, and the session may have stopped long ago."""
 YIELDS = 50
 """Number of looks at stopping threads between which the core is only yielded. After them the tracer sleeps between
 looks: the kernel has no event for the stop."""
@@ -32,6 +35,8 @@ class Freezer:
         self.kernel = kernel
         self.stopped = {}
         """For each stopped thread the signal that it was about to get; 0 if there was none."""
+        self._looked_s = 0.0
+        self._last_look = time.monotonic()
 
     def freeze(self, is_ready):
         """Stop everything. Return False if the session did not come to rest within FREEZE_S and cannot go on.
@@ -49,15 +54,22 @@ class Freezer:
 
     def pauses(self):
         """Count the looks at the threads, with a pause after each. Ends after FREEZE_S."""
-        deadline = time.monotonic() + FREEZE_S
+        deadline = self._look_time() + FREEZE_S
         turn = 0
-        while time.monotonic() < deadline:
+        while self._look_time() < deadline:
             yield turn
             if turn < YIELDS:
                 os.sched_yield()
             else:
                 time.sleep(PAUSE_S)
             turn += 1
+
+    def _look_time(self):
+        """Return the seconds for which this process has looked, of each look LOOK_S at most."""
+        now = time.monotonic()
+        self._looked_s += min(now - self._last_look, LOOK_S)
+        self._last_look = now
+        return self._looked_s
 
     def thaw(self):
         """Let all stopped threads run, with the signals that they were about to get."""
