@@ -149,9 +149,8 @@ class Container:
                 Path(f"/proc/{child}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
         except (OSError, TimeoutError) as e:
             self.kill()
-            raise SandboxError(
-                f"the warm container did not start: {self.log_tail() or e or f'no answer within {START_TIMEOUT_S:g} s'}"
-            ) from e
+            fault = self.log_tail() or str(e) or f"no answer within {START_TIMEOUT_S:g} s"
+            raise SandboxError(f"the warm container did not start: {fault}") from e
         finally:
             master_socket.close()
             for fd in (info_r, info_w, mapped_r, mapped_w, programs):
@@ -199,9 +198,8 @@ class Container:
             return server_end, pid, os.pidfd_open(pid), directories
         except (OSError, TimeoutError) as e:
             server_end.close()
-            raise SandboxError(
-                f"no new slot: {self.log_tail() or e or f'no answer within {SLOT_TIMEOUT_S:g} s'}"
-            ) from e
+            fault = self.log_tail() or str(e) or f"no answer within {SLOT_TIMEOUT_S:g} s"
+            raise SandboxError(f"no new slot: {fault}") from e
 
     @property
     def alive(self) -> bool:
