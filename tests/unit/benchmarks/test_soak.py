@@ -57,8 +57,10 @@ class Stage:
             time.sleep(0.02)
         return process
 
-    def faults(self) -> list[str]:
-        return [*problems(self.soak, growth_mib=1, growth_mib_per_update=0.5, growth_descriptors=2, roles=self.roles)]
+    def faults(self, growth: int = 1000) -> list[str]:
+        """`growth` of MiB or of descriptors is one; a process that starts on a slow machine grows for many samples."""
+        limits = {"growth_mib": growth, "growth_mib_per_update": growth, "growth_descriptors": growth}
+        return [*problems(self.soak, **limits, roles=self.roles)]
 
 
 @pytest.fixture
@@ -90,6 +92,11 @@ def test_a_process_that_is_left_after_a_stop_is_named_and_ended(stage):
         process.wait(60)
 
 
+def holds(process: psutil.Process) -> int:
+    """MiB and descriptors."""
+    return (process.memory_info().rss >> 20) + process.num_fds()
+
+
 @pytest.mark.parametrize(
     ("again", "what"),
     [("held.append(bytearray(1 << 20))", "MiB"), ("held.append(open('/dev/null'))", "descriptors")],
@@ -97,12 +104,15 @@ def test_a_process_that_is_left_after_a_stop_is_named_and_ended(stage):
 def test_a_process_that_grows_is_named_with_what_it_took(stage, again, what):
     on = stage(again=again)
     process = on.started()
+    run = psutil.Process(process.pid)
     for _ in range(MIN_SAMPLES):
         on.soak.watch.sample()
-        time.sleep(0.1)
+        held = holds(run)
+        while holds(run) < held + 2:
+            time.sleep(0.01)
     process.kill()
     process.wait()
-    (fault,) = on.faults()
+    (fault,) = on.faults(growth=2)
     assert what in fault
 
 

@@ -78,7 +78,7 @@ async def follow_until(run_dir, done, monkeypatch, resume: bool = True) -> Run:
     cfg = Config.model_validate({"run_dir": run_dir, "train": {"resume": resume}})
     async with followed(cfg, run):
         with suppress(TimeoutError):
-            async with asyncio.timeout(1.0 if resume else 0.05):
+            async with asyncio.timeout(300.0 if resume else 0.05):
                 while not done(run):
                     await asyncio.sleep(0.01)
     return run

@@ -51,7 +51,8 @@ def kept(cfg: Config) -> list[dict]:
     return [json.loads(line) for line in (cfg.run_dir / FILE).read_text().splitlines()]
 
 
-async def test_a_process_that_is_killed_is_told_with_signal_and_memory_and_kept(cfg):
+async def test_a_process_that_is_killed_is_told_with_signal_and_memory_and_kept(cfg, monkeypatch):
+    monkeypatch.setattr(lost, "RECORD_S", 300.0)  # the watcher may have no core
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     watched(cfg, "learner-rank-1", process.pid)
     process.kill()
@@ -64,7 +65,8 @@ async def test_a_process_that_is_killed_is_told_with_signal_and_memory_and_kept(
     assert entry["ends"][0]["signal"] in (signal.SIGKILL, None)  # None: a kernel before 6.15 may not tell
 
 
-async def test_many_calls_that_fail_at_one_death_get_one_answer_and_one_line(cfg):
+async def test_many_calls_that_fail_at_one_death_get_one_answer_and_one_line(cfg, monkeypatch):
+    monkeypatch.setattr(lost, "AT_ONCE_S", 3600.0)
     leave(cfg, "rollout-0")
     told = await asyncio.gather(*(end_of(cfg, "rollout-0", f"call {i} failed") for i in range(5)))
     told.append(await end_of(cfg, "rollout-0", "a later call failed"))

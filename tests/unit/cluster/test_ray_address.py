@@ -23,8 +23,8 @@ from tests.free_port import free_port
 from tests.unit.cluster.test_run_lock import flags_of
 
 
-def asked(address: str, **environment: str) -> None:
-    check_ray_address({"RAY_ADDRESS": address, **environment}, connect_s=5.0, answer_s=0.5)
+def asked(address: str, answer_s: float = 0.5, **environment: str) -> None:
+    check_ray_address({"RAY_ADDRESS": address, **environment}, connect_s=60.0, answer_s=answer_s)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_what_speaks_grpc_is_left_to_ray():
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        asked(f"127.0.0.1:{port}")
-        asked(f"ray://127.0.0.1:{port}")
+        asked(f"127.0.0.1:{port}", 300.0)
+        asked(f"ray://127.0.0.1:{port}", 300.0)
     finally:
         server.stop(None)
 

@@ -32,7 +32,8 @@ class Slow(Env):
     ],
 )
 async def test_a_late_reset_reads_differently_from_a_failed_one(failure, detail):
-    app = create_env_app(lambda: Slow(failure), ServingConfig(env="slow", action="text", reset_timeout_s=0.05))
+    timeout_s = 0.05 if failure == "deadline" else 600.0
+    app = create_env_app(lambda: Slow(failure), ServingConfig(env="slow", action="text", reset_timeout_s=timeout_s))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
         reply = await http.post("/reset", json={"session_id": "s"})
         assert (reply.status_code, reply.json()["detail"]) == (500, detail)

@@ -22,13 +22,15 @@ from env_servers.python_tir.sandbox import SandboxError
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 MIB = 1 << 20
-LIMITS = Limits(code_timeout_s=3.0)
+LIMITS = Limits(code_timeout_s=60.0, start_timeout_s=60.0)
+"""A snippet that ends by itself never meets them, however slow the machine is."""
 
 
 @pytest.fixture
 async def sandbox():
     sandbox = BwrapSandbox(LIMITS, seccomp=filter_program())
     yield sandbox
+    sandbox.limits = LIMITS
     alive = await sandbox.run("print('alive')")
     await sandbox.close()
     assert alive.stdout == b"alive\n"
@@ -107,7 +109,7 @@ async def test_exit_codes(sandbox, code, return_code):
 
 
 async def test_numpy_and_sympy_can_be_imported(sandbox):
-    e = await sandbox.run("import numpy, sympy; print(numpy.arange(3).sum(), sympy.factorint(12))", timeout_s=30)
+    e = await sandbox.run("import numpy, sympy; print(numpy.arange(3).sum(), sympy.factorint(12))")
     assert e.stdout == b"3 {2: 2, 3: 1}\n"
 
 
@@ -255,9 +257,12 @@ subprocess.Popen(["setsid", "python3", "-c", "import time; time.sleep(600)", "{m
 print("up", flush=True)
 time.sleep(600)
 """
-    e = await with_limits(sandbox, code_timeout_s=3.0).run(daemon)
-    assert (e.killed, e.stdout) == ("time_limit", b"up\n")
-    assert processes_with(marker) == []
+    for code_timeout_s in (1.0, 5.0, 60.0):  # as long as it takes to start the survivor
+        e = await with_limits(sandbox, code_timeout_s=code_timeout_s).run(daemon)
+        assert e.killed == "time_limit" and processes_with(marker) == []
+        if e.stdout:
+            break
+    assert e.stdout == b"up\n"
 
 
 async def test_nothing_survives_the_programs_own_end(sandbox):
@@ -335,7 +340,7 @@ for i in range(8):
         time.sleep(60)
 time.sleep(60)
 """
-    step = judge(await with_limits(sandbox, memory_bytes=200 * MIB, code_timeout_s=8.0).run(code))
+    step = judge(await with_limits(sandbox, memory_bytes=200 * MIB).run(code))
     assert (step.observation, step.signals["error_type"]) == ("MemoryLimitExceeded", "memory")
 
 
@@ -403,7 +408,7 @@ async def test_an_interpreter_that_does_not_start_is_a_sandbox_error(sandbox):
     sandbox._fixed = ["/bin/sh", "-c", "exec sleep 60"]
     with pytest.raises(SandboxError, match=r"did not start within 0\.2 s"):
         await with_limits(sandbox, start_timeout_s=0.2).run("print(1)")
-    sandbox._fixed, sandbox.limits = working, LIMITS
+    sandbox._fixed = working
 
 
 async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):

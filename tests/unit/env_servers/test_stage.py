@@ -31,7 +31,7 @@ def below_tmp(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [BwrapSandbox, WarmSandbox])
 def test_only_packages_below_tmp_are_visible(below_tmp, kind):
     async def seen() -> bytes:
-        sandbox = kind(Limits(code_timeout_s=10.0))
+        sandbox = kind(Limits(code_timeout_s=60.0, start_timeout_s=60.0))
         try:
             return (await sandbox.run("import os, only_here; print(only_here.x, os.listdir('/tmp'))")).stdout
         finally:

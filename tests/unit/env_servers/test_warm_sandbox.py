@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 @pytest.fixture(scope="module")
 def warm():
-    sandbox = WarmSandbox(Limits(code_timeout_s=10.0), slots=1, seccomp=filter_program())
+    sandbox = WarmSandbox(Limits(code_timeout_s=60.0), slots=1, seccomp=filter_program())
     yield sandbox
     asyncio.run(sandbox.close())
 
@@ -89,11 +89,13 @@ async def test_a_dead_slot_is_a_sandbox_error_and_is_replaced(warm):
 
 @pytest.mark.slow
 async def test_a_slot_that_hangs_past_the_deadline_is_a_time_limit_and_is_replaced(warm, monkeypatch):
-    monkeypatch.setattr("env_servers.python_tir.warm.call.ANSWER_S", 0.2)
     await warm.run("")
     slot = warm._light.slots[0]
     os.kill(slot.pid, signal.SIGSTOP)
-    e = await warm.run("print(1)", timeout_s=0.1)
+    limits = replace(warm.limits, code_timeout_s=0.1, start_timeout_s=0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr("env_servers.python_tir.warm.call.ANSWER_S", 0.2)
+        e = await warm.execute(Snippet("print(1)"), limits)
     assert e.killed == "time_limit"
     assert (await warm.run("print(2)")).stdout == b"2\n"
     assert warm._light.slots[0] is not slot
@@ -141,11 +143,15 @@ async def test_a_slot_whose_file_system_is_not_empty_is_replaced(warm):
     await warm.run("")
     slot = warm._light.slots[0]
     call = asyncio.create_task(
-        warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(3)")
+        warm.run(
+            "import os, time\nopen('/tmp/kept', 'w').write('x')\nos.mkdir('/tmp/there', 0o777)\n"
+            "while os.path.exists('/tmp/there'): time.sleep(0.01)"
+        )
     )
     while not exists("there", slot.directories[0]):
         await asyncio.sleep(0.01)
     held = os.open("kept", os.O_RDONLY, dir_fd=slot.directories[0])
+    os.rmdir("there", dir_fd=slot.directories[0])
     try:
         await call
     finally:
@@ -164,7 +170,7 @@ def answer():
 server = socket.create_server((HOST, 8765), family=FAMILY)
 thread = threading.Thread(target=answer)
 thread.start()
-client = socket.create_connection((HOST, 8765), timeout=5)
+client = socket.create_connection((HOST, 8765))
 client.sendall(b"hello")
 print(client.recv(99))
 thread.join()

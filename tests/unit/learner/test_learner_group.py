@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.simulation import virtual_loop
 from openrlhf_tir.waiting.deadlines import Deadline
 
 pytestmark = pytest.mark.slow  # importing ray
@@ -35,7 +36,7 @@ def answers(*calls):
             [call(*c) for c in calls], "step", Deadline(1.0, "timeouts.learner_s")
         )
 
-    return asyncio.run(run())
+    return virtual_loop.run(run())
 
 
 def died():
@@ -145,7 +146,7 @@ def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
         [SimpleNamespace(open_broadcast=SimpleNamespace(remote=opened))],
         None,
     )
-    assert asyncio.run(group.open_broadcast(4)) == meeting
+    assert virtual_loop.run(group.open_broadcast(4)) == meeting
 
 
 def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
@@ -176,7 +177,7 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
         )
         await group.end_broadcast("push1", "rollout-1 died")
 
-    asyncio.run(run())
+    virtual_loop.run(run())
     assert called == [
         (0, "open", 4),
         (0, "call", "broadcast", "push1"),
@@ -218,7 +219,7 @@ def test_the_end_of_a_broadcast_has_the_deadline_of_a_bucket():
 
     group = LearnerGroup(Config(timeouts={"push_s": 0.5}), [PartsRank()], None)
     with pytest.raises(LearnerDied, match=r"within timeouts\.push_s / 10 = 0\.05 s"):
-        asyncio.run(asyncio.wait_for(group.end_broadcast("push1", "rollout-1 died"), 60))
+        virtual_loop.run(asyncio.wait_for(group.end_broadcast("push1", "rollout-1 died"), 60))
 
 
 def part_of(groups):
@@ -243,7 +244,7 @@ def test_a_step_reports_the_tokens_of_all_its_parts_and_payloads_go_to_every_ran
         assert group.version == 0
         return await group.step(parts[2]), await group.step(parts[2])
 
-    first, second = asyncio.run(run())
+    first, second = virtual_loop.run(run())
     assert first.trained_tokens == sum(t.model_tokens for g in groups for t in g.trajectories)
     assert second.trained_tokens == parts[2].num_tokens and (first.version, second.version) == (1, 2)
     for rank in ranks:
@@ -270,7 +271,7 @@ def test_tokens_of_parts_that_are_void_are_not_reported(monkeypatch, how):
             await (group.load("directory") if how == "load" else group.reload(group.cfg))
         return await group.step(part)
 
-    assert asyncio.run(run()).trained_tokens == part.num_tokens
+    assert virtual_loop.run(run()).trained_tokens == part.num_tokens
 
 
 def test_a_rank_that_hangs_or_dies_while_it_accumulates_is_lost_as_in_a_step(monkeypatch):
@@ -281,10 +282,10 @@ def test_a_rank_that_hangs_or_dies_while_it_accumulates_is_lost_as_in_a_step(mon
     group, ranks = parts_group(monkeypatch, accumulate=True)
     ranks[1].answers = {}
     with pytest.raises(LearnerDied, match=r"'accumulate' of the learner ranks .*timeouts\.learner_s.* from rank 1\."):
-        asyncio.run(group.accumulate(part))
+        virtual_loop.run(group.accumulate(part))
     ranks[1].answers = {"accumulate": died()}
     with pytest.raises(LearnerDied, match="the process was killed"):
-        asyncio.run(group.accumulate(part))
+        virtual_loop.run(group.accumulate(part))
 
 
 def test_rank_0_listens_where_it_says_from_the_moment_it_says_so(monkeypatch):

@@ -163,7 +163,11 @@ def test_an_error_of_the_fine_tuning_is_one_of_the_same_kind(tmp_path, line, cod
 
 def test_a_fine_tuning_without_progress_is_ended_at_its_deadline(tmp_path):
     pid = tmp_path / "pid"
-    code = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    written = f"{pid}.partly"
+    code = (
+        f"import os, time\nwith open({written!r}, 'w') as file: file.write(str(os.getpid()))\n"
+        f"os.rename({written!r}, {str(pid)!r}); time.sleep(600)"
+    )
     seconds = itertools.count(step=10)
     with pytest.raises(DeadlineMissed):
         child(tmp_path, code, quiet_s=25.0, clock=lambda: next(seconds) if pid.exists() else 0)

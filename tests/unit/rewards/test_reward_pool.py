@@ -82,6 +82,18 @@ async def awaits_for_ever(trajectory, task, context):
     await asyncio.Event().wait()
 
 
+async def fault_of_its_code(pool: RewardPool) -> str:
+    """Score with a deadline that is long enough for the worker to come to a line of the reward; return the error."""
+    for deadline_s in (0.5, 5.0, 60.0):
+        pool.workers.wall_s = deadline_s
+        with pytest.raises((RewardError, VerifierError), match=f"the deadline = {deadline_s:g}") as late:
+            await pool.score(answer("1"), task("1"))
+        if late.errisinstance(RewardError):  # the other: the machine had no core for the worker
+            break
+    assert late.errisinstance(RewardError)
+    return str(late.value)
+
+
 async def awaits(trajectory, task, context):
     return RewardParts(float(await context.equal(trajectory.text, task.label)), True, {"calls": 1.0})
 
@@ -112,11 +124,13 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
     fact = r"the deadline = 1 s, without having had reward\.verify_timeout_s = 0\.2 s of CPU"
     with pytest.raises(VerifierError, match=fact):
         await pool.workers.run(stop_myself)
-    pid, pool.workers.take_s = await pool.workers.run(os.getpid), 0.5
+    pool.workers.wall_s = 300
+    pid = await pool.workers.run(os.getpid)
+    pool.workers.wall_s, pool.workers.take_s = 1.0, 0.5
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(VerifierError, match=fact):
         await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))
-    pool.workers.wall_s = 300
+    pool.workers.wall_s, pool.workers.take_s = 300, 300
     assert (await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
 
 
@@ -198,8 +212,7 @@ async def test_a_custom_reward_that_hangs_is_a_fault_of_its_code(pool_of):
     name = f"{__name__}:hangs"
     pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5)
     pool.workers.prepare = Prepare([name])  # as a run does: loading it is no part of a call
-    with pytest.raises(RewardError, match=rf"{__file__}:\d+:.*the deadline = 0\.5"):
-        await pool.score(answer("1"), task("1"))
+    assert re.search(rf"{__file__}:\d+:.*the deadline", await fault_of_its_code(pool))
 
 
 @pytest.mark.slow
@@ -225,8 +238,7 @@ async def test_a_reward_that_awaits_for_ever_is_a_fault_of_its_code_and_keeps_no
     pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5, workers=1)
     pool.workers.prepare = Prepare([name])
     for _ in range(2):
-        with pytest.raises(RewardError, match=r"the deadline = 0\.5"):
-            await pool.score(answer("1"), task("1"))
+        await fault_of_its_code(pool)
 
 
 async def test_a_registered_reward_is_called_once_however_much_it_asks(pool_of, monkeypatch):

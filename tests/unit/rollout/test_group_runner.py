@@ -109,8 +109,11 @@ async def test_a_group_with_too_few_valid_samples_is_failed_and_not_judged():
     assert meta.failed == "env_error"
 
 
-async def test_stragglers_are_failed_at_the_deadline_and_the_rest_is_kept():
-    meta, _ = await runner(engine=IndexEngine([0, 0, 60, 0]), group_deadline_s=0.2).run(KEY, Task("Q", "x"))
+def test_stragglers_are_failed_at_the_deadline_and_the_rest_is_kept():
+    async def scenario():
+        return await runner(engine=IndexEngine([0, 0, 60, 0]), group_deadline_s=0.2).run(KEY, Task("Q", "x"))
+
+    meta, _ = virtual_loop.run(scenario())
     assert meta.failures == {"deadline": 1} and meta.index == [0, 1, 3]
 
 

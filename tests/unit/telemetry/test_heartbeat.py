@@ -93,7 +93,7 @@ def test_the_thread_prints_while_the_main_thread_is_busy(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "TICK_S", 0.01)
     out = console()
     with heartbeat.beating(out, tmp_path), heartbeat.doing("loading"):
-        for _ in range(1000):
+        for _ in range(30_000):
             if "loading" in out.file.getvalue():
                 break
             time.sleep(0.01)

@@ -72,10 +72,10 @@ def test_a_room_that_is_being_made_and_what_is_not_ours_are_left_alone(tmp_path)
 def test_an_engine_beside_the_one_that_gave_the_room_back_has_it_again(tmp_path):
     one, two = (Room(room_in(tmp_path, "a")) for _ in range(2))
     for room in (one, two):
-        room.hold(1.0)
+        room.hold(60.0)
     shutil.rmtree(one.here)
     one.leave()
-    two.hold(1.0)
+    two.hold(60.0)
     sweep(tmp_path)
     assert two.here.exists()
     two.leave()
@@ -95,7 +95,7 @@ def test_a_room_that_is_swept_between_its_file_and_its_lock_is_made_again(tmp_pa
         flock(fd, how)
 
     monkeypatch.setattr(node_rooms.fcntl, "flock", late)
-    room.hold(1.0)
+    room.hold(60.0)
     assert (room.here / HELD).exists()
     sweep(tmp_path)
     assert room.here.exists(), "it is held"

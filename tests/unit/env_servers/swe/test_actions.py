@@ -17,6 +17,7 @@ from env_servers.swe.grade import Report
 from env_servers.swe.session import ToolResult
 from env_servers.swe.stages import Stages
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
+from openrlhf_tir.simulation import virtual_loop
 
 
 def action(*calls):
@@ -102,13 +103,16 @@ async def test_calls_executed_before_a_refusal_are_not_executed_again():
     assert (reply.signals["turn"], reply.truncated) == (1, False)
 
 
-async def test_the_commands_of_an_action_share_its_deadline(monkeypatch):
+def test_the_commands_of_an_action_share_its_deadline(monkeypatch):
     monkeypatch.setattr(swe_env, "MARGIN_S", 1.0)
     monkeypatch.setattr(swe_env, "MIN_S", 0.01)
-    service = await server(work := ScriptedWork())
-    reply = await step(service, action(*[bash("sleep 20")] * 3), deadline_s=2.5)
-    first, second, third = work.seconds
-    assert 1.0 < first <= 1.5 and second == third == 0.01
+    work = ScriptedWork()
+
+    async def scenario():
+        return await step(await server(work), action(*[bash("sleep 20")] * 3), deadline_s=2.5)
+
+    reply = virtual_loop.run(scenario())
+    assert work.seconds == pytest.approx([1.5, 0.01, 0.01])
     assert reply.outcome == "ok", "two commands of 1.5 s would have made the caller late"
 
 

@@ -44,7 +44,7 @@ async def test_a_copy_that_the_server_did_not_import_is_empty_in_a_session(tmp_p
     shown = package(tmp_path / "site-packages")
     (shown / "other.py").write_text("")
     sandbox = WarmSandbox(
-        Limits(code_timeout_s=10.0), slots=1, extra_directories=[str(shown)], hidden=answer_directories((str(shown),))
+        Limits(code_timeout_s=60.0), slots=1, extra_directories=[str(shown)], hidden=answer_directories((str(shown),))
     )
     try:
         seen = await sandbox.run(

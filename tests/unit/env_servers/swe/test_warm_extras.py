@@ -29,7 +29,7 @@ open(os.path.join(hidden, "x"), "w")
 @pytest.fixture(scope="module")
 def warm():
     sandbox = WarmSandbox(
-        Limits(code_timeout_s=10.0),
+        Limits(code_timeout_s=60.0),
         slots=2,
         light_imports=["colorsys"],
         light_sessions=True,

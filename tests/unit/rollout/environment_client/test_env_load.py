@@ -20,7 +20,12 @@ async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():
         inside -= 1
         return i % 2
 
-    start = time.perf_counter()
-    load = await closed_loop(ask, 4, 0.2)
-    assert most == 4 and load.failed == failures > 0
+    for seconds in (0.2, 20.0):  # long enough for each caller to begin
+        failures = 0
+        start = time.perf_counter()
+        load = await closed_loop(ask, 4, seconds)
+        assert most <= 4 and load.failed == failures
+        if failures > 0 and most == 4:
+            break
+    assert most == 4 and failures > 0
     assert 10 <= load.p50_ms <= load.p99_ms <= 1e3 * (time.perf_counter() - start)

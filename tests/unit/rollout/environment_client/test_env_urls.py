@@ -79,7 +79,7 @@ async def test_a_step_whose_server_is_down_ends_with_its_own_deadline():
 
 async def test_a_broken_server_does_not_hold_up_another_environment():
     async with Script(*[stall] * 20) as hangs, Script() as works:
-        c = EnvClient({"e": hangs.url, "f": works.url}, step_timeout_s=60, grace_s=0.1, max_concurrency=2)
+        c = EnvClient({"e": hangs.url, "f": works.url}, step_timeout_s=600, grace_s=0.1, max_concurrency=2)
         async with c:
             stuck = [asyncio.create_task(one_step(c)) for _ in range(6)]
             for _ in range(10):
@@ -115,12 +115,15 @@ async def test_no_room_for_a_session_is_its_own_fault():
     async def full(request, body):
         return web.Response(status=503, headers={"Retry-After": "0.05"})
 
-    async with Script() as a, client(a, capacity_timeout_s=0.2) as c:
-        a.on_reset = full
-        with pytest.raises(EnvFull):
-            await one_step(c)
-        assert len(a.resets) >= 2
-        assert c.outcomes == {("e", "refused"): len(a.resets), ("e", "capacity"): 1}
+    for timeout_s in (0.2, 20.0):  # long enough to ask again
+        async with Script() as a, client(a, capacity_timeout_s=timeout_s) as c:
+            a.on_reset = full
+            with pytest.raises(EnvFull):
+                await one_step(c)
+            assert c.outcomes == {("e", "refused"): len(a.resets), ("e", "capacity"): 1}
+        if len(a.resets) >= 2:
+            break
+    assert len(a.resets) >= 2
 
 
 async def test_after_a_swap_new_sessions_go_to_the_new_server_once_it_is_well_and_old_ones_end_where_they_are():

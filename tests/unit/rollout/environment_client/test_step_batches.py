@@ -163,28 +163,35 @@ def test_a_stream_that_nobody_waits_for_any_more_is_closed():
 
 
 class Sleeper(Env):
+    """Answers an action after its seconds, and "held" when the test lets it."""
+
+    let_go: asyncio.Event
+
     async def step(self, action, deadline_s):
-        await asyncio.sleep(float(action))
+        await (self.let_go.wait() if action == "held" else asyncio.sleep(float(action)))
         return Step(observation=action)
 
 
 async def test_trajectories_of_one_environment_share_requests_to_a_real_server():
-    """24 steps on a server of 32 workers, the slowest of 2 s: the fast ones do not wait for it."""
+    """24 steps at once on a server of 32 workers: the fast ones do not wait for the one that is held."""
     app = create_env_app(Sleeper, ServingConfig(env="sleeper", action="seconds", workers=32, prefers_batches=True))
     app.state.has_token = False
     serving, port = await serve(app)
-    async with EnvClient.of(EnvConfig(name="sleeper"), {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+    config = EnvConfig(name="sleeper", step_timeout_s=600)
+    async with EnvClient.of(config, {"sleeper": f"http://127.0.0.1:{port}"}) as client:
+        all_are_reset = asyncio.Barrier(24)
+        Sleeper.let_go = asyncio.Event()
 
-        async def one(seconds):
+        async def one(action):
             async with client.session("sleeper", {}) as s:
                 await s.reset()
-                answer = await s.step(str(seconds), step_id=0)
-                back.append(answer.observation)
-                return answer.observation
+                await all_are_reset.wait()
+                return (await s.step(action, step_id=0)).observation
 
-        back: list[str] = []
-        assert await asyncio.gather(*[one(s) for s in [2.0] + [0.01] * 23]) == ["2.0"] + ["0.01"] * 23
-        assert back[-1] == "2.0"
+        held = asyncio.create_task(one("held"))
+        assert await asyncio.gather(*[one("0.01") for _ in range(23)]) == ["0.01"] * 23
+        Sleeper.let_go.set()
+        assert await held == "held"
         assert count(client.send_step.sizes) < 12
     serving.cancel()
 

@@ -15,7 +15,7 @@ from openrlhf_tir.weights.broadcast.sender import Sender
 from openrlhf_tir.weights.broadcast.stream import TORCH, Item
 
 NAMES = {dtype: name for name, dtype in TORCH.items()}
-LONG = 60.0
+LONG = 300.0
 """Seconds: a deadline that no healthy test meets."""
 
 

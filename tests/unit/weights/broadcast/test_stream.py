@@ -50,10 +50,10 @@ def test_all_receivers_hold_the_senders_bits_and_all_tell_the_digest_of_a_file_o
 def test_who_does_not_come_is_named_and_the_others_are_not_kept_waiting_for_it(hub):
     from .sides import weights
 
-    three = hub(3, 1.0)
+    three = hub(3, 8.0)
     received = three.receive("push1", three.sides[:2])
     sent = three.send("push1", weights()).result()
-    assert "rank 3 of 3" in sent.fault and "timeouts.push_s / 10, 60 s) = 1 s" in sent.fault and sent.digest is None
+    assert "rank 3 of 3" in sent.fault and "timeouts.push_s / 10, 60 s) = 8 s" in sent.fault and sent.digest is None
     assert all("rank 3 of 3" in r.result().fault for r in received)
     assert [side.undone for side in three.sides] == [1, 1, 0]
 
@@ -66,11 +66,11 @@ def test_a_push_that_is_ended_is_over_for_receivers_while_the_sender_still_gathe
     def between(n: int) -> None:
         if n == 3:
             third.set()
-            assert stopped.wait(60)
+            assert stopped.wait(300)
 
     received = two.receive("push1")
     sending = two.send("push1", weights(), between)
-    assert third.wait(60)
+    assert third.wait(300)
     two.sender.end("push1", "rollout-1 died")
     assert all("rollout-1 died" in r.result().fault for r in received)
     assert not sending.done() and all(not side.got and side.undone == 1 for side in two.sides), (
@@ -160,7 +160,7 @@ def test_a_loader_that_fails_makes_its_worker_unusable_and_tears_the_push_of_the
 def test_a_torn_push_that_cannot_be_undone_makes_its_worker_unusable(hub):
     from .sides import weights
 
-    one = hub(2, 1.0)
+    one = hub(2, 8.0)
 
     def undo() -> None:
         raise RuntimeError("layers are gone")
@@ -210,11 +210,11 @@ def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
     def between(n: int) -> None:
         if n == 2:  # the first bucket is through everywhere
             for pipe in pipes:
-                assert pipe.poll(60) and pipe.recv() == "bucket"
+                assert pipe.poll(LONG) and pipe.recv() == "bucket"
             os.kill(workers[1].pid, fault)
 
     def answer(pipe) -> BroadcastResult:
-        while pipe.poll(60):
+        while pipe.poll(LONG):
             if (said := pipe.recv()) != "bucket":
                 return BroadcastResult(*said)
         raise AssertionError("no answer")
