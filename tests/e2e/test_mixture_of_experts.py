@@ -24,6 +24,8 @@ from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.types import Completion, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
+from .support.engine_pace import paced
+
 ROOT = Path(__file__).parents[2]
 PROMPT = "User: What is 3+4?\nAssistant:"
 
@@ -118,13 +120,14 @@ async def test_experts_are_returned_pushes_are_proved_and_a_push_in_flight_leave
         publisher = WeightPublisher(
             learner, [LocalEngine(engine)], tmp_path / "push", [prompt, prompt[:-4]], tolerance=1e-4
         )
-        running = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=3), request_id="running"))
-        while engine.progress().get("running", 0) < 20:
-            await asyncio.sleep(0.01)
-        old = learner.model
-        learner.reset(1)
-        learner.version = 1
-        await publisher.publish(1)
+        async with paced(engine):
+            running = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=3), request_id="running"))
+            while engine.progress().get("running", 0) < 20:
+                await asyncio.sleep(0.01)
+            old = learner.model
+            learner.reset(1)
+            learner.version = 1
+            await publisher.publish(1)
         assert (engine.read_back.differing, engine.read_back.missing) == ((), ())
         # vLLM's fp32 product of a router is not exact on the identity, so that the routers are left to the log-probs.
         assert all(name.endswith("mlp.gate.weight") for name in engine.read_back.unread)

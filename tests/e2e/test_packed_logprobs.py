@@ -15,6 +15,7 @@ from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.types import Sampling
 
 from .conftest import tiny_config
+from .support.engine_pace import STEP_S, paced
 from .support.tiny_model import HfLearner, make_tokenizer, save_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -104,13 +105,14 @@ async def test_an_aborted_request_has_every_token_that_was_sampled_before(engine
         whole = await engine.generate(prompt, asked, request_id=f"whole{seed}")
         if len(whole.token_ids) < 40:
             continue
-        task = asyncio.create_task(engine.generate(prompt, asked, request_id=f"cut{seed}"))
-        while not engine.progress().get(f"cut{seed}"):
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.02)
-        shown = engine.progress()[f"cut{seed}"]
-        await engine.abort(f"cut{seed}")
-        cut = await task
+        async with paced(engine, hold_s=1e9):
+            task = asyncio.create_task(engine.generate(prompt, asked, request_id=f"cut{seed}"))
+            while not engine.progress().get(f"cut{seed}"):
+                await asyncio.sleep(0)
+            await asyncio.sleep(2 * STEP_S)
+            shown = engine.progress().get(f"cut{seed}", len(whole.token_ids))
+            await engine.abort(f"cut{seed}")
+            cut = await task
         if shown < len(cut.token_ids) < len(whole.token_ids):
             break
     assert cut.finish_reason == "abort"
@@ -123,23 +125,25 @@ async def test_tokens_leave_together_and_all_of_them_before_a_pause_is_complete(
     outputs = []
     unpack = engine.inbox.unpack
     monkeypatch.setattr(engine.inbox, "unpack", lambda step: (outputs.extend(step), unpack(step)))
-    tasks = [
-        asyncio.create_task(engine.generate(prompt, Sampling(200, seed=i), request_id=f"paused{i}")) for i in range(8)
-    ]
-    while engine.progress().get("paused7", 0) < 1:
-        await asyncio.sleep(0)
-    await engine.pause()
-    try:
-        await engine._let_arrive()
-        at_pause = engine.progress()
-        await asyncio.sleep(0.1)
-        assert engine.progress() == at_pause
-    finally:
-        await engine.resume()
-    completions = await asyncio.gather(*tasks)
+    async with paced(engine, step_s=0.01, hold_s=1e9):
+        tasks = [
+            asyncio.create_task(engine.generate(prompt, Sampling(200, seed=i), request_id=f"paused{i}"))
+            for i in range(8)
+        ]
+        while engine.progress().get("paused7", 0) < 1:
+            await asyncio.sleep(0)
+        await engine.pause()
+        try:
+            await engine._let_arrive()
+            at_pause = engine.progress()
+            await asyncio.sleep(0.1)
+            assert engine.progress() == at_pause
+        finally:
+            await engine.resume()
+        completions = await asyncio.gather(*tasks)
     tokens = sum(len(c.token_ids) for c in completions)
     assert sum(len(output.new_token_ids) for output in outputs) == tokens
-    assert len(outputs) < tokens / 2  # each step would have to take a quarter of a second, half of HOLD_S
+    assert len(outputs) < tokens / 2  # of each request its first token, what the pause handed over, and its end
 
 
 async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_handed_over(engine, prompt, monkeypatch):
@@ -155,16 +159,17 @@ async def test_an_abort_right_after_a_pause_keeps_the_tokens_that_the_pause_hand
     monkeypatch.setattr(engine.inbox, "unpack", count)
     for seed in range(20):
         sampled = 0
-        task = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=seed), request_id=f"late{seed}"))
-        while not engine.progress().get(f"late{seed}"):
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.02)
-        await engine.pause()
-        try:
-            await engine.abort(f"late{seed}")
-            completion = await task
-        finally:
-            await engine.resume()
+        async with paced(engine, hold_s=1e9):
+            task = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=seed), request_id=f"late{seed}"))
+            while not engine.progress().get(f"late{seed}"):
+                await asyncio.sleep(0)
+            await asyncio.sleep(2 * STEP_S)
+            await engine.pause()
+            try:
+                await engine.abort(f"late{seed}")
+                completion = await task
+            finally:
+                await engine.resume()
         if completion.finish_reason == "abort" and sampled > 1:
             break
     assert completion.finish_reason == "abort"

@@ -16,6 +16,7 @@ from openrlhf_tir.pushes import Canary
 from openrlhf_tir.types import Sampling
 
 from ..conftest import tiny_config
+from ..support.engine_pace import paced
 from ..support.tiny_model import HfLearner, make_tokenizer, save_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -70,9 +71,10 @@ async def test_the_canary_of_a_full_engine_is_answered_while_all_that_ran_goes_o
     digest = await HfLearner(seed=0).publish(tmp_path / "w")
     asked = [([*prompt, 5 + i], Sampling(160, temperature=0.0)) for i in range(SLOTS)]
     preempted = engine.stats()["preemptions"]
-    tasks = await under_way(engine, asked, SLOTS * 4)
-    sampled = await push(engine, tmp_path / "w", digest, Canary([prompt] * 4, 4, seed=0))
-    still = len(engine.requests)
+    async with paced(engine):
+        tasks = await under_way(engine, asked, SLOTS * 4)
+        sampled = await push(engine, tmp_path / "w", digest, Canary([prompt] * 4, 4, seed=0))
+        still = len(engine.requests)
     assert len(sampled) == 4 and all((c.versions == engine.version).all() for c in sampled)
     completions = await asyncio.gather(*tasks)
     assert all(len(set(c.versions.tolist())) == 2 for c in completions), "the push came before or after them"
@@ -83,15 +85,16 @@ async def test_the_canary_of_a_full_engine_is_answered_while_all_that_ran_goes_o
 async def test_what_runs_goes_on_over_what_the_old_weights_read_and_shares_it_with_nobody(engine, prompt, tmp_path):
     """By two models in transformers: the keys and values of prompt and first tokens are the old one's."""
     old, learner = HfLearner(seed=0), HfLearner(seed=5)
-    session, said = Sessions(idle_s=60).open(), [7, *prompt]
+    session, said = Sessions(idle_s=3600).open(), [7, *prompt]
     transport = httpx.ASGITransport(await engine.openai_app(config()))
     body = {"model": "policy", "prompt": said, "max_tokens": 4}
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         with session.request():
             assert (await client.post("/v1/completions", json=body)).status_code == 200
     before, digest = engine.version, await learner.publish(tmp_path / "w")
-    tasks = await under_way(engine, [(prompt, Sampling(160))] * SLOTS, SLOTS * 10)
-    sampled = await push(engine, tmp_path / "w", digest, Canary([prompt], 4, seed=0))
+    async with paced(engine):
+        tasks = await under_way(engine, [(prompt, Sampling(160))] * SLOTS, SLOTS * 10)
+        sampled = await push(engine, tmp_path / "w", digest, Canary([prompt], 4, seed=0))
     assert worst(learner, prompt, sampled[0]) <= TOLERANCE, "the canary reads with the new weights alone"
     spanning = [c for c in await asyncio.gather(*tasks) if len(set(c.versions.tolist())) == 2]
     assert len(spanning) >= 4
