@@ -8,19 +8,24 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
+from openrlhf_tir.cluster import process_watch
 from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import LearnerDied
 from openrlhf_tir.telemetry.lost import FILE
 
+from ..unit.cluster.test_process_watch import told_exactly
 from .support.killed_ranks import IdleRank
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 HELD = 300 * MIB
+SLEEPS = 4
+"""Between two of them the watcher looks once; it may have slept now and then for another reason."""
 
 
 def config(tmp_path: Path) -> Config:
@@ -49,20 +54,27 @@ async def test_a_rank_killed_by_sigkill_is_named_with_its_signal_and_its_memory(
                 await holding
         finally:
             await ranks.stop()
-    assert "SIGKILL" in str(told.value) and str(pids[1]) in str(told.value)
+    assert str(pids[1]) in str(told.value)
     (entry,) = map(json.loads, (cfg.run_dir / FILE).read_text().splitlines())
     (end,) = entry["ends"]
-    assert (entry["process"], end["pid"], end["signal"]) == ("learner-rank-1", pids[1], signal.SIGKILL)
+    assert (entry["process"], end["pid"]) == ("learner-rank-1", pids[1])
+    if told_exactly():
+        assert end["signal"] == signal.SIGKILL and "SIGKILL" in str(told.value)
     assert HELD < end["peak_bytes"] < end["node_total_bytes"]
 
 
 async def _until_it_holds(pid: int) -> None:
-    """Wait until the rank has its memory and the watcher, which looks once a second, has seen it."""
-    from openrlhf_tir.cluster.process_watch import rss_bytes
-
-    while (rss_bytes(pid) or 0) < HELD:
+    """Wait until the rank has its memory and its watcher, which sleeps between two looks, has seen it."""
+    while (process_watch.rss_bytes(pid) or 0) < HELD:
         await asyncio.sleep(0.05)
-    await asyncio.sleep(2.5)
+    (watcher,) = (
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if {process_watch.__file__, str(pid)} <= set(process.info["cmdline"] or ())
+    )
+    slept = watcher.num_ctx_switches().voluntary
+    while watcher.num_ctx_switches().voluntary < slept + SLEEPS:
+        await asyncio.sleep(0.05)
 
 
 async def _hold(cfg: Config) -> None:
