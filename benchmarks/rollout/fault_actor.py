@@ -35,6 +35,11 @@ class EmulatedActor(RolloutActor):
     async def pid(self) -> int:
         return os.getpid()
 
+    async def calls(self) -> float:
+        """Return the number of sessions and of calls to environments."""
+        counts = self.envs.stats().items()
+        return sum(n for name, n in counts if name.startswith(("sessions/", "in_flight/", "waiting/")))
+
     def load(self) -> dict[str, float]:
         return {}
 

@@ -25,8 +25,8 @@ from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.rollout.group_runner import Envs, GroupRunner
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
-START_TIMEOUT_S = 120.0
-PATIENCE_S = 180.0
+START_TIMEOUT_S = 400.0
+PATIENCE_S = 400.0
 """For what a busy machine may be late with; more and it does not come."""
 CALLS = 2
 

@@ -27,6 +27,9 @@ class FaultServer:
         self.env, self.delay_s, self.fault = env, delay_s, ""
         self.open: set[str] = set()
         self.resets = self.steps = self.port = 0
+        self.goes_on = asyncio.Event()
+        """Not set under "wait"."""
+        self.goes_on.set()
 
     async def start(self) -> None:
         app = web.Application()
@@ -50,6 +53,10 @@ class FaultServer:
             )
         else:
             self.fault = body["name"]
+            if self.fault == "wait":
+                self.goes_on.clear()
+            else:
+                self.goes_on.set()
         return web.json_response({})
 
     async def go_down(self, seconds: float) -> None:
@@ -80,8 +87,7 @@ class FaultServer:
         if body["session_id"] not in self.open:
             return web.json_response({"detail": "no session"}, status=404)
         await asyncio.sleep(self.delay_s)
-        while self.fault == "wait":
-            await asyncio.sleep(0.02)
+        await self.goes_on.wait()
         return web.json_response(reply | {"observation": body["action"]})
 
     async def broken(self, request: web.Request, body: dict) -> web.StreamResponse | None:

@@ -72,8 +72,9 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
     cfg = config(
         tmp_path,
         n=N,
-        rollout={"batch_size": B, "max_wait_ms": 150},
-        env={"step_timeout_s": 60.0},  # 1,024 sessions at once, and no second chance for 500
+        rollout={"batch_size": B, "max_wait_ms": 150, "group_deadline_s": 900},
+        # 1,024 sessions at once: steps that wait take no call from sessions that are still to open
+        env={"step_timeout_s": 900.0, "max_concurrency": 1024},
         vllm={"num_engines": 2},
         train={"max_steps": STEPS},
         pipeline={"max_staleness": 3, "depth": 4 * B},
@@ -89,7 +90,22 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
             await moved_and_scaled(pool, first, second)
         finally:
             await pool.stop()
-        assert (await sessions(first))["open"] == (await sessions(second))["open"] == []
+        await closed(first)
+        await closed(second)
+
+
+async def closed(url: str, owner: str = "") -> None:
+    """Until the server has no session of this owner, or none at all: they are closed in the background."""
+    async with asyncio.timeout(PATIENCE_S):
+        while [s for s in (await sessions(url))["open"] if s.startswith(owner)]:
+            await asyncio.sleep(0.05)
+
+
+async def idle(pool: EnginePool) -> None:
+    """Until no actor has a call of a group that was cancelled."""
+    async with asyncio.timeout(PATIENCE_S):
+        while any([await member.actor.calls.remote() for member in pool.members]):
+            await asyncio.sleep(0.05)
 
 
 async def killed_with_500_live(cfg, pool: EnginePool, url: str) -> None:
@@ -127,7 +143,7 @@ async def killed_with_500_live(cfg, pool: EnginePool, url: str) -> None:
         while len(pool.members) < 2:
             await asyncio.sleep(0.1)
     assert victim not in pool.members
-    assert not [s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]
+    await closed(url, victim.owner)
 
 
 async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
@@ -138,10 +154,11 @@ async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
         assert all(meta.failed is None for meta, _ in metas)
         return {meta.actor for meta, _ in metas}
 
+    await idle(pool)
     before = (await sessions(first))["resets"]
     await apply(Control(env_urls={"echo": [second]}), pool, token=None)
     await roll(1, 4)
-    assert (await sessions(first))["resets"] == before and (await sessions(second))["resets"] == 4 * N
+    assert (await sessions(first))["resets"] == before and (await sessions(second))["resets"] >= 4 * N
 
     await apply(Control(rollout_actors=3), pool, token=None)
     async with asyncio.timeout(PATIENCE_S):
@@ -151,7 +168,9 @@ async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
     assert (await sessions(first))["resets"] == before  # the new actor has the new map
 
     rolling = asyncio.create_task(roll(3, 6))
-    await asyncio.sleep(0.2)
+    while sum(len(member.running) for member in pool.members) < 6:
+        assert not rolling.done()
+        await asyncio.sleep(0)
     await apply(Control(rollout_actors=1), pool, token=None)
     assert len(await rolling) == 3  # they finished what they had
     async with asyncio.timeout(PATIENCE_S):
