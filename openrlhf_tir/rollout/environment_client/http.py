@@ -29,6 +29,9 @@ from .refusals import seconds
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 15.0
+"""Seconds that a server has to close a session. One that is given up before the server reads it keeps its place there
+until it expires, and a busy server is seconds behind. An actor that is asked to stop has 20 seconds."""
 REFUSAL_BYTES = 1 << 15
 """Bytes that are read of the body of a refusal: room for a traceback."""
 EXCERPT_BYTES = 200
@@ -132,7 +135,7 @@ class EnvHttp:
     async def delete(self, url: str) -> None:
         """Delete a session if possible. What cannot be deleted now expires on the server."""
         try:
-            async with self._exchange("DELETE", url, None, CONNECT_TIMEOUT_S):
+            async with self._exchange("DELETE", url, None, CLOSE_TIMEOUT_S):
                 pass
         except (Full, Broken, EnvTimeout, EnvError) as e:
             log.debug("DELETE %s: %s", url, e)

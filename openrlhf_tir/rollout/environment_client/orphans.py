@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from ...errors import EnvError, EnvTimeout
-from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, Full
+from .http import CLOSE_TIMEOUT_S, Broken, EnvHttp, Full
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ async def close_orphans(owner: str, servers: Sequence[str], *, token: str | None
     async def close_on(server: str) -> int:
         url = f"{server}/sessions/{owner}"
         try:
-            reply = await http.send("DELETE", url, None, ClosedSessions, timeout_s=CONNECT_TIMEOUT_S)
+            reply = await http.send("DELETE", url, None, ClosedSessions, timeout_s=CLOSE_TIMEOUT_S)
         except (Broken, Full, EnvTimeout, EnvError) as e:
             log.warning("The sessions of %s on %s stay open until they expire: %s", owner, server, e)
             return 0
