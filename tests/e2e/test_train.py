@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from openrlhf_tir.miniatures.toy.task import write_data
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
+from openrlhf_tir.telemetry.lost import FILE as LOST
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -81,7 +83,11 @@ def kill_a_rank(run_dir: Path, controller: psutil.Process, process: subprocess.P
     engine = find(controller, "rollout-0").pid
     find(controller, "learner-1").kill()
     wait_for_step(run_dir, 3, process, rollbacks=1)
-    assert find(controller, "rollout-0").pid == engine
+    with suppress(psutil.NoSuchProcess):  # the run may be over by now
+        left = find(controller, "rollout-0")
+        assert left is None or left.pid == engine
+    lost = [json.loads(line)["process"] for line in (run_dir / LOST).read_text().splitlines()]
+    assert lost and all(name.startswith("learner-rank-") for name in lost)
 
 
 def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int, *, kv_kept: bool = False) -> None:
