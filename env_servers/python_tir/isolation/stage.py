@@ -11,6 +11,7 @@ checkout in /tmp keeps its packages although the snippet's /tmp is empty.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import stat
 from collections.abc import Sequence
@@ -38,8 +39,8 @@ class Stage:
     """
 
     def __init__(self, directories: Sequence[str], *, uid: int) -> None:
-        self._mounted = False
-        self._bound = 0
+        self._directory: str | None = None
+        self._bound: list[str] = []
         self.mounts: list[tuple[str, str]] = []
         self._targets: dict[str, str] = {}
         for path in _outermost(os.path.realpath(directory) for directory in directories):
@@ -71,29 +72,45 @@ class Stage:
             f"Install Python outside of {path}, run the server as its owner,"
             " or give the container the SYS_ADMIN capability."
         )
-        if not self._mounted:
-            try:
-                os.makedirs(_MOUNT_POINT, mode=0o755, exist_ok=True)
-            except OSError as e:
-                raise SandboxError(f"cannot create {_MOUNT_POINT}: {e.strerror}. {remedy}") from e
-            _call("unshare", _libc.unshare(_CLONE_NEWNS), remedy)
-            _call("mount", _libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), remedy)
-            _call("mount", _libc.mount(b"tmpfs", _MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=755"), remedy)
-            self._mounted = True
-        target = f"{_MOUNT_POINT}/{self._bound}"
+        if self._directory is None:
+            self._directory = _new_directory(remedy)
+        target = f"{self._directory}/{len(self._bound)}"
         if os.path.isdir(path):
             os.mkdir(target, 0o755)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         _call("mount", _libc.mount(path.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), remedy)
-        self._bound += 1
+        self._bound.append(target)
         return target
 
     def close(self) -> None:
-        """Remove the mounts."""
-        if self._mounted:
-            _libc.umount2(_MOUNT_POINT.encode(), _MNT_DETACH)
-            self._mounted = False
+        """Remove the mounts of this stage, and no others."""
+        for target in self._bound:
+            _libc.umount2(target.encode(), _MNT_DETACH)
+        self._bound.clear()
+
+
+_numbers = itertools.count()
+_namespace_of: int | None = None
+"""Process that made the mount namespace which it is in. A process that was forked since is in its parent's."""
+
+
+def _new_directory(remedy: str) -> str:
+    """Return a new directory for what one stage binds, which no process outside of this one's mount namespace sees. Its
+    name is of this process and stage alone: what one stage removes is never another's. Raises SandboxError."""
+    global _namespace_of
+    if _namespace_of != os.getpid() or not os.path.ismount(_MOUNT_POINT):
+        try:
+            os.makedirs(_MOUNT_POINT, mode=0o755, exist_ok=True)
+        except OSError as e:
+            raise SandboxError(f"cannot create {_MOUNT_POINT}: {e.strerror}. {remedy}") from e
+        _call("unshare", _libc.unshare(_CLONE_NEWNS), remedy)
+        _call("mount", _libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), remedy)
+        _call("mount", _libc.mount(b"tmpfs", _MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=755"), remedy)
+        _namespace_of = os.getpid()
+    directory = f"{_MOUNT_POINT}/{os.getpid()}-{next(_numbers)}"
+    os.mkdir(directory, 0o755)
+    return directory
 
 
 def _outermost(paths) -> list[str]:

@@ -49,3 +49,15 @@ def test_paths_outside_of_tmp_keep_their_names(tmp_path):
         assert stage.sandbox_path("/usr/bin/env") == os.path.realpath("/usr/bin/env")
     finally:
         stage.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root binds")
+def test_what_one_stage_removes_is_not_anothers(below_tmp, tmp_path):
+    first, second = [Stage([str(tmp_path)], uid=65400) for _ in range(2)]
+    try:
+        ((source, _),) = second.mounts
+        first.close()
+        assert os.listdir(source) == os.listdir(tmp_path)
+    finally:
+        second.close()
+    assert os.listdir(source) == []
