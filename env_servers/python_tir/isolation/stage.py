@@ -90,16 +90,17 @@ class Stage:
         self._bound.clear()
 
 
-_numbers = itertools.count()
-_namespace_of: int | None = None
-"""Process that made the mount namespace which it is in. A process that was forked since is in its parent's."""
+_stage_numbers = itertools.count()
+_namespace_pid: int | None = None
+"""Id of the process that made the mount namespace for its stages; None before the first. A process that is forked later
+finds its parent's id here, and makes a namespace of its own."""
 
 
 def _new_directory(remedy: str) -> str:
-    """Return a new directory for what one stage binds, which no process outside of this one's mount namespace sees. Its
-    name is of this process and stage alone: what one stage removes is never another's. Raises SandboxError."""
-    global _namespace_of
-    if _namespace_of != os.getpid() or not os.path.ismount(_MOUNT_POINT):
+    """Return a new directory for what one stage binds. Only this process's mount namespace shows it, and no two stages
+    share one, so that a stage never removes what another has bound. Raises SandboxError."""
+    global _namespace_pid
+    if _namespace_pid != os.getpid() or not os.path.ismount(_MOUNT_POINT):
         try:
             os.makedirs(_MOUNT_POINT, mode=0o755, exist_ok=True)
         except OSError as e:
@@ -107,9 +108,10 @@ def _new_directory(remedy: str) -> str:
         _call("unshare", _libc.unshare(_CLONE_NEWNS), remedy)
         _call("mount", _libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), remedy)
         _call("mount", _libc.mount(b"tmpfs", _MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=755"), remedy)
-        _namespace_of = os.getpid()
-    directory = f"{_MOUNT_POINT}/{os.getpid()}-{next(_numbers)}"
-    os.mkdir(directory, 0o755)
+        _namespace_pid = os.getpid()
+    directory = f"{_MOUNT_POINT}/{os.getpid()}-{next(_stage_numbers)}"
+    os.mkdir(directory)
+    os.chmod(directory, 0o755)  # the sandbox's uid must pass it, whatever this process's umask is
     return directory
 
 

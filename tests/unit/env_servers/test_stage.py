@@ -10,7 +10,7 @@ import sysconfig
 import pytest
 
 from env_servers.python_tir.isolation.bwrap import BwrapSandbox
-from env_servers.python_tir.isolation.stage import Stage
+from env_servers.python_tir.isolation.stage import Stage, reachable
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
@@ -61,3 +61,17 @@ def test_what_one_stage_removes_is_not_anothers(below_tmp, tmp_path):
     finally:
         second.close()
     assert os.listdir(source) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root binds")
+def test_what_is_bound_can_be_reached_whatever_the_umask_of_the_server_is(below_tmp, tmp_path):
+    umask = os.umask(0o077)
+    try:
+        stage = Stage([str(tmp_path)], uid=65400)
+    finally:
+        os.umask(umask)
+    try:
+        ((source, _),) = stage.mounts
+        assert reachable(os.path.dirname(source))
+    finally:
+        stage.close()
