@@ -54,7 +54,7 @@ def launch(command: Sequence[str]) -> Ended:
     processes.
     """
     waited_signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-    # Blocked before the child starts: one that comes at once is passed on and does not end this process.
+    # Blocked before the child starts: a signal that comes meanwhile is passed on and does not end this process.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_signals)
     stop_requested = False
     try:
@@ -62,13 +62,17 @@ def launch(command: Sequence[str]) -> Ended:
             [*command, "--die-with-parent", str(os.getpid())],
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask),  # it would inherit the mask
         )
+        # What is pending by now may have come from the terminal when there was no child yet.
+        perhaps_missed = signal.sigpending() & {signal.SIGTERM, signal.SIGINT}
         while child.poll() is None:
             received = signal.sigwaitinfo(waited_signals)
             if received.si_signo == signal.SIGCHLD:
                 continue
             stop_requested = True
-            if received.si_code <= 0:  # A process sent it (SI_USER and the like); the kernel's own are positive.
+            # A process sent it (SI_USER and the like); the kernel's own are positive.
+            if received.si_code <= 0 or received.si_signo in perhaps_missed:
                 child.send_signal(received.si_signo)
+            perhaps_missed.discard(signal.Signals(received.si_signo))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return Ended(child.returncode, stop_requested)
