@@ -122,7 +122,8 @@ class _Guarded(_Protocol):
             self._end_with(_TOO_SLOW)
 
     def _end_with(self, answer: bytes) -> None:
-        """Say this and no more. What the client still sends is read and forgotten until it hangs up, LINGER_S long."""
+        """Send the connection's last answer and close this side of it. What the client still sends is read and dropped
+        until it hangs up, for LINGER_S at most. TLS has no half close: no server here speaks it."""
         self._ended = True
         self.transport.write(answer)
         self.transport.write_eof()

@@ -67,16 +67,18 @@ class Guard:
         if self._expected is None and is_foreign(scope):
             return await refuse(send, receive, 403, f"{REFUSED}. Give it one, or ask from a program.")
         refusal = None
+        linger_s = LINGER_S
+        # Answered only after the handlers: while one runs, the frames of its exception hold what was read.
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
                 body = await self._read(scope, receive)
         except _Refused as e:
-            refusal = e.args  # and not the exception, whose frames hold what was read
+            refusal = e.args
         except TimeoutError:
-            detail = f"The body did not arrive within {self.limits.body_timeout_s:g} s."
-            return await refuse(send, receive, 408, detail, linger_s=LINGER_S_OF_A_SLOW_CLIENT)
+            refusal = 408, f"The body did not arrive within {self.limits.body_timeout_s:g} s."
+            linger_s = LINGER_S_OF_A_SLOW_CLIENT
         if refusal is not None:
-            return await refuse(send, receive, *refusal)
+            return await refuse(send, receive, *refusal, linger_s=linger_s)
         if body is None:
             return None  # the client left half-way: nobody is there to be answered
         try:
