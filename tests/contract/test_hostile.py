@@ -204,7 +204,7 @@ def _with_parent_named(pid: int, depth: int) -> list[int]:
         with suppress(OSError):  # it has just ended
             if "programs" in _read(p, "cmdline") and "bwrap" not in _read(p, "comm"):
                 ids[p] = _read(p, "status").split("NStgid:")[1].splitlines()[0].split()
-    least = min(map(len, ids.values()))
+    least = min(map(len, ids.values()), default=0)  # no process: the container is being started
     return [p for p, nested in ids.items() if nested[-1] == "1" and len(nested) == least + depth - 1]
 
 
