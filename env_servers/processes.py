@@ -25,7 +25,7 @@ from contextlib import suppress
 from . import launch
 
 START_TIMEOUT_S = 600.0
-"""Seconds within which a copy must answer. One that ends is noticed at once; a starved host imports for minutes."""
+"""Seconds within which a copy must answer. One that ends is noticed at once. Imports take minutes on a starved host."""
 
 
 def run_copies(args: argparse.Namespace) -> None:

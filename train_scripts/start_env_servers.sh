@@ -60,7 +60,7 @@ for ((i = 0; i < count; i++)); do
 done
 
 urls=()
-deadline=$((SECONDS + 300)) # a hang: they take a second, minutes on a starved machine
+deadline=$((SECONDS + 300)) # a start takes a second, and minutes on a starved machine
 for ((i = 0; i < count; i++)); do
     until [[ -s $ports/$i ]]; do # the server writes this file when it answers
         kill -0 "${pids[i]}" 2>/dev/null || { echo "Server $i of env '$env' ended while starting; its message is above." >&2; exit 1; }

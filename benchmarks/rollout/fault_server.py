@@ -28,7 +28,7 @@ class FaultServer:
         self.open: set[str] = set()
         self.resets = self.steps = self.port = 0
         self.goes_on = asyncio.Event()
-        """Not set under "wait"."""
+        """Steps wait for it. It is cleared while the fault is "wait"."""
         self.goes_on.set()
 
     async def start(self) -> None:

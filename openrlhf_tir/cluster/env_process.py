@@ -38,7 +38,7 @@ the class is."""
 OWN = "env_servers.own"
 """The server of a user's class, env.file."""
 START_TIMEOUT_S = 300.0
-"""Deadline of a server's start in seconds: it imports for some, many more on a starved host."""
+"""Deadline of a server's start in seconds. Its imports take seconds, and minutes on a starved host."""
 SLOW_START = ("search",)
 """Servers that may build an index at their first start. Their deadline is timeouts.start_s."""
 STARTS = 3

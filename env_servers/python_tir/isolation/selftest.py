@@ -19,8 +19,8 @@ NO_PROC = "mount proc"
 """Part of bubblewrap's message when the container masks parts of /proc, so that no other can be mounted."""
 OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE_S = 120.0
-"""Seconds that the probe may take. The limit of the model's code, which may be one, says nothing of a sandbox on a
-machine that is busy while the server starts."""
+"""Seconds that the probe may take. The limit of the model's code may be one second: a machine that is busy while the
+server starts would miss it, whether or not the sandbox isolates."""
 PROBE = """
 import ctypes, os, socket
 found = []

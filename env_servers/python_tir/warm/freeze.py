@@ -14,8 +14,8 @@ FREEZE_S = 2.0
 """Seconds in which the threads of a session must stop. Hundreds of them take some milliseconds; a program that starts
 new ones all the time never stops."""
 LOOK_S = 0.05
-"""Longest time that one look counts. It takes less than a millisecond of CPU: a tracer that looked later than this had
-no core, and the session may have stopped long ago."""
+"""Seconds that one look counts for at most. A look takes milliseconds of CPU: a tracer that needed longer had no core,
+and the session may have stopped long ago."""
 YIELDS = 50
 """Number of looks at stopping threads between which the core is only yielded. After them the tracer sleeps between
 looks: the kernel has no event for the stop."""

@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 15.0
-"""Seconds that a server has to close a session. One that is given up before the server reads it keeps its place there
-until it expires, and a busy server is seconds behind. An actor that is asked to stop has 20 seconds."""
+"""Seconds that a server has to close a session. A busy server is seconds behind, and if the request is given up before
+the server reads it, the session keeps its place there until it expires. Less than engine_handle.STOP_DEADLINE: an actor
+that stops waits for these requests."""
 REFUSAL_BYTES = 1 << 15
 """Bytes that are read of the body of a refusal: room for a traceback."""
 EXCERPT_BYTES = 200

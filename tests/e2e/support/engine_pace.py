@@ -18,7 +18,8 @@ STEP_S = 0.1
 
 @asynccontextmanager
 async def paced(engine: VllmEngine, *, step_s: float = STEP_S, hold_s: float = 0.0) -> AsyncIterator[None]:
-    """Within the block a step takes at least `step_s`, and tokens are held for `hold_s` seconds, or not at all."""
+    """Make every step take at least `step_s` seconds within the block. `hold_s` is vllm_scheduler.HOLD_S meanwhile: by
+    default tokens leave the engine with each step."""
     await engine._llm.collective_rpc(_set_pace, args=(step_s, hold_s))
     try:
         yield
