@@ -15,6 +15,7 @@ Works on either of uvicorn's implementations (h11, httptools): only names that b
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +126,10 @@ class _Guarded(_Protocol):
         """Send the connection's last answer and close this side of it. What the client still sends is read and dropped
         until it hangs up, for LINGER_S at most. TLS has no half close: no server here speaks it."""
         self._ended = True
-        self.transport.write(answer)
-        self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+        self.transport.write(answer)
+        with suppress(OSError):  # reset by the client since
+            self.transport.write_eof()
 
     def _make_room(self) -> bool:
         """Whether a connection that only waits could be closed for this one."""

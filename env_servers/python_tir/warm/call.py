@@ -31,8 +31,9 @@ from ..limits import Limits
 from ..sandbox import Execution, SandboxError
 from .container import readable
 
-ANSWER_S = 3.0
-"""Seconds in which a slot must answer after its deadline, or after it was asked to end a call."""
+ANSWER_S = 8.0
+"""Seconds in which a slot must answer after its deadline, or after it was asked to end a call. A session that comes to
+rest slowly takes up to three times `freeze.FREEZE_S`."""
 
 Stop = Literal["time_limit", "output_flood", "memory", "cancelled"]
 

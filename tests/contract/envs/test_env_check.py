@@ -107,6 +107,7 @@ def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypat
     monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(check_package, "Options", partial(Options, timeout_s=600.0))
+    monkeypatch.setattr(load, "IDLE_S", 600.0)
     with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):
         code = main(["check-env", url, "--timeout", "300", "--steps", "200", "--flood", "40"])
     text = capsys.readouterr().out

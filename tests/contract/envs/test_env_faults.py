@@ -112,7 +112,7 @@ async def test_a_server_that_dies_loses_only_its_sessions_and_new_sessions_wait_
     cfg = config(tmp_path, n=8)
     # Patience for a machine that is slow to answer or to start a server again: what is measured begins when the client
     # knows that it is back.
-    async with client(bad, good, outage_timeout_s=60.0) as envs:
+    async with client(bad, good, outage_timeout_s=600.0) as envs:
         probes = watch_probes(envs)
         groups = runner(cfg, envs, 0.05)
         before = asyncio.create_task(groups.run(GroupKey(0, 1), Task("p", "", "bad")))
@@ -130,7 +130,7 @@ async def test_a_server_that_dies_loses_only_its_sessions_and_new_sessions_wait_
         assert well and not any(ok for _, ok in in_vain), "one answer is enough, and nobody asks again"
         assert back.done()
         assert all(at < back.result() for at, _ in in_vain), "a server that answers is believed"
-        assert used_after - known < 30, "its patience of 60 s was not waited out"
+        assert used_after - known < 300, "its patience of 600 s was not waited out"
     await close_orphans(envs.owner, [bad, good])
 
 

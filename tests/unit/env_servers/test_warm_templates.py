@@ -23,7 +23,7 @@ ALL, NONE = b"['mpmath', 'numpy', 'sympy']\n", b"[]\n"
 
 @pytest.fixture(scope="module")
 def warm():
-    sandbox = WarmSandbox(Limits(code_timeout_s=60.0), slots=2, seccomp=filter_program())
+    sandbox = WarmSandbox(Limits(code_timeout_s=600.0), slots=2, seccomp=filter_program())
     yield sandbox
     asyncio.run(sandbox.close())
 
