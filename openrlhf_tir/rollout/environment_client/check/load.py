@@ -14,8 +14,8 @@ from .kit import Answer, Broken, Kit, Skip, expect_status, read
 
 DEADLINE_S, LATE_S = 0.5, 1.5
 """Deadline of a slow step, and by how much an answer may miss it: the way there and back, and killing what runs."""
-IDLE_S = 10.0
-"""Seconds after which nothing may run any more once all callers have been answered."""
+IDLE_S = 5.0
+"""Seconds after which nothing may run any more once a caller has been answered; twice as many after a flood."""
 HEADER_WAIT_S = 1.0
 BATCH = 8
 
@@ -72,7 +72,7 @@ async def a_deadline_is_kept(kit: Kit) -> str:
     if read(StepReply, await kit.step(session, 0, kit.actions.slow, DEADLINE_S)).outcome != "timeout":
         raise Broken("the retry of a timed-out step did something else")
     await kit.close(session)
-    await _idle(kit)
+    await _idle(kit, IDLE_S)
     return f"timeout after {took:.2f} s (deadline {DEADLINE_S:g} s), nothing runs on"
 
 
@@ -96,7 +96,7 @@ async def a_full_server_says_so(kit: Kit) -> str:
         raise Broken(f"outcomes {sorted(outcomes)} under load")
     for s in sessions:
         await kit.close(s)
-    await _idle(kit)
+    await _idle(kit, 2 * IDLE_S)
     session = await kit.open()
     await kit.ok(session, 0)
     await kit.close(session)
@@ -198,12 +198,12 @@ def _lines(answer: Answer) -> list[StepReply]:
         raise Broken(f"/step_batch sent a line that is no StepReply: {e.errors(include_url=False)[0]['msg']}") from None
 
 
-async def _idle(kit: Kit) -> None:
+async def _idle(kit: Kit, within_s: float) -> None:
     """Wait until nothing runs; /health is asked again and again, since it has no event to wait for."""
-    give_up = time.perf_counter() + IDLE_S
+    give_up = time.perf_counter() + within_s
     while running := (await kit.health()).running:
         if time.perf_counter() > give_up:
-            raise Broken(f"{running} executions still run {IDLE_S:g} s after their callers were answered")
+            raise Broken(f"{running} executions still run {within_s:g} s after their callers were answered")
         await asyncio.sleep(0.05)
 
 
