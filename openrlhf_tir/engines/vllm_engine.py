@@ -48,6 +48,7 @@ from ..errors import (
     WeightsUnverified,
 )
 from ..machine.gpus import runs_on_gpus
+from ..memory.threads import compute_threads
 from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed, ReadBackReport
 from ..types import Completion, EngineBounds, Sampling
 from ..waiting.deadlines import Deadline, answer_deadline, within
@@ -173,6 +174,10 @@ class VllmEngine:
         await engine.init_transfer({})
         if not gpu:
             await within(engine._unresponsive, llm.collective_rpc("draw_on_cpu"), "The change of vLLM's sampler")
+            threads = compute_threads(cfg).engine
+            await within(
+                engine._unresponsive, llm.collective_rpc("compute_with", args=(threads,)), "The start of vLLM's threads"
+            )
         return engine
 
     @property

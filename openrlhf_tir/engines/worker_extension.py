@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..weights import file_backend
 from . import cpu_sampler
 
 
 class WorkerExtension(file_backend.WorkerExtension):
     """Weight pushes, and sampling on a CPU. In the methods `self` is the worker."""
+
+    def compute_with(self, threads: int) -> None:
+        """Compute with so many threads from now on. The process was started with one, so that it could be forked."""
+        torch.set_num_threads(threads)
 
     def draw_on_cpu(self) -> None:
         """Sample with one random number a token from now on."""

@@ -33,6 +33,7 @@ from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
 from ..machine.host_allocator import give_back_freed
+from ..memory.threads import compute_threads
 from ..pushes import BUCKET_BYTES, BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..types import Group, TrainBatch
 from ..waiting.deadlines import broadcast_deadline
@@ -93,6 +94,8 @@ class Zero3Rank:
         self.strategy = ZeroStrategy(cfg)
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
         self.device = self.strategy.device
+        if self.device == "cpu":
+            torch.set_num_threads(compute_threads(cfg).learner)
         self.sender = Sender()
         self.exposer = Exposer(torch.device(self.device))
         self.writer = BackgroundWriter(keeps=self.device == "cpu")

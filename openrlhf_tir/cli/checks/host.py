@@ -27,12 +27,14 @@ from ...errors import ConfigError, Unavailable, unknown
 from ...learner.attention.choice import attention_implementation
 from ...learner.compile_environment import unreadable_architectures
 from ...machine.cards import Cards, cards
+from ...machine.cores import usable_cores
 from ...machine.gpus import gpu_count, gpu_memory
 from ...machine.namespaces import namespace_remedy
 from ...machine.sizes import size
 from ...memory.host_plan import REMEDY, host_plan
 from ...memory.memory_plan import memory_plan
 from ...memory.model_size import push_bytes
+from ...memory.threads import compute_threads
 
 KEPT_FREE = 0.05
 """Share of a node's memory that must stay free: above it Ray's memory monitor ends processes."""
@@ -81,7 +83,7 @@ class Machine:
     """
 
     gpus: int = field(default_factory=gpu_count)
-    cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    cpus: int = field(default_factory=usable_cores)
     shm_free: int = field(
         default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
     )
@@ -278,6 +280,9 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     processes = plan.ranks + plan.engines
     if machine.gpus == 0 and processes > machine.cpus:
         facts.append(f"{processes} learner ranks and engines share {machine.cpus} cores")
+    threads = compute_threads(cfg, machine.cpus)
+    if machine.gpus == 0 and max(threads) > 1:
+        facts.append(f"threads of a process: {threads.learner} of a learner rank, {threads.engine} of an engine")
     return facts
 
 
