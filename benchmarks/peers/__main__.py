@@ -4,6 +4,7 @@ after the other, on equal work.
     ours             openrlhf-tir train, the CPU quickstart's recipe
     ours_one_rank    the same with one learner rank instead of two, which leaves the engine a core of its own
     ours_on_policy   so too, and no overlap: every batch is of the newest weights, as TRL's
+    ours_engine_ratio   one rank, with overlap, and PPO's ratio to the engine's log-probs (smollm2)
     ours_dr_grpo     one rank, with overlap, and advantages that are not whitened, as TRL's
     trl, trl_tools   TRL's GRPOTrainer without tools, and with the sandbox by its rollout_func; in a venv of its own
     plain            a plain PyTorch loop in one process, a reference

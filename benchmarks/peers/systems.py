@@ -72,6 +72,13 @@ SYSTEMS: dict[str, System] = {
         words=(*ONE_RANK, "--pipeline.mode", "sync"),
         threads=False,
     ),
+    "ours_engine_ratio": System(
+        "ours",
+        "the same with one rank and the engine's log-probs in the ratio's denominator, around which PPO clips",
+        words=(*ONE_RANK, "--actor.pi_old", "engine", "--algo.advantage.is_correction_level", "off"),
+        threads=False,
+        models=(SMOLLM2,),
+    ),
     "ours_dr_grpo": System(
         "ours",
         "the same with one rank and advantages that are not whitened, as TRL's",
