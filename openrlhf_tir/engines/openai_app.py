@@ -23,8 +23,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from ..config import Config
-from ..data.export_template import template_of
-from ..data.jinja_template import of_text
+from ..data.template_shows import shown_by_tokenizer
 from ..errors import EngineError
 from .sessions import CURRENT, AgentSession
 
@@ -76,27 +75,8 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
     await init_app_state(EngineClient(llm, engine), app.state, args, tasks)
     # If the engine is dead, vLLM's error handler asks its own server to exit. Here the actor does that.
     app.state.server = SimpleNamespace(should_exit=False)
-    app.state.takes_system = takes_system(llm.get_tokenizer())
+    app.state.template_shows = shown_by_tokenizer(llm.get_tokenizer())
     return app
-
-
-def takes_system(tokenizer: Any) -> bool:
-    """Return True if the model's chat template shows a system message. Several refuse one, and some leave it out."""
-    template = template_of(tokenizer)
-    if not template:
-        return True
-    names = {name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)}
-    user = {"role": "user", "content": "question"}
-    try:
-        render = of_text(template, names)
-        plain = render([user], add_generation_prompt=True)
-    except Exception:  # The template is a program of the model's author. Its error is reported where it is used.
-        return True
-    try:
-        shown = render([{"role": "system", "content": "instructed"}, user], add_generation_prompt=True)
-    except Exception:  # the template's own refusal
-        return False
-    return "instructed" in shown or shown != plain
 
 
 def structured_outputs_lack() -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
+from ..config.sections.rollout import tensor_parallel_fault
 from ..memory.memory_plan import MemoryPlan, Shape, memory_plan
 from ..memory.model_size import Experts, active_parameters, of_config
 from .run import WARM_UP, configure, simulate
@@ -165,7 +166,10 @@ def layouts(config: dict[str, Any], cards: int, gpu_gib: int) -> Iterator[Layout
         if cards == 1:
             yield from _on_one_card(directory, gpu_gib)
             return
+        shape = Shape.of(config)
         for tensor_parallel in (1, 2, 4, 8):
+            if shape is not None and tensor_parallel_fault(tensor_parallel, shape.heads, shape.keys):
+                continue
             for learner_cards in _shares(cards):
                 engines = (cards - learner_cards) // tensor_parallel
                 if engines < 1:

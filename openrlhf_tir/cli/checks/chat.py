@@ -9,6 +9,7 @@ from ...config import Config
 from ...config.environments import Environment
 from ...data import jinja_template
 from ...data.template_check import check_template
+from ...data.template_shows import shown_by
 from ...errors import ConfigError
 from ...rollout import protocols
 
@@ -59,3 +60,15 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
         ]
     checked = [check_template(template, protocols.replies_of(e.env), e.env.tools) for e in environments]
     return list(dict.fromkeys(fact for check in checked for fact in check.facts()))
+
+
+def check_tools_of_endpoint(cfg: Config, model: Path) -> list[str]:
+    """Return a fact if the OpenAI endpoint would parse calls of tools that the model's chat template does not show."""
+    parser = cfg.vllm.tool_call_parser
+    template = None if parser is None else jinja_template.of_directory(model, cfg.data.chat_template_options)
+    if template is None or shown_by(template).tools:
+        return []
+    return [
+        f"vllm.tool_call_parser = {parser!r}, but the chat template of {model} shows no tools: what a client sends as"
+        " tools does not reach the model. Describe them in a message, or give the model a template that shows them"
+    ]

@@ -268,6 +268,24 @@ class Vllm(Section):
         return self.tensor_parallel_size * pipeline_stages(self.engine_args)
 
 
+def tensor_parallel_fault(size: int, heads: int, kv_heads: int) -> str | None:
+    """Return why vLLM cannot spread a model's heads over `size` workers; None if it can.
+
+    Every worker has as many attention heads, and as many key-value heads; of these, several workers may have a copy.
+    """
+
+    def shared_by(workers: int) -> bool:
+        return heads % workers == 0 and (kv_heads % workers == 0 or workers % kv_heads == 0)
+
+    if shared_by(size):
+        return None
+    sizes = ", ".join(str(workers) for workers in range(1, heads + 1) if shared_by(workers))
+    return (
+        f"vllm.tensor_parallel_size = {size}: the model's {heads} attention heads and {kv_heads} key-value heads cannot"
+        f" be spread evenly over {size} workers. Use one of {sizes}."
+    )
+
+
 @rule("rollout.n_samples_per_prompt")
 def samples_divide_over_the_ranks(c: Config) -> Iterator[str]:
     prompts = c.rollout.batch_size

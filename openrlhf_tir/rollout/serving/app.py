@@ -29,6 +29,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...data.template_shows import Shows
 from ...errors import ConfigError, InfraError, QueueFull, RequestRefused, Unavailable
 from ...http_guard.connections import ConnectionLimits, uvicorn_options
 from ...http_guard.guard import BodyLimits, Guard
@@ -197,10 +198,10 @@ def build_app(
 
     if vllm_app is not None:
         bounded = Bounded(vllm_app, slots(limits.max_requests, "requests to the OpenAI app"))
-        takes_system = getattr(getattr(vllm_app, "state", None), "takes_system", True)
+        template_shows = getattr(getattr(vllm_app, "state", None), "template_shows", Shows())
         sessions = slots(limits.max_sessions, "sessions")
-        session_routes(app, service.agents, bounded, sessions, takes_system=takes_system)
-        app.mount("/", bounded if takes_system else SystemFolded(bounded))
+        session_routes(app, service.agents, bounded, sessions, template_shows)
+        app.mount("/", bounded if template_shows.system else SystemFolded(bounded))
     document(app, vllm_app, token is not None)
     return app
 

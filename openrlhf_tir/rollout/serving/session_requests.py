@@ -3,6 +3,7 @@
     tools[].function.strict          removed: a grammar would change the distribution, but the recorded log-probs are
                                      the policy's own
     tool_choice "required" or {..}   becomes "auto", for the same reason
+    tools                            served, but noted if the model's chat template does not show them
     system messages                  moved in front of the user's text if the model's chat template has none
     stop                             the stop text stays in the answer: it was sampled, so the next prompt must have it
                                      to continue
@@ -17,6 +18,10 @@ from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
 SYSTEM_NOTE = "system message: the model's chat template has no place for it, so it stands before the user's first text"
+TOOLS_NOTE = (
+    "tools: the model's chat template does not show them, so the model does not know them; describe them in a message,"
+    " or give the model a template that shows tools"
+)
 STRICT_NOTE = (
     "strict tools: the schema is shown to the model and not enforced,"
     " since the tokens that are trained must be the policy's own"

@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ...data.template_shows import Shows
 from ...engines.session_trace import AGENT_FACTS
 from ...engines.sessions import AgentSession, Reward, SessionGone
 from ...http_guard.leaving import unless_client_leaves
@@ -27,7 +28,7 @@ from ...http_guard.slots import Slots
 from ..agent_broker import AgentBroker
 from ..group_runner import WHY_CHARS
 from .groups import Temperature, trajectory_json
-from .session_requests import SYSTEM_NOTE, policy_request, without_system
+from .session_requests import SYSTEM_NOTE, TOOLS_NOTE, policy_request, without_system
 
 log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
@@ -99,9 +100,7 @@ class SessionEnd(BaseModel):
     trajectory: dict[str, Any] | None = Field(None, description="only for a session without a task")
 
 
-def session_routes(
-    app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: Slots, *, takes_system: bool = True
-) -> None:
+def session_routes(app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: Slots, template_shows: Shows) -> None:
     """Add the routes of traced sessions to an app.
 
     Args:
@@ -109,7 +108,7 @@ def session_routes(
         agents: The sessions, and the tasks that agents can take.
         vllm_app: Answers the requests of the sessions.
         slots: Limits the open sessions without a task.
-        takes_system: True if the model's chat template has a place for a system message.
+        template_shows: What the model's chat template shows of a request.
     """
     router = APIRouter(tags=["traced sessions"])
 
@@ -192,7 +191,7 @@ def session_routes(
         agents.sessions.get(session_id).end(Reward(failed="agent_gave_up", why="its agent deleted the session"))
 
     app.include_router(router)
-    app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app, takes_system))
+    app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app, template_shows))
 
 
 class _Recorded:
@@ -201,10 +200,10 @@ class _Recorded:
     The request is marked as one of the session, and changed so that the policy answers it freely.
     """
 
-    def __init__(self, agents: AgentBroker, vllm_app: ASGIApp, takes_system: bool) -> None:
+    def __init__(self, agents: AgentBroker, vllm_app: ASGIApp, template_shows: Shows) -> None:
         self.agents = agents
         self.vllm_app = vllm_app
-        self.takes_system = takes_system
+        self.template_shows = template_shows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = self.agents.sessions.get(scope["path_params"]["session_id"])
@@ -212,12 +211,12 @@ class _Recorded:
         scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}
         with session.request():
             if scope["method"] == "POST":
-                scope, receive = await _as_policy_request(session, scope, receive, self.takes_system)
+                scope, receive = await _as_policy_request(session, scope, receive, self.template_shows)
             await self.vllm_app(scope, receive, send)
 
 
 async def _as_policy_request(
-    session: AgentSession, scope: Scope, receive: Receive, takes_system: bool
+    session: AgentSession, scope: Scope, receive: Receive, template_shows: Shows
 ) -> tuple[Scope, Receive]:
     """Return the request with its body changed by `policy_request`.
 
@@ -228,7 +227,9 @@ async def _as_policy_request(
         requested = json.loads(body)
         if isinstance(requested, dict):
             request, notes = policy_request(requested)
-            folded = None if takes_system else without_system(request)
+            if request.get("tools") and not template_shows.tools:
+                notes.append(TOOLS_NOTE)
+            folded = None if template_shows.system else without_system(request)
             if folded is not None:
                 request = folded
                 notes.append(SYSTEM_NOTE)

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import httpx
 import psutil
 import pytest
 
+from openrlhf_tir.data.template_shows import Shows
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.rollout.serving import session_routes
-from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
+from openrlhf_tir.rollout.serving.app import build_app
+from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE, TOOLS_NOTE
 from openrlhf_tir.types import Task
 
 from .conftest import TOKEN
@@ -140,6 +143,21 @@ async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_chang
     await client.post(f"{session['base_url']}/completions", json=asked)
     end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
     assert end["notes"] == [STRICT_NOTE, REQUIRED_NOTE, STOP_NOTE]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_tools_that_the_models_chat_template_does_not_show_are_noted_once(service, shown):
+    vllm_app = service.vllm_app()
+    vllm_app.state.template_shows = Shows(tools=shown)
+    transport = httpx.ASGITransport(build_app(service, token=None, vllm_app=vllm_app))
+    asked = {"prompt": [0], "sampled": [1], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    async with httpx.AsyncClient(transport=transport, base_url="http://actor") as client:
+        session = (await client.post("/sessions", json={})).json()
+        for _ in range(2):
+            await client.post(f"{session['base_url']}/completions", json=asked)
+        end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
+    assert end["notes"] == ([] if shown else [TOOLS_NOTE])
+    assert service.bodies[-1]["tools"] == asked["tools"]
 
 
 async def test_a_request_outside_a_session_is_left_as_it_is(client, service):

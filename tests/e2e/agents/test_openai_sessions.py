@@ -21,7 +21,7 @@ from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import batch_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.rollout.serving.app import build_app, serve
-from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
+from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE, TOOLS_NOTE
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
 from ..support.sessions_actor import TOKEN, Actor
@@ -300,7 +300,12 @@ async def test_what_agent_sdks_send_at_their_defaults_is_served_and_recorded(wit
     end = await ended(with_tools, path)
     assert end["requests"] == 2
     asked = json.dumps(SDKS[sdk])
-    notes = ((STRICT_NOTE, '"strict"'), (REQUIRED_NOTE, '"tool_choice"'), (STOP_NOTE, '"stop"'))
+    notes = (
+        (STRICT_NOTE, '"strict"'),
+        (REQUIRED_NOTE, '"tool_choice"'),
+        (STOP_NOTE, '"stop"'),
+        (TOOLS_NOTE, '"tools"'),
+    )
     assert end["notes"] == [note for note, word in notes if word in asked]
 
 

@@ -55,6 +55,11 @@ def test_every_layout_uses_no_more_cards_than_there_are_and_what_does_not_fit_ha
     assert plan_scale("235b-a22b", SHAPES["235b-a22b"], 8) is None
 
 
+def test_engines_have_only_as_many_cards_as_can_share_the_models_heads():
+    """28 attention heads and 4 key-value heads are not shared by eight."""
+    assert {layout.tensor_parallel for layout in layouts(SHAPES["7b"], 16, 80)} == {1, 2, 4}
+
+
 def test_on_one_card_the_learner_and_the_engine_share_it():
     plan = plan_scale("1.5b", SHAPES["1.5b"], 1)
     assert plan is not None and plan.layout.shared == "train.share_gpus"

@@ -160,6 +160,24 @@ def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
     assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "workers"),
+    [(9, 3, (1, 3, 9)), (28, 4, (1, 2, 4, 28)), (32, None, (1, 2, 4, 8, 16, 32))],
+    ids=["SmolLM2-135M", "Qwen2.5-7B", "as many of both"],
+)
+def test_workers_of_an_engine_that_cannot_share_the_models_heads_are_refused(ready, tmp_path, heads, kv_heads, workers):
+    sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 64}
+    (tmp_path / "model/config.json").write_text(json.dumps(sizes))
+    for size in range(1, heads + 1):
+        if size in workers:
+            check(load(None, {**ready, "vllm.tensor_parallel_size": size}), machine=CPU)
+            continue
+        message = refused(ready, vllm__tensor_parallel_size=size)
+        assert f"vllm.tensor_parallel_size = {size}:" in message
+        assert all(f" {value}" in message for value in (heads, kv_heads or heads, *workers))
+    check(load(None, {**ready, "vllm.tensor_parallel_size": 5, "rollout.engine": "torch"}), machine=CPU)
+
+
 def test_the_size_of_pushes_is_unknown_for_a_model_on_the_hub_that_cannot_be_read(ready, monkeypatch):
     monkeypatch.setattr(hub_name, "offline_by", lambda: None)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
@@ -282,6 +300,20 @@ def test_a_missing_chat_template_is_refused_where_one_is_used(ready, tmp_path):
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
     check(load(None, run), machine=CPU)
+
+
+def test_a_template_that_shows_no_tools_is_told_where_the_endpoint_would_parse_calls(ready, tmp_path):
+    file = tmp_path / "model" / "chat_template.jinja"
+
+    def is_told(**overrides) -> bool:
+        facts = check(load(None, {**ready, **overrides}), machine=CPU)
+        return any("vllm.tool_call_parser" in fact and str(file.parent) in fact for fact in facts)
+
+    parser = {"vllm.tool_call_parser": "hermes"}
+    file.write_text("{{ messages }}")
+    assert is_told(**parser) and not is_told()
+    file.write_text("{{ messages }}{{ tools }}")
+    assert not is_told(**parser)
 
 
 @pytest.mark.parametrize(

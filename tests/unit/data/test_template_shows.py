@@ -1,0 +1,36 @@
+"""What a chat template shows of a request: system messages and tools."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_tir.data.chat_template import ChatTemplate
+from openrlhf_tir.data.jinja_template import of_text
+from openrlhf_tir.data.template_shows import Shows, shown_by, shown_by_tokenizer
+
+PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+TOOLS = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+NO_TOOLS = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
+TEMPLATES = {
+    "messages alone": (PLAIN, Shows(system=True, tools=False)),
+    "messages and tools": (TOOLS + PLAIN, Shows(system=True, tools=True)),
+    "a system message is refused": (NO_SYSTEM + TOOLS + PLAIN, Shows(system=False, tools=True)),
+    "a system message is left out": (WITHOUT_SYSTEM, Shows(system=False, tools=False)),
+    "tools are refused": (NO_TOOLS + PLAIN, Shows(system=True, tools=False)),
+    "everything is refused": ("{{ raise_exception('no') }}", Shows()),
+}
+
+
+@pytest.mark.parametrize(("template", "expected"), TEMPLATES.values(), ids=TEMPLATES)
+def test_a_template_is_asked_with_and_without_system_message_and_tools(template, expected):
+    assert shown_by(ChatTemplate(of_text(template, {}), ())) == expected
+    assert shown_by_tokenizer(SimpleNamespace(chat_template=template, special_tokens_map={})) == expected
+
+
+@pytest.mark.parametrize("template", [None, {"other": PLAIN}, "{% for %}"], ids=["none", "not by default", "no Jinja"])
+def test_a_template_that_cannot_be_read_is_left_to_those_who_use_it(template):
+    assert shown_by_tokenizer(SimpleNamespace(chat_template=template, special_tokens_map={})) == Shows()
