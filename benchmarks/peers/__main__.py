@@ -41,7 +41,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.command import command_parser
 from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.miniatures import numbers
+from openrlhf_tir.miniatures.prepare import check_package
 
 from ..quickstart_runs import base_of, seed_of
 from ..real_model.attempt import cpu_name
@@ -137,8 +139,15 @@ def smollm2_of(base: Path | None, seed: int, out: Path) -> Path:
         out: Where the directory is made.
     """
     made = out / f"smollm2-{seed}"
-    numbers.write_rows(made / "data", seed)
     model = made / "base"
+    if base is not None and not (base / "config.json").exists():
+        sys.exit(f"--base {base} holds no model. Give a directory that `openrlhf-tir model smollm2 --out DIR` made.")
+    if base is None and not (model / "config.json").exists():
+        try:
+            check_package(SMOLLM2)
+        except ConfigError as error:
+            sys.exit(str(error))
+    numbers.write_rows(made / "data", seed)
     if base is not None:
         model.unlink(missing_ok=True) if model.is_symlink() else shutil.rmtree(model, ignore_errors=True)
         model.symlink_to(base.resolve())
@@ -146,8 +155,6 @@ def smollm2_of(base: Path | None, seed: int, out: Path) -> Path:
         words = [sys.executable, "-m", "openrlhf_tir.cli", "model", "smollm2", "--out", str(model)]
         if code := subprocess.run(words, check=False).returncode:
             sys.exit(f"{' '.join(words)} ended with {code}; its error is above.")
-    if not (model / "config.json").exists():
-        sys.exit(f"--base {base} holds no model. Give a directory that `openrlhf-tir model smollm2 --out DIR` made.")
     return made
 
 

@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 
 from benchmarks.command import command_parser
+from openrlhf_tir.miniatures.seeds import seeds
 
-from .attempt import ARMS, REPO, Attempt, digest, make, path_of, seeds, stored, write
+from .attempt import ARMS, REPO, Attempt, digest, make, path_of, stored, write
 from .summary import BARS, RESULTS, summarise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,35 +12,23 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.machine.process_memory import PssSampler
-from openrlhf_tir.miniatures import numbers
+from openrlhf_tir.miniatures import seeds
+from openrlhf_tir.miniatures.reproduce.twins import NO_TOOL
 from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
+from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
 
 REPO = Path(__file__).resolve().parents[2]
 RECIPE = "smollm2_cpu"
-ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": ("--env.max_calls", "0", "--filter.names", "[]")}
-"""Arm -> the flags by which it differs from the quickstart. Without the tool nearly all groups are all wrong: with the
-filter a run would end because nothing is left to train."""
-SEED_BITS = 31
+ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": NO_TOOL}
+"""Arm -> the flags by which it differs from the quickstart."""
 
 
 def digest(arm: str, flags: tuple[str, ...]) -> str:
-    """Return a hash of the arm's resolved settings and of the problems' text; neither seed nor directory counts."""
-    words = [*ARMS[arm], *flags]
-    pairs = zip(words[::2], words[1::2], strict=True)
-    overrides = {name.removeprefix("--"): [] if value == "[]" else value for name, value in pairs}
-    settings = to_toml(load(RECIPE, overrides))
-    problems = json.dumps(numbers.held_out_rows(numbers.PROMPTS[numbers.PROMPT]))
-    return hashlib.sha256(f"{settings}\n{problems}".encode()).hexdigest()
-
-
-def seeds(settings: str, number: int) -> list[int]:
-    """Return `number` seeds that follow from the hash of the settings, so that nobody picks them."""
-    hashes = (hashlib.sha256(f"{settings}/{i}".encode()).hexdigest() for i in range(number))
-    return [int(text, 16) % 2**SEED_BITS for text in hashes]
+    """Return the digest of the arm's settings."""
+    return seeds.digest(TASKS[NUMBERS], RECIPE, (*ARMS[arm], *flags))
 
 
 @dataclass

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from ..config import Config
 from ..config.flags import add_config_flags
@@ -75,12 +76,9 @@ def run(args: argparse.Namespace) -> int:
             f"--cold-start {args.cold_start} is for a real language model. Add --model {SMOLLM2}; the toy always has"
             " its own cold start."
         )
-    task = TASKS[args.task or NUMBERS]
-    if args.recipe == RECIPE and args.model != TOY:
-        args.recipe = task.recipe
-    cfg = config_of(args, makes_data=True)
     if args.model != TOY:
-        return _real_model(args, cfg, task)
+        return _real_model(args)
+    cfg = config_of(args, makes_data=True)
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     for fact in check(cfg, model=False, data=False):
@@ -94,17 +92,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
-    """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
-    from rich.console import Console
+class Plan(NamedTuple):
+    """What a quickstart with a packaged language model will do.
 
-    from ..cluster.run_lock import run_lock
-    from ..miniatures.prepare import check_package, has_base, prepare, with_rows
-    from ..miniatures.results import kinds_table
-    from ..pipeline.checkpoints.lineage import check_unused
+    Attributes:
+        cfg: Its configuration, without what it makes itself.
+        task: What the model learns.
+        demonstrations: Rows of the cold start; 0: there is none.
+    """
+
+    cfg: Config
+    task: RealTask
+    demonstrations: int
+
+
+def checked_plan(args: argparse.Namespace) -> Plan:
+    """Return the plan of a quickstart with a packaged language model.
+
+    Raises:
+        ConfigError: Something cannot work: settings, package, data, memory, the cold start. Nothing was started, and
+            the run directory is as it was.
+    """
+    from ..miniatures.prepare import BASE, check_package, has_base, with_rows, with_shape
+    from .checks.host import Machine, check_memory
     from .preflight import check
 
-    started = time.monotonic()
+    task = TASKS[args.task or NUMBERS]
+    if args.recipe == RECIPE:
+        args.recipe = task.recipe
+    cfg = config_of(args, makes_data=True)
     demonstrations = task.cold_start if args.cold_start is None else args.cold_start
     if demonstrations and "sft.max_samples" in args.overrides:
         raise ConfigError(
@@ -114,13 +130,31 @@ def _real_model(args: argparse.Namespace, cfg: Config, task: RealTask) -> int:
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     cfg = resumable_before_the_first_checkpoint(cfg)
-    if not cfg.actor.model_name_or_path and not has_base(cfg):
+    named = bool(cfg.actor.model_name_or_path)
+    if not named and not has_base(cfg):
         check_package(args.model)
-    with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:  # nothing is left of a run that is refused
+    with tempfile.TemporaryDirectory(prefix="tir-quickstart-") as scratch:
         tried, files = with_rows(cfg, task, Path(scratch))
-        check(tried, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
+        check(tried, model=named, data=bool(cfg.data.prompt_dataset))
+        if not named:
+            check_memory(with_shape(tried, args.model, Path(scratch) / BASE), Machine())
         if demonstrations:
             check_cold_start(tried, files.demonstrations, demonstrations)
+    return Plan(cfg, task, demonstrations)
+
+
+def _real_model(args: argparse.Namespace) -> int:
+    """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
+    from rich.console import Console
+
+    from ..cluster.run_lock import run_lock
+    from ..miniatures.prepare import prepare
+    from ..miniatures.results import kinds_table
+    from ..pipeline.checkpoints.lineage import check_unused
+    from .preflight import check
+
+    started = time.monotonic()
+    cfg, task, demonstrations = checked_plan(args)
     if not cfg.actor.model_name_or_path:
         print(NOTICE.format(learns=task.learns), flush=True)
 

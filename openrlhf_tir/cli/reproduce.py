@@ -32,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="toy",
         help="what is trained: the toy, or SmolLM2-135M-Instruct, which some of the methods have an arm for [toy]",
     )
-    add("--seeds", type=whole(at_least=1, at_most=8), default=1, metavar="N", help="number of seeds: 42, 7, ... [1]")
     add(
-        "--first-seed",
-        type=whole(at_least=0),
-        default=42,
-        metavar="S",
-        help="first seed, if the usual one gives no base; the others follow it [42]",
+        "--seeds",
+        type=whole(at_least=1, at_most=8),
+        default=1,
+        metavar="N",
+        help="number of seeds: 42, 7, ... of the toy; with smollm2 they follow from the settings [1]",
     )
+    add("--seed-list", type=whole(at_least=0), nargs="+", metavar="S", help="these seeds instead")
     add("--out", type=Path, metavar="DIR", help="directory for runs and results [runs/reproduce/NAME, or NAME-smollm2]")
     add(
         "--bases",
@@ -83,15 +83,53 @@ def run(args: argparse.Namespace) -> int:
     out = (args.out or Path("runs/reproduce") / directory).absolute()
     from ..cluster.run_lock import run_lock
     from ..miniatures.reproduce.commands import How
-    from ..miniatures.reproduce.run import reproduce, seeds_from
+    from ..miniatures.reproduce.run import reproduce, seeds_of
 
     how = How(
         args.arm_timeout,
         say=lambda line: print(line, flush=True),
         lock=lambda directory: run_lock(directory, args.arm_timeout),
+        check=check_words,
     )
+    seeds = tuple(dict.fromkeys(args.seed_list)) if args.seed_list else seeds_of(miniature, args.seeds)
     with run_lock(out):
         # SIGTERM raises KeyboardInterrupt, so that the running arm is stopped in good order.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        reproduce(miniature, seeds_from(args.first_seed, args.seeds), out, args.bases.absolute(), how)
+        reproduce(miniature, seeds, out, args.bases.absolute(), how)
     return 0
+
+
+def check_words(words: list[str]) -> None:
+    """Check a command of an arm: its settings, and of a run also what it needs of the machine.
+
+    The models and rows that it names need not exist yet.
+
+    Raises:
+        ConfigError: It cannot work.
+        DataError: Its rows cannot be used.
+    """
+    from ..config.fine_tuning import config_of as sft_config_of
+    from ..config.problems import Problems
+    from ..config.settings import to_toml
+    from .command_line import build_parser
+    from .configuration import config_of
+    from .preflight import check
+    from .quickstart import checked_plan
+
+    args, args.unknown = build_parser(words[0]).parse_known_args(words)
+    if words[0] == "quickstart":
+        if not Path(args.overrides["actor.model_name_or_path"]).is_dir():
+            del args.overrides["actor.model_name_or_path"]  # It is made of the package before the first arm.
+        cfg = checked_plan(args).cfg
+        # An evaluation of a later arm is by this file.
+        cfg.run_dir.mkdir(parents=True)
+        data = cfg.data.model_copy(update={"prompt_dataset": "train.jsonl"})
+        (cfg.run_dir / "config.toml").write_text(to_toml(cfg.model_copy(update={"data": data})), encoding="utf-8")
+    elif words[0] == "sft":
+        problems = Problems()
+        sft_config_of(args, problems)
+        problems.raise_any()
+    elif words[0] == "train":
+        check(config_of(args), model=False, data=False)
+    else:
+        config_of(args)

@@ -7,6 +7,7 @@ result is an ordinary directory: bf16 safetensors, tokenizer, chat template and 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class PackagedModel:
         sha256: Hash of that file. Another quantisation has another one.
         special_tokens: Special tokens of the tokenizer. The GGUF's own reading names a wrong end token and no padding.
         max_length: Number of positions of the model.
+        shape: What its config.json says of its sizes, to plan its memory before it is converted.
         conversation: A conversation that the converted model scores, rendered by its chat template.
         token_ids: The conversation's expected token ids.
         logprobs: The expected log-probs of its last tokens, in nats.
@@ -43,6 +45,7 @@ class PackagedModel:
     sha256: str
     special_tokens: dict[str, str]
     max_length: int
+    shape: dict[str, Any]
     conversation: tuple[dict[str, str], ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -72,6 +75,16 @@ MODELS = {
             "unk_token": "<|endoftext|>",
         },
         max_length=8192,
+        shape={
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "head_dim": 64,
+            "vocab_size": 49152,
+            "tie_word_embeddings": True,
+        },
         conversation=(
             {"role": "user", "content": "What is the capital of France?"},
             {"role": "assistant", "content": "The capital of France is Paris."},
@@ -181,7 +194,11 @@ def score(model: PackagedModel, directory: Path) -> tuple[list[int], list[float]
 
 
 def _check(model: PackagedModel, directory: Path) -> None:
-    """Raise RuntimeError unless the directory's tokenizer, template and weights give the stored results."""
+    """Raise RuntimeError unless the directory's sizes, tokenizer, template and weights are the stored ones."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    shape = {name: config.get(name) for name in model.shape}
+    if shape != model.shape:
+        raise RuntimeError(f"The converted model has the sizes {shape}, expected {model.shape}.")
     ids, logprobs = score(model, directory)
     if tuple(ids) != model.token_ids:
         raise RuntimeError(f"The converted tokenizer gives the token ids {ids}, expected {list(model.token_ids)}.")

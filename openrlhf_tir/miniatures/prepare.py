@@ -7,6 +7,7 @@ run_dir/cold_start/model        the model after the task's demonstrations, if th
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,20 @@ def with_rows(cfg: Config, task: RealTask, directory: Path) -> tuple[Config, Pre
     return cfg.model_copy(update={"data": data, "eval": held_out, "env": env}), files
 
 
+def with_shape(cfg: Config, name: str, directory: Path) -> Config:
+    """Return the configuration with a directory that holds the sizes of the packaged model `name`, and no weights.
+
+    What a run on it needs can be planned before the model is made.
+    """
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(MODELS[name].shape), encoding="utf-8")
+    return _with_model(cfg, directory)
+
+
+def _with_model(cfg: Config, model: Path) -> Config:
+    return cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(model)})})
+
+
 def prepare(cfg: Config, name: str, task: RealTask, demonstrations: int) -> Config:
     """Make what the run needs and return the configuration that names it.
 
@@ -67,7 +82,7 @@ def prepare(cfg: Config, name: str, task: RealTask, demonstrations: int) -> Conf
         _convert(name, model)
     if demonstrations:
         model = cold_start(cfg, model, files.demonstrations, demonstrations)
-    return cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(model)})})
+    return _with_model(cfg, model)
 
 
 def has_base(cfg: Config) -> bool:

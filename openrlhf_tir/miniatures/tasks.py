@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..config import Config
 from . import function_calls, lookup, numbers
@@ -40,6 +41,7 @@ class RealTask:
         recipe: Its recipe, for two CPU cores.
         learns: What the model learns, as the end of a sentence that begins with its name.
         write: (directory, configuration) -> the task's files, written to that directory.
+        held_out: Returns the held-out rows, which are the same for every seed.
         unseen: Kinds of problem that are in the test split alone.
         cold_start: Demonstrations that the model is fine-tuned on before RL, unless a person asks for another number;
             0: there is no cold start.
@@ -48,6 +50,7 @@ class RealTask:
     recipe: str
     learns: str
     write: Callable[[Path, Config], Prepared]
+    held_out: Callable[[], list[dict[str, Any]]]
     unseen: Collection[str]
     cold_start: int
 
@@ -70,12 +73,18 @@ def _functions(directory: Path, cfg: Config) -> Prepared:
 NUMBERS = "numbers"
 TASKS = {
     NUMBERS: RealTask(
-        "smollm2_cpu", "answer questions about numbers with one line of Python", _numbers, numbers.UNSEEN, cold_start=0
+        "smollm2_cpu",
+        "answer questions about numbers with one line of Python",
+        _numbers,
+        lambda: numbers.held_out_rows(numbers.PROMPTS[numbers.PROMPT]),
+        numbers.UNSEEN,
+        cold_start=0,
     ),
     "functions": RealTask(
         "smollm2_functions_cpu",
         "call functions of BFCL that it never saw",
         _functions,
+        lambda: function_calls.held_out_rows(function_calls.read(function_calls.data_directory())),
         function_calls.UNSEEN,
         cold_start=192,
     ),
@@ -83,6 +92,7 @@ TASKS = {
         "smollm2_search_cpu",
         "answer questions about an invented world by a search",
         _search,
+        lookup.held_out_rows,
         lookup.UNSEEN,
         cold_start=192,
     ),

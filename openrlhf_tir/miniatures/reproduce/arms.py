@@ -26,6 +26,9 @@ no time for twice the updates."""
 WARM = ("--actor.lr_warmup_ratio", "0.1")
 """Adam's first steps are as long as the rate, whatever the gradient: without it `toolrl` (1e-3, seed 42) and `skyrl`
 (5e-4, seed 7) lost their format within six updates and never found it again."""
+NO_TOOL = ("--env.max_calls", "0", "--filter.names")
+"""The same RL without a tool. Nothing is filtered: hardly any of its groups has a right answer, and a run of none but
+these would end as unproductive, without a figure."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
 """The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out
 problems, four samples each."""
@@ -85,6 +88,10 @@ def tuning(place: Place, samples: int) -> Command:
 
 
 class Arm(Protocol):
+    @property
+    def settings(self) -> str:
+        """What tells this arm from one with other settings."""
+
     def commands(self, place: Place) -> list[Command]:
         """To be run one after the other."""
 
@@ -102,6 +109,10 @@ class Train:
     every: int = EVERY
     tuned: int = 0
     """Samples of a fine-tuning before it; 0: none."""
+
+    @property
+    def settings(self) -> str:
+        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         model, before = place.base / "base", []
@@ -133,6 +144,10 @@ class Tune:
 
     samples: int
 
+    @property
+    def settings(self) -> str:
+        return repr(self)
+
     def commands(self, place: Place) -> list[Command]:
         before, out = tuning(place, self.samples), figures_file(place)
         model = before.directory / "model"
@@ -153,6 +168,10 @@ class Sweep:
 
     of: str
     calls: tuple[int, ...]
+
+    @property
+    def settings(self) -> str:
+        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         model, out = place.seed_dir / self.of / "model", figures_file(place)

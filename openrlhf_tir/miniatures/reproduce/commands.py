@@ -3,12 +3,13 @@ says how it ended.
 
     RUN_DIR/..             what the command writes
     RUN_DIR.train.log      what it printed
-    RUN_DIR.train.json     {"words", "seconds", "finished", "weights"}: what was asked, how long it took so far, whether
-                           it ended well, of which weights
+    RUN_DIR.train.json     {"words", "seconds", "finished", "weights", "settings"}: what was asked, how long it took so
+                           far, whether it ended well, of which weights, by which settings
 
-What is finished, was asked in the same words of the same weights, and is still there, is not run again. What was
-interrupted goes on from its checkpoint, where it has one; what was asked in other words, or of a model that is another
-by now, is deleted and run anew."""
+What is finished, was asked in the same words, with the same settings, of the same weights, and is still there, is not
+run again. What was interrupted goes on from its checkpoint, where it has one; what was asked otherwise, or of a model
+that is another by now, is deleted and run anew. A run that another comparison has finished is shared: RUN_DIR is then a
+link to it, and it has no mark of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Command(NamedTuple):
     """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with
     --resume.
 
-    `of`: directories of models that it reads; `out`: a file that it writes beside its directory.
+    `of`: directories of models that it reads; `out`: a file that it writes beside its directory; `settings`: the digest
+    of its resolved settings and the seed, where runs of the same settings are one run.
     """
 
     words: list[str]
@@ -47,6 +49,7 @@ class Command(NamedTuple):
     resumes: bool = False
     of: tuple[Path, ...] = ()
     out: Path | None = None
+    settings: str = ""
 
     @property
     def log(self) -> Path:
@@ -75,6 +78,8 @@ class Mark(NamedTuple):
     seconds: float = 0.0
     finished: bool = False
     weights: list[list[Any]] | None = None
+    settings: str = ""
+    """Empty in a mark of an earlier version."""
 
 
 Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
@@ -84,21 +89,20 @@ interrupts it stops the process."""
 
 class How(NamedTuple):
     """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock`
-    for what others may make as well."""
+    for what others may make as well, `check` for what must hold before any of them starts."""
 
     timeout_s: float
     say: Callable[[str], None]
     execute: Execute | None = None
     lock: Callable[[Path], AbstractContextManager[None]] = lambda directory: nullcontext()
     """Given a directory of the lock's own; waits while another process holds it."""
+    check: Callable[[list[str]], None] = lambda words: None
+    """Given a command's words; raises ConfigError if it cannot work."""
 
 
 def mark_of(command: Command) -> Mark | None:
     """None where the command was never started, or the mark is no mark (a crash of the machine)."""
-    try:
-        return Mark(**json.loads(command.mark.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
+    return _read(command.mark)
 
 
 def is_finished(command: Command) -> bool:
@@ -107,7 +111,41 @@ def is_finished(command: Command) -> bool:
 
 
 def _same(mark: Mark, command: Command) -> bool:
-    return (mark.words, mark.weights) == (command.words, command.weights)
+    settings = mark.settings or command.settings
+    return (mark.words, mark.weights, settings) == (command.words, command.weights, command.settings)
+
+
+def share(command: Command, root: Path) -> Mark | None:
+    """Link the command's directory to a finished run of the same settings, seed and weights, and return its mark.
+
+    Args:
+        command: A command that is about to run. If it was begun before, it goes on with that instead.
+        root: Directory of the comparisons, whose runs are ROOT/NAME/seed-S/ARM.
+
+    Returns:
+        None if there is no such run, or the command's settings are not known.
+    """
+    if command.directory.is_symlink():  # What it leads to may be another run by now.
+        command.directory.unlink()
+    own = mark_of(command)
+    if not command.settings or (own and _same(own, command) and command.directory.exists()):
+        return None
+    suffix = f".{command.words[0]}.json"
+    for path in sorted(root.glob(f"*/seed-*/*{suffix}")):
+        mark = _read(path)
+        directory = path.with_name(path.name.removesuffix(suffix))
+        if (
+            mark is not None
+            and mark.finished
+            and (mark.settings, mark.weights) == (command.settings, command.weights)
+            and directory.is_dir()
+        ):
+            shutil.rmtree(command.directory, ignore_errors=True)
+            command.mark.unlink(missing_ok=True)
+            command.directory.parent.mkdir(parents=True, exist_ok=True)
+            command.directory.symlink_to(directory.resolve())
+            return mark
+    return None
 
 
 def run(
@@ -122,7 +160,7 @@ def run(
         return mark.seconds
     if mark is None or mark.finished or not _same(mark, command) or not command.directory.exists():
         shutil.rmtree(command.directory, ignore_errors=True)
-        mark = Mark(command.words, weights=command.weights)
+        mark = Mark(command.words, weights=command.weights, settings=command.settings)
     words = list(command.words)
     if command.resumes and (command.directory / "ckpt" / "latest").exists():
         words.append("--resume")
@@ -156,6 +194,13 @@ def last_line(log: Path) -> str:
     except OSError:
         lines = []
     return lines[-1].strip() if lines else "(it said nothing)"
+
+
+def _read(path: Path) -> Mark | None:
+    try:
+        return Mark(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _write(path: Path, mark: Mark) -> None:

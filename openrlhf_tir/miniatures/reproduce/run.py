@@ -1,7 +1,9 @@
 """Run: a miniature and its seeds -> every arm, a summary, a page. What is finished is read again, so the same command
 goes on where it ended.
 
-OUT/seed-42/ARM/      the arm's run directory; beside it ARM.train.log and ARM.train.json
+OUT/seed-42/ARM/      the arm's run directory; beside it ARM.train.log and ARM.train.json. A link, if another comparison
+                      beside OUT has finished a run of the same settings and seed
+OUT/attempts/         a file for each seed and each version of the settings, failed ones included
 OUT/summary.json      {"name", "claim", "seen", "seeds": [{"seed", "arms": {arm: {figure: value}}, "seen"}], "seconds"};
                       after each seed
 OUT/index.html        the page; OUT/curves.png its picture
@@ -9,28 +11,37 @@ OUT/index.html        the page; OUT/curves.png its picture
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...config.problems import Problems
+from ...errors import ReproductionFailed
 from ...telemetry import metrics
+from ..seeds import seeds
 from . import bases
 from .arms import Place, Read
-from .commands import Command, How, is_finished, run
+from .commands import Command, How, is_finished, run, share
 from .measures import points
-from .miniature import Check, Miniature, judged
+from .miniature import Check, Miniature, Packaged, judged
 from .page import write_page
 
 SUMMARY = "summary.json"
+ATTEMPTS = "attempts"
 SEEDS = (42, 7, 11, 1, 2, 3, 4, 5)
-"""Seeds in the order in which they are taken."""
+"""Seeds of the toys in the order in which they are taken: their base models are made by seed."""
 
 
-def seeds_from(first: int, count: int) -> tuple[int, ...]:
-    """So many seeds, `first` before those of SEEDS."""
-    return tuple(dict.fromkeys((first, *SEEDS)))[:count]
+def seeds_of(miniature: Miniature, count: int) -> tuple[int, ...]:
+    """Return `count` seeds. With a packaged model they follow from the settings of the first arm."""
+    if not isinstance(miniature.base, Packaged):
+        return SEEDS[:count]
+    return tuple(seeds(next(iter(miniature.arms.values())).settings, count))
 
 
 class SeedResult(NamedTuple):
@@ -46,13 +57,28 @@ class SeedResult(NamedTuple):
 
 
 def reproduce(miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir: Path, how: How) -> dict[str, Any]:
-    """Returns what summary.json holds. Raises ReproductionFailed: a failed arm is no verdict."""
+    """Returns what summary.json holds.
+
+    Raises:
+        ConfigError: A command of an arm cannot work. None was started.
+        ReproductionFailed: An arm failed, which is no verdict.
+    """
     results: list[SeedResult] = []
     summary: dict[str, Any] = {}
+    if isinstance(miniature.base, Packaged):
+        check_arms(miniature, seeds[0], base_dir, how)
     for seed in seeds:
         base = bases.made(miniature.base, seed, base_dir, how)
+        if seed == seeds[0] and not isinstance(miniature.base, Packaged):
+            check_arms(miniature, seed, base_dir, how)  # A toy's corpus is made with it.
         flags = bases.flags_of(miniature.base, seed, base_dir)
-        results.append(_seed(miniature, Place(out, out / f"seed-{seed}", base, flags, seed), how))
+        attempt = out / ATTEMPTS / f"{_settings_of(miniature)[:8]}-{seed}.json"
+        try:
+            results.append(_seed(miniature, Place(out, out / f"seed-{seed}", base, flags, seed), how))
+        except ReproductionFailed as error:
+            _write(attempt, {"name": miniature.name, "seed": seed, "failed": str(error)})
+            raise
+        _write(attempt, summary_of(miniature, results[-1:]) | {"checks": [check.said for check in results[-1].checks]})
         summary = summary_of(miniature, results)
         _write(out / SUMMARY, summary)
         write_page(miniature, results, out)
@@ -62,6 +88,29 @@ def reproduce(miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir:
     return summary
 
 
+def check_arms(miniature: Miniature, seed: int, base_dir: Path, how: How) -> None:
+    """Check the commands of all arms as if they ran in an empty directory.
+
+    Raises:
+        ConfigError: Some cannot work; a line each, with the arm.
+    """
+    problems = Problems()
+    base = bases.directory_of(miniature.base, seed, base_dir)
+    flags = bases.flags_of(miniature.base, seed, base_dir)
+    with tempfile.TemporaryDirectory(prefix="tir-reproduce-") as scratch:
+        seed_dir = Path(scratch)
+        for name, arm in miniature.arms.items():
+            for command in arm.commands(Place(seed_dir / name, seed_dir, base, flags, seed)):
+                with problems.caught(partial("Arm {}: {}".format, name)):
+                    how.check(command.words)
+    problems.raise_any()
+
+
+def _settings_of(miniature: Miniature) -> str:
+    """Return a hash of the settings of all arms."""
+    return hashlib.sha256("\n".join(arm.settings for arm in miniature.arms.values()).encode()).hexdigest()
+
+
 def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
     read: dict[str, Read] = {}
     seconds, seed = 0.0, of_seed.seed
@@ -69,6 +118,11 @@ def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
         place = of_seed._replace(directory=of_seed.seed_dir / name)
         for command in arm.commands(place):
             what = f"seed {seed}, arm {name} ({number} of {len(miniature.arms)})"
+            shared = share(command, of_seed.seed_dir.parent.parent)
+            if shared is not None:
+                how.say(f"{what}: the same run was made before, {command.directory.resolve()}")
+                seconds += shared.seconds
+                continue
             how.say(f"{what}: {'finished already' if is_finished(command) else 'runs'}, log: {command.log}")
             seconds += run(command, timeout_s=how.timeout_s, tick=_told(command, what, how.say), execute=how.execute)
         read[name] = arm.read(place)

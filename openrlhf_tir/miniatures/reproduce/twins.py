@@ -14,6 +14,7 @@ from ...errors import unknown
 from ...machine.gpus import gpu_count
 from ...telemetry import metrics
 from ..results import FIGURES, Evaluation, evaluations
+from ..seeds import digest
 from ..tasks import NUMBERS, TASKS
 from .arms import Arm, Place, Read, figures_file
 from .commands import Command
@@ -23,6 +24,9 @@ from .miniature import Arms, Check, Miniature, Packaged, Panel, at_least, at_mos
 MODEL = "smollm2"
 LENIENT = ("--reward.name", "openrlhf_tir.miniatures.lookup_reward:contained")
 """Flags of an evaluation: the right answer may stand anywhere in what the model says."""
+NO_TOOL = ("--env.max_calls", "0", "--filter.names", "[]")
+"""Flags of an arm without the tool. Nearly all of its groups are all wrong: with the filter a run would end because
+nothing is left to train."""
 FUNCTIONS = "functions"
 SEARCH = "search"
 THREE_CALLS = (
@@ -54,6 +58,13 @@ class Quickstart:
     figures: tuple[str, ...] = ()
     cold_start: int | None = None
 
+    @property
+    def settings(self) -> str:
+        """Digest of the resolved settings."""
+        task = TASKS[self.task]
+        demonstrations = task.cold_start if self.cold_start is None else self.cold_start
+        return digest(task, recipe_of(self.task), self.flags, demonstrations)
+
     def commands(self, place: Place) -> list[Command]:
         """Return the quickstart's command."""
         model = place.base / "base"
@@ -63,7 +74,8 @@ class Quickstart:
             "--run-dir", str(place.directory), "--train.seed", str(place.seed),
             "--actor.model_name_or_path", str(model), *self.flags,
         ]  # fmt: skip
-        return [Command(words, place.directory, resumes=True, of=(model,))]
+        settings = f"{self.settings}/{place.seed}"
+        return [Command(words, place.directory, resumes=True, of=(model,), settings=settings)]
 
     def read(self, place: Place) -> Read:
         """Return the figures of the run's metrics, and those of the trained kinds and of the others alone."""
@@ -99,6 +111,10 @@ class Evaluated:
     rows: str = "test.jsonl"
     flags: tuple[str, ...] = ()
     tuned: bool = False
+
+    @property
+    def settings(self) -> str:
+        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         """Return the fine-tuning if there is one, and the evaluation."""
@@ -145,6 +161,32 @@ def _torl(arms: Arms) -> list[Check]:
     return [
         at_least("accuracy with the tool minus that without", with_tool["accuracy"] - without["accuracy"], 0.3),
         at_least("the rise of the accuracy with the tool", with_tool["accuracy"] - with_tool["accuracy_before"], 0.3),
+    ]
+
+
+def _zerotir(arms: Arms) -> list[Check]:
+    with_tool = arms["tool"]
+    return [
+        *_torl(arms),
+        at_least("the rise of the code ratio", with_tool["code_ratio"] - with_tool["code_ratio_before"], 0.2),
+    ]
+
+
+def _zero_tir_rl(arms: Arms) -> list[Check]:
+    on, scheduled = arms["on"], arms["off_then_on"]
+    return [
+        at_least("the rise of the accuracy with the mask on", on["accuracy"] - on["accuracy_before"], 0.3),
+        at_least("accuracy off-then-on minus accuracy on", scheduled["accuracy"] - on["accuracy"], -0.03),
+    ]
+
+
+def _interaction_scaling(arms: Arms) -> list[Check]:
+    figure = "trained_kinds_sampled"
+    none, one, two, four = (arms[name][figure] for name in ("none", "one", "rl", "four"))
+    return [
+        at_least("accuracy with one search minus that with none", one - none, 0.3),
+        at_least("accuracy with two searches minus that with one", two - one, 0.05),
+        at_most("the distance of the accuracy with four searches from that with two", abs(four - two), 0.03),
     ]
 
 
@@ -203,7 +245,9 @@ _CODE = Panel("eval/code_ratio", "Responses with a call")
 _COLUMNS = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
 
 
-def _twin(name: str, title: str, claim: str, arms: Mapping[str, Arm], checks, *more: str) -> Miniature:
+def _twin(
+    name: str, title: str, claim: str, arms: Mapping[str, Arm], checks, *more: str, by_construction: str = ""
+) -> Miniature:
     return Miniature(
         name=name,
         title=title,
@@ -213,6 +257,7 @@ def _twin(name: str, title: str, claim: str, arms: Mapping[str, Arm], checks, *m
         checks=checks,
         panels=(_HELD_OUT, _CODE),
         columns=(*_COLUMNS, *more),
+        by_construction=by_construction,
     )
 
 
@@ -220,12 +265,47 @@ TWINS = {
     twin.name: twin
     for twin in (
         _twin(
+            "zerotir",
+            "ZeroTIR with SmolLM2: code is used more and more",
+            "Rewarded for right answers alone, the model runs code more often and is right more often; without the tool"
+            " the same RL does not get there.",
+            {"tool": Quickstart(), "no_tool": Quickstart(flags=NO_TOOL)},
+            _zerotir,
+        ),
+        _twin(
+            "zero_tir_rl",
+            "ZERO-TIR-RL with SmolLM2: what masking tool output does",
+            "Training on tool output first and masking it from then on ends as high as masking it always.",
+            {
+                "on": Quickstart(),
+                "off_then_on": Quickstart(flags=("--train.env_mask_from", "6")),
+                "off": Quickstart(flags=("--train.env_mask_from", "never", "--filter.names", "[]")),
+            },
+            _zero_tir_rl,
+        ),
+        _twin(
+            "interaction_scaling",
+            "Interaction scaling with SmolLM2: accuracy by the number of searches",
+            "The same model answers more with more searches, up to the number that the questions need, and no more"
+            " beyond.",
+            {
+                "rl": Quickstart(SEARCH),
+                **{
+                    name: Evaluated("rl", SEARCH, model="rl", flags=("--env.max_calls", number))
+                    for name, number in (("none", "0"), ("one", "1"), ("four", "4"))
+                },
+            },
+            _interaction_scaling,
+            "trained_kinds_sampled",
+            by_construction="Six of the eight trained kinds of question need one search and two need two.",
+        ),
+        _twin(
             "torl",
             "ToRL with SmolLM2: RL with a tool against RL without",
             "RL with a Python call answers questions about numbers that the same RL without it does not.",
             {
                 "tool": Quickstart(),
-                "no_tool": Quickstart(flags=("--env.max_calls", "0", "--filter.names", "[]")),
+                "no_tool": Quickstart(flags=NO_TOOL),
             },
             _torl,
         ),

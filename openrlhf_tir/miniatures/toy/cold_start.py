@@ -192,6 +192,6 @@ async def cold_start(
             todo = repair_batches(schedule, stages, rng, draw)
     raise ColdStartError(
         f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs:"
-        f" {'; '.join(missed)}. Try another seed (--train.seed; `reproduce`: --first-seed); the gates are in"
+        f" {'; '.join(missed)}. Try another seed (--train.seed; `reproduce`: --seed-list); the gates are in"
         " openrlhf_tir/miniatures/toy (cold_start.py, lessons)."
     )

@@ -14,7 +14,7 @@ from openrlhf_tir.miniatures.reproduce.run import SUMMARY
 
 ROOT = Path(__file__).parents[3]
 AT_MOST_S = 3600.0
-"""Some five minutes on two quiet cores, base model included."""
+"""Some seven minutes on two quiet cores, base model included."""
 
 
 def reproduce(*words: str, cwd: Path) -> subprocess.CompletedProcess:

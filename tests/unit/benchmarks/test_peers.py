@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from benchmarks.peers import openrlhf_own, ours, plain, systems, venvs
-from benchmarks.peers.__main__ import names_of, of_recipe
+from benchmarks.peers.__main__ import names_of, of_recipe, smollm2_of
 from benchmarks.peers.chat_rollout import Batched, Chats
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.evaluate import first_near
@@ -571,3 +571,12 @@ def test_each_of_openrlhfs_trainers_writes_its_updates():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-4:] == ["benchmarks.peers.openrlhf_cpu"] * 4
+
+
+def test_without_the_models_package_or_a_directory_of_it_nothing_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.miniatures.packaged_models.find_spec", lambda name: None)
+    for base in (None, tmp_path / "empty"):
+        with pytest.raises(SystemExit) as refused:
+            smollm2_of(base, 42, tmp_path / "out")
+        assert isinstance(refused.value.code, str)
+    assert not (tmp_path / "out").exists()

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.real_model import attempt as attempts
 from benchmarks.real_model.summary import summarise
+from openrlhf_tir.miniatures.seeds import _settings, seeds
 from openrlhf_tir.telemetry import metrics
 
 
@@ -29,13 +30,16 @@ def of(sampled: float, greedy: float, unseen: float) -> dict:
     }
 
 
-def test_seeds_follow_from_the_settings_and_change_with_them():
+def test_seeds_follow_from_the_settings_and_change_with_them(tmp_path, monkeypatch):
     plain, again = attempts.digest("tool", ()), attempts.digest("tool", ())
     other = attempts.digest("tool", ("--actor.learning_rate", "1e-5"))
     assert plain == again
     assert len({plain, other, attempts.digest("no_tool", ())}) == 3
-    assert attempts.seeds(plain, 3)[:2] == attempts.seeds(plain, 2)
-    assert set(attempts.seeds(plain, 3)).isdisjoint(attempts.seeds(other, 3))
+    assert seeds(plain, 3)[:2] == seeds(plain, 2)
+    assert set(seeds(plain, 3)).isdisjoint(seeds(other, 3))
+    monkeypatch.chdir(tmp_path)
+    _settings.cache_clear()
+    assert attempts.digest("tool", ()) == plain, "the directory does not count"
 
 
 def test_the_worst_seed_counts_and_the_best_prompt_before():

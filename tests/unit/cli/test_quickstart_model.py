@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
+from openrlhf_tir.cli.quickstart import check_cold_start
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.miniatures import function_calls, packaged_models
 from openrlhf_tir.miniatures import prepare as prepare_module
 from openrlhf_tir.miniatures.packaged_models import MODELS
@@ -114,3 +117,20 @@ def test_without_the_package_of_bfcls_rows_the_remedy_is_how_to_install_it(monke
     line = one_sentence(capsys, tmp_path, "smollm2", "--task", "functions", "--actor.model_name_or_path", str(model))
     assert function_calls.REQUIREMENT in line
     assert not (tmp_path / "run").exists()
+
+
+def test_a_packaged_model_larger_than_the_memory_plan_is_refused_before_it_is_made(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(prepare_module, "check_package", lambda name: None)
+    model = MODELS["smollm2"]
+    larger = replace(model, shape=model.shape | {"hidden_size": 8192, "num_hidden_layers": 200})
+    monkeypatch.setitem(MODELS, "smollm2", larger)
+    assert "train.max_tokens_per_gpu" in one_sentence(capsys, tmp_path, "smollm2")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("machine", ["cpu", "one_gpu"])
+def test_a_cold_start_fits_the_recipes_of_every_task(task, machine, tmp_path):
+    rows = tmp_path / "demonstrations.jsonl"
+    rows.write_text("{}\n")
+    check_cold_start(load(TASKS[task].recipe.replace("_cpu", f"_{machine}")), rows, 1)

@@ -10,7 +10,7 @@ UPDATES, EVERY = 96, 8
 """With 32 updates at 5e-4 neither came far (seed 42: fine 9.8 %, coarse 6.6 % perfect), though the fine reward rose to
 the end: a call has four slots to be learned, where other miniatures have one decision. With 64 at 1e-3 the fine one was
 at a half after 45: a run of less than 90 cannot tell whether the coarse one takes twice as long."""
-ACCURACY, SOONER = 0.5, 0.5
+ACCURACY, RISE, SOONER = 0.5, 0.4, 0.5
 SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
 """A response is one call, and nobody carries it out."""
 FIGURES = ("updates_to_half", "reached_half", "format")
@@ -22,6 +22,7 @@ def checks(arms: Arms) -> list[Check]:
     there = "" if coarse["reached_half"] else f" (at least {needed:g}: it never got there; the share is at most this)"
     return [
         at_least("held-out share of perfect calls with the fine reward", fine["accuracy"], ACCURACY),
+        at_least("what the fine reward adds to no training", fine["accuracy"] - fine["accuracy_before"], RISE),
         at_most(
             f"updates to a half with the fine reward, as a share of those with the coarse one{there},",
             fine["updates_to_half"] / needed,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..arms import Train
+from ..arms import NO_TOOL, Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
-ACCURACY, GREEDY, RISE, TOGETHER = 0.90, 0.97, 0.4, 0.9
+ACCURACY, GREEDY, RISE, TOGETHER, BY_TOOL = 0.90, 0.97, 0.4, 0.9, 0.4
 """At temperature 1 copying noise bounds this model near .95; greedily it does not. RISE: accuracy and code ratio."""
 
 
@@ -17,6 +17,11 @@ def checks(arms: Arms) -> list[Check]:
         at_least("the rise of the accuracy", rl["accuracy"] - rl["accuracy_before"], RISE),
         at_least("the rise of the code ratio", rl["code_ratio"] - rl["code_ratio_before"], RISE),
         at_least("the correlation of the two over the evaluations", rl["together"], TOGETHER),
+        at_least(
+            "accuracy after RL minus that of the same RL without the tool",
+            rl["accuracy"] - arms["no_tool"]["accuracy"],
+            BY_TOOL,
+        ),
     ]
 
 
@@ -25,10 +30,10 @@ MINIATURE = Miniature(
     title="ZeroTIR: code is discovered",
     claim=(
         "Rewarded for right answers alone, a base model comes to write and run code,"
-        " and accuracy and code ratio rise together."
+        " accuracy and code ratio rise together, and without the tool the same RL does not get there."
     ),
     base=Base("quickstart"),
-    arms={"rl": Train(figures=("together",))},
+    arms={"rl": Train(figures=("together",)), "no_tool": Train(NO_TOOL)},
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio", "together"),

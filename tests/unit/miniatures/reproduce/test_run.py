@@ -10,10 +10,10 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.run_lock import run_lock
-from openrlhf_tir.errors import ReproductionFailed
+from openrlhf_tir.errors import ConfigError, ReproductionFailed
 from openrlhf_tir.miniatures.reproduce import methods
 from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_from
+from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_of
 
 from .fakes import Fake, rows_of_a_run
 
@@ -26,19 +26,22 @@ def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: li
 
 
 def otc_rows(arm: str) -> list[dict]:
-    return rows_of_a_run(calls=1.7 if arm == "torl" else 1.0)
+    return rows_of_a_run(calls=1.7 if arm in ("torl", "ppo") else 1.0)
 
 
 def test_every_arm_of_every_seed_is_run_once_and_the_summary_has_the_form_that_is_asked(tmp_path):
     fake, said = Fake(otc_rows), []
     summary = go("otc", tmp_path, fake, (42, 7), said)
-    made = [("toy-model", "torl_calls-42", False), *(("train", arm, False) for arm in ("torl", "otc_ppo", "otc_grpo"))]
+    made = [
+        ("toy-model", "torl_calls-42", False),
+        *(("train", arm, False) for arm in ("torl", "ppo", "otc_ppo", "otc_grpo")),
+    ]
     assert fake.asked == [*made, ("toy-model", "torl_calls-7", False), *made[1:]]
     written = json.loads((tmp_path / "otc" / "summary.json").read_text())
     assert written == summary and list(written) == ["name", "claim", "seen", "seeds", "seconds"]
     assert written["seen"] is True and [list(s) for s in written["seeds"]] == 2 * [["seed", "arms", "seen"]]
     assert written["seeds"][0]["arms"]["torl"]["calls"] == pytest.approx(1.7) and written["seconds"] >= 0
-    assert any("seed 42, arm otc_ppo (2 of 3): update 12, held-out accuracy 62.5 %" in line for line in said)
+    assert any("seed 42, arm otc_ppo (3 of 4): update 12, held-out accuracy 62.5 %" in line for line in said)
     assert said[-1].startswith("otc: effect seen on 2 of 2 seeds")
 
 
@@ -47,7 +50,7 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(tmp_path):
     first = go("otc", tmp_path, fake)
     asked, said = len(fake.asked), []
     assert go("otc", tmp_path, fake, said=said) == first and len(fake.asked) == asked
-    assert sum("finished already" in line for line in said) == 3
+    assert sum("finished already" in line for line in said) == 4
 
 
 def test_another_seed_runs_that_seed_alone(tmp_path):
@@ -55,7 +58,7 @@ def test_another_seed_runs_that_seed_alone(tmp_path):
     go("otc", tmp_path, fake)
     before = len(fake.asked)
     go("otc", tmp_path, fake, (42, 7))
-    assert [what for what, *_ in fake.asked[before:]] == ["toy-model", "train", "train", "train"]
+    assert [what for what, *_ in fake.asked[before:]] == ["toy-model", *4 * ["train"]]
 
 
 def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_path):
@@ -73,7 +76,7 @@ def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_pa
 def test_an_effect_that_is_not_there_is_not_seen_and_no_error(tmp_path):
     said: list[str] = []
     assert go("otc", tmp_path, Fake(lambda arm: rows_of_a_run(calls=1.7)), said=said)["seen"] is False
-    assert any(line.startswith("seed 42: NO   otc_ppo: calls, as a share of ToRL's, is 1.000") for line in said)
+    assert any(line.startswith("seed 42: NO   otc_ppo: calls, as a share of those of ppo, is 1.000") for line in said)
     assert said[-1].startswith("otc: effect not seen")
     page = (tmp_path / "otc" / "index.html").read_text()
     assert "not seen" in page and "is 1.000, at most 0.75 is asked" in page
@@ -116,11 +119,11 @@ def test_a_model_that_is_trained_anew_is_swept_anew(tmp_path):
 
 
 def test_an_arm_whose_directory_is_deleted_is_run_again(tmp_path):
-    fake = Fake()
+    fake = Fake(lambda arm: rows_of_a_run(0.05 if arm == "no_tool" else 0.95))
     go("zerotir", tmp_path, fake)
     shutil.rmtree(tmp_path / "zerotir/seed-42/rl")
     assert go("zerotir", tmp_path, fake)["seen"] is True
-    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "train"]
+    assert [arm for _, arm, _ in fake.asked] == ["quickstart-42", "rl", "no_tool", "rl"]
 
 
 def retool_rows(arm: str) -> list[dict]:
@@ -150,17 +153,45 @@ def test_tool_n1s_fine_tuning_is_reported_beside_its_rl(tmp_path):
     assert summary["seen"] is True and "<td>sft</td>" in (tmp_path / "tool_n1/index.html").read_text()
 
 
-def test_the_first_seed_can_be_another_and_comes_before_the_usual_ones():
-    assert seeds_from(42, 3) == (42, 7, 11) and seeds_from(7, 2) == (7, 42) and seeds_from(99, 2) == (99, 42)
+def test_seeds_of_a_toy_are_always_the_same():
+    assert seeds_of(methods.named("otc"), 3) == (42, 7, 11)
+
+
+def test_every_attempt_is_kept_by_settings_and_seed_and_one_that_failed_too(tmp_path):
+    fake = Fake(otc_rows, fails=("otc_ppo",))
+    with pytest.raises(ReproductionFailed):
+        go("otc", tmp_path, fake)
+    (failed,) = (tmp_path / "otc" / "attempts").iterdir()
+    assert "EnvLost" in json.loads(failed.read_text())["failed"]
+    fake.fails = ()
+    go("otc", tmp_path, fake, (42, 7))
+    go("otc", tmp_path, fake, (7,))
+    kept = {path.name: json.loads(path.read_text()) for path in (tmp_path / "otc" / "attempts").iterdir()}
+    assert {attempt["seeds"][0]["seed"] for attempt in kept.values()} == {42, 7}
+    assert failed.name in kept and all(attempt["seen"] for attempt in kept.values())
+
+
+def test_a_command_that_cannot_work_is_refused_before_the_first_arm_starts(tmp_path):
+    def check(words: list[str]) -> None:
+        if "otc_ppo" in words[words.index("--run-dir") + 1]:
+            raise ConfigError("it does not fit", setting="train.max_tokens_per_gpu")
+
+    fake = Fake(otc_rows)
+    how = How(9, lambda line: None, fake, check=check)
+    with pytest.raises(ConfigError) as refused:
+        reproduce(methods.named("otc"), (42,), tmp_path / "otc", tmp_path / "bases", how)
+    assert refused.value.setting == "train.max_tokens_per_gpu"
+    assert "otc_ppo" in str(refused.value)
+    assert [what for what, *_ in fake.asked] == ["toy-model"]
 
 
 def test_a_base_that_is_there_is_taken(tmp_path):
     fake = Fake()
     go("zerotir", tmp_path, fake)
     go("zerotir", tmp_path / "elsewhere", fake)
-    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "toy-model", "train"]
+    assert [what for what, *_ in fake.asked] == 2 * ["toy-model", "train", "train"]
     reproduce(methods.named("zerotir"), (42,), tmp_path / "third", tmp_path / "bases", How(9, lambda line: None, fake))
-    assert [what for what, *_ in fake.asked[4:]] == ["train"]
+    assert [what for what, *_ in fake.asked[6:]] == ["train", "train"]
 
 
 def test_the_base_is_made_under_a_lock_of_its_own_since_another_miniature_may_need_it_too(tmp_path):
@@ -177,7 +208,7 @@ def test_the_base_is_made_under_a_lock_of_its_own_since_another_miniature_may_ne
     reproduce(
         methods.named("zerotir"), (42,), tmp_path / "out", tmp_path / "bases", How(9, lambda line: None, run, lock)
     )
-    assert events == ["lock quickstart-42", "toy-model", "unlock", "train"]
+    assert events == ["lock quickstart-42", "toy-model", "unlock", "train", "train"]
 
 
 def test_two_of_one_directory_are_refused(tmp_path, capsys):

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.real_model import attempt
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.cli.exit_codes import MISTAKE
+from openrlhf_tir.cli.reproduce import check_words
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.miniatures import function_calls
+from openrlhf_tir.miniatures.function_calls import Row
 from openrlhf_tir.miniatures.reproduce import bases, twins
 from openrlhf_tir.miniatures.reproduce.arms import Place
 from openrlhf_tir.miniatures.reproduce.commands import How
 from openrlhf_tir.miniatures.reproduce.measures import MEASURES
-from openrlhf_tir.miniatures.reproduce.run import reproduce
+from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_of
+from openrlhf_tir.miniatures.seeds import seeds
 from openrlhf_tir.miniatures.tasks import TASKS
 
 from .fakes import Fake, rows_of_a_run
 
 
-def go(name: str, tmp_path, fake: Fake) -> dict:
+def go(name: str, tmp_path, fake: Fake, check=lambda words: None, seed: int = 42) -> dict:
     """Run the twin `name` with played commands."""
-    return reproduce(twins.named(name), (42,), tmp_path / name, tmp_path / "bases", How(9, lambda line: None, fake))
+    how = How(9, lambda line: None, fake, check=check)
+    return reproduce(twins.named(name), (seed,), tmp_path / name, tmp_path / "bases", how)
+
+
+@pytest.fixture(autouse=True)
+def rows_of_functions(monkeypatch):
+    """Put two rows in the place of BFCL's, which are in a package of their own."""
+    function = {"name": "weather", "description": "-", "parameters": {"properties": {}, "required": []}}
+    rows = [Row("simple", f"simple-{i}", f"Weather {i}?", (function,), ({"weather": {}},)) for i in range(2)]
+    monkeypatch.setattr(function_calls, "data_directory", Path)
+    monkeypatch.setattr(function_calls, "read", lambda directory: rows)
 
 
 @pytest.mark.parametrize("name", twins.TWINS)
@@ -117,3 +135,79 @@ def test_a_method_without_a_twin_is_refused_with_those_that_have_one(capsys):
     assert main(["reproduce", "skyrl", "--model", "smollm2"]) == MISTAKE
     said = capsys.readouterr().err
     assert all(name in said for name in twins.TWINS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in twins.TWINS if name != "tool_n1"])
+def test_all_arms_are_checked_and_can_work_before_the_model_is_made(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.miniatures.prepare.check_package", lambda name: None)
+    checked = []
+
+    def check(words: list[str]) -> None:
+        check_words(words)
+        checked.append(words[0])
+
+    class Started(Exception):
+        """The first command starts."""
+
+    def execute(arguments, log, timeout_s, tick):
+        raise Started
+
+    with pytest.raises(Started):
+        go(name, tmp_path, execute, check)
+    arms = twins.named(name).arms
+    assert len(checked) >= len(arms)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_cold_start_that_does_not_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.miniatures.prepare.check_package", lambda name: None)
+    too_long = {
+        **twins.TWINS["retool"].arms,
+        "sft_rl": twins.Quickstart(flags=("--sft.max_len", "4096"), cold_start=96),
+    }
+    monkeypatch.setitem(twins.TWINS, "retool", replace(twins.TWINS["retool"], arms=too_long))
+    fake = Fake()
+    with pytest.raises(ConfigError) as refused:
+        go("retool", tmp_path, fake, check_words)
+    assert refused.value.setting == "sft.max_len"
+    assert not fake.asked
+
+
+def test_seeds_follow_from_the_settings_and_claims_whose_first_arm_is_one_run_have_the_same(monkeypatch):
+    of_torl = seeds_of(twins.named("torl"), 3)
+    assert of_torl == seeds_of(twins.named("retool"), 3) == seeds_of(twins.named("pipeline"), 3)
+    assert list(of_torl) == seeds(attempt.digest("tool", ()), 3)
+    assert set(of_torl).isdisjoint(seeds_of(twins.named("otc"), 3))
+    monkeypatch.setattr(twins, "gpu_count", lambda: 1)
+    assert set(of_torl).isdisjoint(seeds_of(twins.named("torl"), 3))
+
+
+@pytest.mark.slow
+def test_a_finished_run_of_the_same_settings_and_seed_is_shared_between_claims(tmp_path):
+    fake = Fake(lambda arm: rows_of_a_run(0.9))
+    go("torl", tmp_path, fake)
+    before = len(fake.asked)
+    go("retool", tmp_path, fake)
+    assert [arm for _, arm, _ in fake.asked[before:]] == ["sft_rl"]
+    link = tmp_path / "retool/seed-42/rl"
+    assert link.resolve() == tmp_path / "torl/seed-42/tool"
+    go("retool", tmp_path, fake)
+    assert len(fake.asked) == before + 1
+    go("retool", tmp_path, fake, seed=7)
+    assert [arm for _, arm, _ in fake.asked[before + 1 :]] == ["rl", "sft_rl"]
+    shutil.rmtree(tmp_path / "torl")
+    go("retool", tmp_path, fake)
+    assert fake.asked[-1][1] == "rl"
+    assert link.is_dir() and not link.is_symlink()
+
+
+@pytest.mark.slow
+def test_a_run_is_made_anew_when_the_recipe_says_something_else_by_now(tmp_path, monkeypatch):
+    fake = Fake(lambda arm: rows_of_a_run(0.9))
+    go("torl", tmp_path, fake)
+    before = len(fake.asked)
+    monkeypatch.setattr(twins, "digest", lambda *of: f"other settings {of}")
+    go("torl", tmp_path, fake)
+    assert [arm for _, arm, _ in fake.asked[before:]] == ["tool", "no_tool"]
+    assert len(list((tmp_path / "torl" / "attempts").iterdir())) == 2

@@ -20,7 +20,8 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
             "code_ratio_before": 0.29,
             "code_ratio": 0.98,
             "together": 0.99,
-        }
+        },
+        "no_tool": {"accuracy": 0.02},
     },
     "zero_tir_rl": {"on": {"accuracy": 0.95}, "off_then_on": {"accuracy": 0.93}, "off": {"accuracy": 0.4}},
     "interaction_scaling": {
@@ -35,7 +36,8 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
             "code_ratio": 0.97,
             "pass_correct": 0.99,
             "pass_incorrect": 0.6,
-        }
+        },
+        "no_tool": {"accuracy": 0.05},
     },
     "search_r1": {
         "rl": {"accuracy_before": 0.3, "accuracy": 0.95, "calls": 1.6},
@@ -48,7 +50,7 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
         "answer_only": {"format": 0.5, "format_halfway": 0.45, "pass": 0.97, "pass_halfway": 0.9},
     },
     "toolrl": {
-        "fine": {"accuracy": 0.9, "updates_to_half": 8},
+        "fine": {"accuracy_before": 0.1, "accuracy": 0.9, "updates_to_half": 8},
         "coarse": {"accuracy": 0.7, "updates_to_half": 20, "reached_half": 1.0},
     },
     "tool_n1": {
@@ -58,6 +60,7 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
     },
     "otc": {
         "torl": {"calls": 1.6, "accuracy": 0.95, "productivity": 0.6},
+        "ppo": {"calls": 1.6, "accuracy": 0.95, "productivity": 0.6},
         "otc_ppo": {"calls": 1.1, "accuracy": 0.94, "productivity": 0.86},
         "otc_grpo": {"calls": 1.0, "accuracy": 0.95, "productivity": 0.95},
     },
@@ -72,6 +75,9 @@ MISSED = [
     ("zerotir", "rl", "greedy_accuracy", 0.9, "greedy accuracy"),
     ("zerotir", "rl", "code_ratio", 0.5, "the rise of the code ratio is 0.210"),
     ("zerotir", "rl", "together", 0.2, "the correlation of the two"),
+    ("zerotir", "no_tool", "accuracy", 0.6, "the same RL without the tool is 0.350"),
+    ("torl", "no_tool", "accuracy", 0.6, "the same RL without the tool is 0.320"),
+    ("toolrl", "fine", "accuracy_before", 0.6, "adds to no training is 0.300"),
     (
         "zero_tir_rl",
         "off_then_on",
@@ -103,8 +109,8 @@ MISSED = [
     ("toolrl", "fine", "accuracy", 0.4, "perfect calls with the fine reward"),
     ("tool_n1", "binary", "accuracy", 0.7, "exact calls with the binary reward is 0.700"),
     ("tool_n1", "binary", "accuracy_before", 0.5, "exact calls before"),
-    ("otc", "otc_ppo", "calls", 1.5, "otc_ppo: calls, as a share of ToRL's, is 0.938, at most 0.75"),
-    ("otc", "otc_grpo", "accuracy", 0.9, "otc_grpo: accuracy minus ToRL's"),
+    ("otc", "otc_ppo", "calls", 1.5, "otc_ppo: calls, as a share of those of ppo, is 0.938, at most 0.75"),
+    ("otc", "otc_grpo", "accuracy", 0.9, "otc_grpo: accuracy minus that of torl"),
     ("otc", "otc_grpo", "productivity", 0.7, "otc_grpo: right responses per call"),
     ("curriculum", "uniform", "rolled_per_trained", 2.9, "uniform over chosen by difficulty, is 1.450, at least 1.5"),
     ("curriculum", "difficulty", "accuracy", 0.9, "chosen by difficulty minus uniform, is -0.050, at least -0.03"),
@@ -131,10 +137,10 @@ def test_an_effect_that_is_not_there_is_not_seen_and_the_check_says_why(name, ar
 @pytest.mark.parametrize(("fine", "ok"), [(14, True), (20, False)])
 def test_a_coarse_reward_that_never_gets_to_a_half_took_at_least_the_run_and_the_check_says_so(fine, ok):
     figures = {
-        "fine": {"accuracy": 0.9, "updates_to_half": fine},
+        "fine": {"accuracy_before": 0.1, "accuracy": 0.9, "updates_to_half": fine},
         "coarse": {"updates_to_half": 32, "reached_half": 0.0},
     }
-    _, share = judged(methods.named("toolrl"), figures)
+    *_, share = judged(methods.named("toolrl"), figures)
     assert (
         share.ok is ok and "the coarse one (at least 32: it never got there; the share is at most this)" in share.said
     )
