@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config.environments import Environment
+from ...config.servers import actions_for
 from ...errors import TurnError
-from ...rollout.environment_client.check.actions import actions_for
 from ...rollout.protocols import Call, GoOn, Reject
 from ...types import Completion, Task
 from ...user_code.failures import Overrun

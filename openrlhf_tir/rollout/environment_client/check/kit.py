@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from ....config.servers import Actions
 from ....protocol import EnvSchema, Health, ResetReply, StepReply
-from .actions import Actions
 
 Verdict = Literal["pass", "fail", "skip"]
 Wire = TypeVar("Wire", bound=BaseModel)

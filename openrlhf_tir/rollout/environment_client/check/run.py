@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
+from ....config.servers import Actions
 from . import load, sessions
-from .actions import Actions
 from .kit import Broken, Finding, Kit, Options, Skip, Verdict
 
 Check = Callable[[Kit], Awaitable[str]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ....config.servers import SECRET
 from ....protocol import ResetReply, StepReply
-from .actions import SECRET
 from .kit import Broken, Kit, Skip, expect_status, read
 
 

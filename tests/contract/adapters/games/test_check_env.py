@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from openrlhf_tir.config.servers import Actions
 from openrlhf_tir.rollout.environment_client.check import Options, check_server
-from openrlhf_tir.rollout.environment_client.check.actions import Actions
 
 from . import served, venv_of
 
