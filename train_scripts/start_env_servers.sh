@@ -28,10 +28,10 @@ if [[ -n $ray ]]; then exec "$python" -m openrlhf_tir.cluster.env_serve "$env" -
 module=$("$python" - "$env" <<'PY'
 import sys
 from importlib.util import find_spec
-from openrlhf_tir.cluster.env_process import SERVERS
+from openrlhf_tir.config.servers import SERVERS
 
 name = sys.argv[1]
-module = SERVERS.get(name, f"env_servers.{name}")
+module = SERVERS[name].module if name in SERVERS else f"env_servers.{name}"
 if name not in SERVERS and not (name.isidentifier() and find_spec(module) and find_spec(f"{module}.__main__")):
     sys.exit(f"start_env_servers.sh: unknown env {name!r}. Known: {', '.join(sorted(SERVERS))}.")
 print(module)

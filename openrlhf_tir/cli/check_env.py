@@ -84,7 +84,8 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from ..rollout.environment_client.check import Options, actions_for, check_server
+    from ..config.servers import OTHER, SERVERS
+    from ..rollout.environment_client.check import Options, check_server
 
     own_actions: dict[str, Any] = {
         name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None
@@ -94,7 +95,7 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
         for name in ("task", "slow_task", "ending_task")
         if (text := getattr(args, name)) is not None
     }
-    actions = dataclasses.replace(actions_for(env), **own_actions, **tasks)
+    actions = dataclasses.replace(SERVERS.get(env, OTHER).actions, **own_actions, **tasks)
     options = Options(
         steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib
     )

@@ -16,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..cluster.env_process import SERVERS
+    from ..config.servers import SERVERS
     from ..rollout.protocols import PROTOCOLS
 
-    texts = chosen("environment", ((name, of_module(module)) for name, module in SERVERS.items()), args.word)
+    texts = chosen("environment", ((name, of_module(server.module)) for name, server in SERVERS.items()), args.word)
     if args.word:
         print_texts(texts)
         print(f"\n--env.name {next(iter(texts))}")

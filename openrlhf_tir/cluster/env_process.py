@@ -18,29 +18,19 @@ from pathlib import Path
 from ..config import Config
 from ..config.environments import Environment
 from ..config.secrets import ROLLOUT_TOKEN
+from ..config.servers import SERVERS
 from ..errors import ConfigError, EnvError, TirError, unknown
 from ..waiting.background import FOR_EVER, background
 from ..waiting.backoff import backoff_s
 from .lost import end_of, watched
 
-SERVERS = {
-    name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")
-}
-"""Environment -> module of our server for it."""
-SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl", "tau")}
-WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
-"""Our servers that get env.workers. The others answer at once, and have a large default."""
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name", "reset-timeout")
 """Flags of a server that the run sets itself, or for which it has a setting."""
 RESET_SHARE = 0.9
 """Share of a reset's deadline after which that of a user's class is given up: its caller still waits, and learns where
 the class is."""
-OWN = "env_servers.own"
-"""The server of a user's class, env.file."""
 START_TIMEOUT_S = 300.0
 """Deadline of a server's start in seconds. Its imports take seconds, and minutes on a starved host."""
-SLOW_START = ("search",)
-"""Servers that may build an index at their first start. Their deadline is timeouts.start_s."""
 STARTS = 3
 """How often a server that is killed while it starts is started, the first time included."""
 log = logging.getLogger(__name__)
@@ -103,13 +93,11 @@ def server_module(e: Environment) -> str:
     Raises:
         ConfigError: There is none.
     """
-    if e.env.file:
-        return OWN
-    if e.serves not in SERVERS:
+    if not e.server_info.module:
         raise unknown(
             "env", e.serves, SERVERS, _REMEDY.format(s=e.section, name="name" if e.section == "env" else "server")
         )
-    return SERVERS[e.serves]
+    return e.server_info.module
 
 
 _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or give {s}.file, a class of your own."
@@ -133,9 +121,9 @@ def server_flags(e: Environment) -> list[str]:
             f"{e.env.reset_timeout_s * RESET_SHARE:g}",
             *(["--options", json.dumps(e.env.server_options)] if e.env.server_options else []),
         ]
-    elif e.serves in WITH_WORKERS:
+    if e.server_info.takes_workers:
         flags += ["--workers", str(e.env.workers)]
-    if e.serves == "python_tir" and not e.env.file:
+    if e.server_info.takes_code_timeout:
         flags += ["--code-timeout", str(e.env.code_timeout_s)]
     for key, value in e.env.server_options.items():
         flag = key.replace("_", "-")
@@ -237,7 +225,7 @@ class EnvServerProcess:
             ConfigError: It ended by itself. The message has the end of its log.
             EnvError: It was killed, or hangs.
         """
-        patience_s = self.cfg.timeouts.start_s if self.env.serves in SLOW_START else START_TIMEOUT_S
+        patience_s = self.cfg.timeouts.start_s if self.env.server_info.builds_index else START_TIMEOUT_S
         for _ in range(STARTS):
             if not self._begun:
                 await self._spawn(port)

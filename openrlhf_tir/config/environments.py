@@ -21,13 +21,12 @@ from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
 from .sections.filter import Filter
 from .sections.reward import WITHOUT_LABEL, Reward
+from .servers import OTHER, OWN, SERVERS, ServerInfo
 
 if TYPE_CHECKING:
     from .schema import Config
 
 T = TypeVar("T")
-RUN_CODE = ("python_tir", "swe")
-"""Our servers that execute what a model writes."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,9 @@ class Environment:
         return any(":" not in name and name not in WITHOUT_LABEL for name in self.reward.used)
 
     @property
-    def runs_code(self) -> bool:
-        """True if it is one of ours that executes what a model writes."""
-        return self.serves in RUN_CODE and not self.env.file
+    def server_info(self) -> ServerInfo:
+        """What is known of its server: an entry of SERVERS, OWN or OTHER."""
+        return OWN if self.env.file else SERVERS.get(self.serves, OTHER)
 
 
 def resolve(cfg: Config) -> dict[str, Environment]:

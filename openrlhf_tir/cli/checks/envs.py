@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
-from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
+from ...cluster.env_process import server_flags, server_module
 from ...config import Config
 from ...config.environments import Environment
 from ...config.problems import Problems
@@ -21,9 +21,6 @@ from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
 from ...waiting.backoff import until_available
 from .host import Machine, check_isolation
-
-NEED_OPTIONS = ("search",)
-"""Our servers that cannot be started without server_options."""
 
 
 def environments_of(cfg: Config) -> list[Environment]:
@@ -70,11 +67,11 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     if e.env.file:
         check_class(e, flags)
         return [f"environment {e.name}: a server of {e.env.file} will be started in its own process"]
-    if e.runs_code:
+    if e.server_info.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
     of = "" if e.serves == e.name else f" of {e.serves}"
-    workers = f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
+    workers = f" with {e.env.workers} workers" if e.server_info.takes_workers else ""
     return [f"environment {e.name}: a server{of}{workers} will be started"]
 
 
@@ -84,7 +81,7 @@ def check_server_flags(e: Environment, flags: list[str]) -> None:
     Raises:
         ConfigError: It does not.
     """
-    if not e.env.server_options and e.serves not in NEED_OPTIONS:
+    if not e.env.server_options and not e.server_info.needs_options:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()
     with _parser_errors(e):

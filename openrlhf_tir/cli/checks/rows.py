@@ -39,8 +39,6 @@ TESTS = ({"inputs", "outputs"}, {"input", "output"}, {"test_list"}, {"fn_name"})
 """Keys of a label that holds the tests of a program."""
 LABEL_READERS = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
 """Reward -> a function that reads the true calls of a label and raises ValueError if it cannot."""
-META_NEEDED = {"functions": ("domains", "gold"), "swe": ("repo",)}
-"""Environment -> the keys that it needs in a row's meta."""
 REPOSITORY_OPTIONS = ("mirror", "docker", "runtime_api")
 """Options of swe's server, by its flags. Rows of SWE-Gym need one of them."""
 
@@ -69,9 +67,7 @@ def check_row(problem: Problem, e: Environment) -> None:
             raise DataError(
                 f"{problem.where}: the label, which the reward {reward!r} reads: {error}. Correct or remove the row."
             ) from None
-    if missing := [
-        key for key in META_NEEDED.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file
-    ]:
+    if missing := [key for key in e.server_info.needs_meta if key not in problem.meta and not e.urls]:
         raise DataError(
             f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode."
             f" Give rows of its own (python -m env_servers.{e.serves}.make_tasks), or use the recipe of these rows."

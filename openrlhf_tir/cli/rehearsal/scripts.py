@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config.environments import Environment
-from ...config.servers import actions_for
 from ...errors import TurnError
 from ...rollout.protocols import Call, GoOn, Reject
 from ...types import Completion, Task
@@ -129,7 +128,7 @@ def _answer(text: str, complete: Complete, max_tokens: int) -> str:
 
 def _actions(task: Task, environment: Environment) -> list[str]:
     """Return texts that may be actions of the environment: known ones of ours, the label, and plain texts."""
-    known = actions_for(environment.serves) if not environment.env.file else actions_for("")
+    known = environment.server_info.actions
     first = [known.valid, *(action for action in (known.failing,) if action)]
     plain = [task.label, *_named_in_the_prompt(task)[:1], "3", "hello", ""]
     return list(dict.fromkeys([*plain, *first] if environment.env.file else [*first, *plain]))

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 
 import ray
 
+from ...config.servers import SERVERS
 from ...errors import ClusterFull, TirError, unknown
-from ..env_process import SERVERS
 from ..own_sessions import own_sessions
 
 START_S = 300.0
@@ -93,7 +93,7 @@ def main() -> None:
 
 def module_of(env: str) -> str:
     """Return the module of a server. Raises ConfigError if it does not exist."""
-    module = SERVERS.get(env, env)
+    module = SERVERS[env].module if env in SERVERS else env
     if "." not in module or find_spec(module) is None:
         raise unknown("env", env, SERVERS, "Or give the module of a server.")
     return module

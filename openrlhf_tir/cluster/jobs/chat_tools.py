@@ -8,7 +8,6 @@ from typing import Any
 from ...config import Config
 from ...config.environments import Environment
 from ...config.secrets import ENV_TOKEN
-from ...protocol import PYTHON_TOOL
 from ...rollout import protocols
 from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
@@ -41,4 +40,4 @@ def tools_of(cfg: Config, environment: Environment) -> list[dict[str, Any]]:
         return schema.tools
     if environment.env.file:
         return list(getattr(plugins.load(plugins.ENVIRONMENT, environment.env.file), "tools", []))
-    return [PYTHON_TOOL] if environment.serves == "python_tir" else []
+    return [*environment.server_info.tools]

@@ -391,7 +391,7 @@ async def _attempt(
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
     with Progress(
-        cfg.train.max_steps, services.console, runs_code=any(e.runs_code for e in cfg.environments.values())
+        cfg.train.max_steps, services.console, runs_code=any(e.server_info.runs_code for e in cfg.environments.values())
     ) as progress:
         observer = Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg))
         pipeline = Pipeline(

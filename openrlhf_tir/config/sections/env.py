@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
+from ..servers import OTHER, SERVERS
 from ..setting import ALLOWED, Condition, setting
 from .base import Option, Section
 from .conditions import TURN_LOOP
@@ -30,8 +31,8 @@ Tool = Annotated[dict[str, Any], BeforeValidator(_tool)]
 
 def _may_be_python_tir(c: Config) -> bool:
     """Return True for python_tir, and for a server at a URL, which may be one."""
-    server = c.env.server or c.env.name
-    return c.env.url is not None or (c.env.file is None and server == "python_tir")
+    server = SERVERS.get(c.env.server or c.env.name, OTHER)
+    return c.env.url is not None or (c.env.file is None and server.takes_code_timeout)
 
 
 ONE_ENVIRONMENT = Condition(
@@ -69,9 +70,8 @@ class Env(Section):
     server: str | None = setting(
         None,
         description=(
-            "Environment that the server is, if its section has another name: python_tir, search, math, functions,"
-            " swe, puzzles, echo, mcp, openenv, verl_tool, gem, bfcl, tau (the run starts these), or what /schema of"
-            " the server at env.url says."
+            f"Environment that the server is, if its section has another name: {', '.join(SERVERS)} (the run starts"
+            " these), or what /schema of the server at env.url says."
         ),
         active_when=ONE_ENVIRONMENT,
     )

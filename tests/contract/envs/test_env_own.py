@@ -14,6 +14,7 @@ import pytest
 
 from openrlhf_tir.cluster import env_process
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.servers import SERVERS, ServerInfo
 from openrlhf_tir.errors import ConfigError, EnvError
 from tests.conftest import REPO
 
@@ -23,7 +24,7 @@ def unsteady(monkeypatch, tmp_path):
     """-> (how it ends, start by start) -> a configuration with that server."""
 
     def of(ends: str) -> Config:
-        monkeypatch.setitem(env_process.SERVERS, "echo", "tests.contract.unsteady_server")
+        monkeypatch.setitem(SERVERS, "echo", ServerInfo("tests.contract.unsteady_server"))
         monkeypatch.setenv("UNSTEADY", ends)
         monkeypatch.setenv("UNSTEADY_COUNT", str(tmp_path / "starts"))
         return Config.model_validate({"run_dir": tmp_path, "env": {"name": "echo"}})

@@ -229,7 +229,7 @@ def test_it_is_known_which_environments_run_code_and_which_see_no_call(tmp_path)
             "envs.wiki.server": "search",
         },
     )
-    assert [name for name, e in cfg.environments.items() if e.runs_code] == ["calc"]
+    assert [name for name, e in cfg.environments.items() if e.server_info.runs_code] == ["calc"]
     assert without_calls(cfg) == {"calc"}
     assert without_calls(cfg, max_calls=0) == {"calc", "guess", "wiki"}, "an evaluation's own, for all"
     assert without_calls(cfg, max_calls=2) == set()

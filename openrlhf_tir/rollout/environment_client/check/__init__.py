@@ -6,8 +6,7 @@ A check asks over plain HTTP, as any client could, so it judges servers not writ
 
 from __future__ import annotations
 
-from ....config.servers import Actions, actions_for
 from .kit import Finding, Kit, Options
 from .run import check_server
 
-__all__ = ["Actions", "Finding", "Kit", "Options", "actions_for", "check_server"]
+__all__ = ["Finding", "Kit", "Options", "check_server"]
