@@ -16,10 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    from ..config.rewards import REWARDS
     from ..filters import BUILDERS
-    from ..rewards import GROUP_REGISTRY, REGISTRY
+    from ..rewards import GROUP_REGISTRY
 
-    items = ((name, of_module(target.partition(":")[0])) for name, target in REGISTRY.items())
+    items = ((name, of_module(reward.function.partition(":")[0])) for name, reward in REWARDS.items())
     texts = chosen("reward", items, args.word)
     if args.word:
         print_texts(texts)

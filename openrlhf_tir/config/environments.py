@@ -20,7 +20,7 @@ from .sections.base import Section
 from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
 from .sections.filter import Filter
-from .sections.reward import WITHOUT_LABEL, Reward
+from .sections.reward import Reward
 from .servers import OTHER, OWN, SERVERS, ServerInfo
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Environment:
     @property
     def needs_labels(self) -> bool:
         """True if a reward compares with a row's label. A user's own function may do without."""
-        return any(":" not in name and name not in WITHOUT_LABEL for name in self.reward.used)
+        return any(reward.needs_label for reward in self.reward.used_info)
 
     @property
     def server_info(self) -> ServerInfo:

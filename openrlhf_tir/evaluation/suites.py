@@ -19,6 +19,7 @@ import xxhash
 
 from ..config import Reward
 from ..config.paths import local_path, query_path
+from ..config.rewards import REWARDS
 from ..data import checks
 from ..data.bfcl.functions import DIRECTORY, read_functions
 from ..data.json_rows import read_json
@@ -28,7 +29,8 @@ from ..errors import ConfigError, DataError, unknown
 from .forms import Form, answers, ast, call, maths, multi_turn, played
 from .items import ITEMS
 
-MATHS = ("math", "zerotir", "torl", "retool", "artist")
+MATHS = ("math", *(name for name, reward in REWARDS.items() if reward.compares == ("answer",) and name != "math"))
+"""Rewards that compare an answer to mathematics; the first is a suite's own."""
 ANSWER_DIRECTORY = "possible_answer"
 """Directory of BFCL's answers, beside its files of questions."""
 V4 = {"simple": "simple_python"}

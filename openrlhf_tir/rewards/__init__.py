@@ -1,4 +1,4 @@
-"""Register the rewards by name.
+"""Rewards: what a response, or each response of a group, is worth. config/rewards.py has their names.
 
     reward         (Trajectory, Task, RewardContext) -> RewardParts
     group reward   (Group, RewardContext) -> one number for each valid trajectory
@@ -17,33 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..config.integrations.reward_signatures import Convention, UnknownSignature, convention_of
+from ..config.rewards import REWARDS
 from ..types import Group, RewardParts, Task, Trajectory
 from ..user_code import plugins
 from .context import RewardContext
 
 RewardFn = Callable[[Trajectory, Task, RewardContext], RewardParts | Awaitable[RewardParts]]
 GroupRewardFn = Callable[[Group, RewardContext], list[float]]
-
-REGISTRY: dict[str, str] = {
-    "apibank": "openrlhf_tir.rewards.apibank:apibank",
-    "artist": "openrlhf_tir.rewards.artist:artist",
-    "bfcl": "openrlhf_tir.rewards.bfcl:bfcl",
-    "env": "openrlhf_tir.rewards.environment:environment",
-    "format": "openrlhf_tir.rewards.response_format:response_format",
-    "gsm8k": "openrlhf_tir.rewards.gsm8k:gsm8k",
-    "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
-    "model": "openrlhf_tir.rewards.served.model:model",
-    "otc": "openrlhf_tir.rewards.otc:otc",
-    "remote": "openrlhf_tir.rewards.remote:remote",
-    "retool": "openrlhf_tir.rewards.retool:retool",
-    "searchr1": "openrlhf_tir.rewards.searchr1:searchr1",
-    "tooln1": "openrlhf_tir.rewards.tooln1:tooln1",
-    "toolrl": "openrlhf_tir.rewards.toolrl:toolrl",
-    "torl": "openrlhf_tir.rewards.torl:torl",
-    "verl": "openrlhf_tir.rewards.verl_default:verl_default",
-    "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",
-}
-"""Name of a reward -> "module:function", which is imported when it is needed."""
 
 GROUP_REGISTRY: dict[str, str] = {"otc": "openrlhf_tir.rewards.otc:otc_group"}
 
@@ -75,7 +55,7 @@ REWARD = plugins.Place(
     "reward",
     "reward.name",
     "(trajectory, task, context) -> RewardParts or a number, or a function of verl's or TRL's form",
-    REGISTRY,
+    {name: reward.function for name, reward in REWARDS.items()},
     _wrong_reward,
 )
 GROUP_REWARD = plugins.Place(

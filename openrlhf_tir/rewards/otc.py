@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..config.rewards import REWARDS
 from ..errors import unknown
 from ..types import Group, RewardParts, Task, Trajectory
-from . import REGISTRY, call, load
+from . import call, load
 from .context import RewardContext
 
 OPTIONS = ("c", "alpha", "base", "base_options")
@@ -106,8 +107,8 @@ async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> Rew
     """
     context.check_options(OPTIONS, "reward.name = 'otc'")
     name = str(context.options.get("base", "math"))
-    if name not in REGISTRY or name == "otc":
-        bases = sorted(set(REGISTRY) - {"otc"})
+    if name not in REWARDS or name == "otc":
+        bases = sorted(set(REWARDS) - {"otc"})
         raise unknown(
             "reward.options.base",
             name,

@@ -12,22 +12,17 @@ A user's reward takes any label.
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Iterator
+from typing import Literal
 
 from ...config.environments import Environment
+from ...config.rewards import OWN, REWARDS, LabelKind
 from ...data.prompts import Problem
 from ...errors import DataError
-from ...rewards import tooln1, toolrl, verl_default
+from ...rewards import verl_default
 
-MATHS = ("math", "zerotir", "torl", "retool", "artist")
-COMPARES = {
-    **dict.fromkeys(MATHS, ("answer",)),
-    "searchr1": ("answer", "answers"),
-    "toolrl": ("steps",),
-    "tooln1": ("calls",),
-}
-"""Reward -> the kinds of labels that it can compare."""
-DESCRIPTIONS = {
+DESCRIPTIONS: dict[LabelKind, str] = {
     "answer": "an answer as text",
     "answers": "Search-R1's list of gold answers (recipe search_r1_7b)",
     "steps": "ToolRL's steps (recipe toolrl_3b)",
@@ -37,8 +32,6 @@ DESCRIPTIONS = {
 """Kind of a label -> its description in messages."""
 TESTS = ({"inputs", "outputs"}, {"input", "output"}, {"test_list"}, {"fn_name"})
 """Keys of a label that holds the tests of a program."""
-LABEL_READERS = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
-"""Reward -> a function that reads the true calls of a label and raises ValueError if it cannot."""
 REPOSITORY_OPTIONS = ("mirror", "docker", "runtime_api")
 """Options of swe's server, by its flags. Rows of SWE-Gym need one of them."""
 
@@ -51,18 +44,20 @@ def check_row(problem: Problem, e: Environment) -> None:
     """
     kind = _kind(problem.label)
     for reward in _rewards(e):
+        info = REWARDS.get(reward, OWN)
         source = verl_default.source_of(problem.extra, problem.meta)
         if reward == "verl" and verl_default.kind_of(source) is None:
             raise DataError(f"{problem.where}: {verl_default.no_reward(source)}")
-        if kind and kind not in COMPARES.get(reward, (kind,)):
-            comparable = " or ".join(DESCRIPTIONS[name] for name in COMPARES[reward])
+        if kind and info.compares and kind not in info.compares:
+            comparable = " or ".join(DESCRIPTIONS[name] for name in info.compares)
             raise DataError(
                 f"{problem.where}: the label {problem.label[:60]!r} is {DESCRIPTIONS[kind]}, and the reward {reward!r}"
                 f" of {e.section} compares with {comparable}. Give rows of this method, or use the recipe of these"
                 " rows."
             )
         try:
-            LABEL_READERS.get(reward, str)(problem.label)
+            if info.label_reader:
+                pkgutil.resolve_name(info.label_reader)(problem.label)
         except ValueError as error:
             raise DataError(
                 f"{problem.where}: the label, which the reward {reward!r} reads: {error}. Correct or remove the row."
@@ -97,7 +92,7 @@ def _rewards(e: Environment) -> Iterator[str]:
             yield name
 
 
-def _kind(label: str) -> str:
+def _kind(label: str) -> LabelKind | Literal[""]:
     """Return the kind of a label; "" if nothing is to be answered or called, which several methods have."""
     if any(tag in label for tag in ("<think>", "<tool_call>", "<response>")):
         return "steps"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
+from ..rewards import OWN, REWARDS, RewardInfo
 from ..setting import ALLOWED, Condition, rule, setting
 from .base import Option, Section
 
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
 
 REMOTE = "remote"
 """The reward that asks reward.remote_url."""
-WITHOUT_LABEL = {"env", "format", "model", "remote"}
-"""Registered rewards that receive no label, or leave to somebody else what to do with it."""
-WITHOUT_OPTIONS = {"apibank", "format", "math", "remote"}
-"""Registered rewards that take no options."""
-WITHOUT_FORMAT = {"env", "model", "remote"}
-"""Registered rewards that do not look at the tags of a response, since somebody else computes them."""
 
 WALL_PER_CPU = 12
 """Wall-clock time of one check over its CPU time."""
@@ -109,7 +104,7 @@ class Reward(Section):
         description="Tags that the response must have. 'think_answer' is ZeroTIR's, 'answer' its loose form.",
         active_when=Condition(
             "with a reward that looks at the response's tags (reward.name, reward.weights)",
-            lambda c: not set(c.reward.used) <= WITHOUT_FORMAT,
+            lambda c: any(reward.checks_format for reward in c.reward.used_info),
         ),
     )
     options: dict[str, Option] = setting(
@@ -120,7 +115,7 @@ class Reward(Section):
         ),
         active_when=Condition(
             "with a reward that has options (reward.name, reward.weights)",
-            lambda c: not set(c.reward.used) <= WITHOUT_OPTIONS,
+            lambda c: any(reward.takes_options for reward in c.reward.used_info),
         ),
         names="user_code_keys",
     )
@@ -213,6 +208,11 @@ class Reward(Section):
     def used(self) -> dict[str, float]:
         """The rewards that are added up, with their weights."""
         return self.weights or {self.name: 1.0}
+
+    @property
+    def used_info(self) -> list[RewardInfo]:
+        """What is known of each of the rewards that are added up."""
+        return [REWARDS.get(name, OWN) for name in self.used]
 
     @model_validator(mode="before")
     @classmethod
