@@ -8,11 +8,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..config import Config, short_help
+from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.paths import check_new_file, local_path
 from ..errors import ConfigError
 from .configuration import config_of
+
+FIRST = (
+    "eval.dataset",
+    "eval.n_samples_per_prompt",
+    "eval.temperature",
+    "env.name",
+    "env.max_calls",
+    "env.protocol",
+    "reward.name",
+    "rollout.max_new_tokens",
+    "run_dir",
+)
+"""The settings that its help lists."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the suites, where to get each and in which form, and stop",
     )
-    add_config_flags(parser, first=short_help.OF_EVALUATION)
+    add_config_flags(parser, first=FIRST)
 
 
 def run(args: argparse.Namespace) -> int:

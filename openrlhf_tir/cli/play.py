@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import short_help
 from ..config.flags import add_config_flags
 from ..config.numbers import whole
 from ..errors import ConfigError
@@ -24,6 +23,16 @@ if TYPE_CHECKING:
 TRAINED = "green"
 UNTRAINED = "cyan"
 ENVIRONMENT = "yellow"
+
+FIRST = (
+    "data.prompt_dataset",
+    "env.name",
+    "env.protocol",
+    "reward.name",
+    "rollout.max_new_tokens",
+    "rollout.temperature",
+)
+"""The settings that its help lists."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--question", metavar="TEXT", help="ask this instead of a row of the data; goes through data.input_template"
     )
     parser.add_argument("--row", type=whole(at_least=0), default=0, metavar="N", help="which row of the data set [0]")
-    add_config_flags(parser, first=short_help.OF_PLAY)
+    add_config_flags(parser, first=FIRST)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import argparse
 
-from ..config import short_help
 from ..config.flags import add_config_flags
 from ..errors import ConfigError
 from .configuration import config_of
+
+FIRST = (
+    "vllm.num_engines",
+    "vllm.tensor_parallel_size",
+    "vllm.max_num_seqs",
+    "data.max_len",
+    "rollout.port",
+    "env.name",
+    "run_dir",
+)
+"""The settings that its help lists."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
     parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
-    add_config_flags(parser, first=short_help.OF_SERVING)
+    add_config_flags(parser, first=FIRST)
 
 
 def run(args: argparse.Namespace) -> int:

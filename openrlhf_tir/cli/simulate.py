@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--learner-gpus", type=whole(at_least=1), metavar="N", help=learner_gpus)
     add("--plot", type=Path, metavar="FILE", help="write a PNG of the (last) simulated run")
     add("--json", action="store_true", help="print one JSON object instead of tables")
-    add_config_flags(parser, first={})
+    add_config_flags(parser, first=())
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cpu", action="store_true", help="plan a run without GPUs, where all is in host memory")
     scale_table.add_arguments(parser)
-    add_config_flags(parser, first={})
+    add_config_flags(parser, first=())
 
 
 def run(args: argparse.Namespace) -> int:

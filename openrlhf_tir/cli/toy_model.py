@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 
-from ..config import short_help
 from ..config.flags import add_config_flags
 from .configuration import config_of
 from .quickstart import RECIPE
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what the model is taught: a file of openrlhf_tir/miniatures/toy/lessons [quickstart]",
     )
-    add_config_flags(parser, recipe=RECIPE, first=short_help.OF_A_MODEL)
+    add_config_flags(parser, recipe=RECIPE, first=("train.seed", "run_dir"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,6 +41,14 @@ class Setting:
     resume: Resume
     fine_tuning: bool
 
+    @property
+    def short(self) -> str:
+        """The setting's effect in a few words: those that it declares, or the first sentence of its description."""
+        if self.metadata.short:
+            return self.metadata.short
+        sentence = (self.info.description or "").partition(". ")[0].removesuffix(".")
+        return sentence if sentence[1:2].isupper() else f"{sentence[:1].lower()}{sentence[1:]}"
+
 
 def walk(
     model: type[BaseModel] = Config, prefix: str = "", conditions: tuple[Condition, ...] = ()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from . import short_help
 from .catalog import all_settings
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .openrlhf_flags import SCHEDULERS
@@ -24,6 +23,19 @@ from .settings import attempt
 
 USED = frozenset(s.name for s in all_settings() if s.fine_tuning)
 """Every setting that fine-tuning reads."""
+FIRST = (
+    "actor.model_name_or_path",
+    "sft.dataset",
+    "sft.eval_dataset",
+    "sft.mask_blocks",
+    "sft.batch_size",
+    "sft.max_len",
+    "sft.max_epochs",
+    "sft.learning_rate",
+    "run_dir",
+    "train.resume",
+)
+"""The settings that its help lists."""
 
 NAMES = {
     "model.model_name_or_path": "actor.model_name_or_path",
@@ -61,7 +73,7 @@ RANKS_OF = partial(ranks_of_machine, fine_tuning=True)
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of fine-tuning, and OpenRLHF's names for them, which the help does not list."""
-    add_config_flags(parser, shown=USED, aliases=NAMES, first=short_help.OF_FINE_TUNING)
+    add_config_flags(parser, shown=USED, aliases=NAMES, first=FIRST)
 
 
 def config_of(args: argparse.Namespace, problems: Problems) -> Config:

@@ -29,6 +29,26 @@ from .schema import Config
 from .settings import attempt, unknown_key
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
+FIRST = (
+    "actor.model_name_or_path",
+    "data.prompt_dataset",
+    "eval.dataset",
+    "env.name",
+    "env.file",
+    "env.max_calls",
+    "reward.name",
+    "filter.names",
+    "rollout.batch_size",
+    "rollout.n_samples_per_prompt",
+    "rollout.max_new_tokens",
+    "train.max_steps",
+    "actor.learning_rate",
+    "pipeline.mode",
+    "algo.advantage.estimator",
+    "run_dir",
+    "train.resume",
+)
+"""The settings that most training runs set: the short help lists them."""
 
 
 NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-(inf|infinity|nan)$", re.IGNORECASE)
@@ -53,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         self._envs: set[str] = set()
         self.config_actions: list[argparse.Action] = []
         """Its configuration flags. The short help lists a few of them."""
-        self.first_settings: Mapping[str, str] = short_help.CONFIG
+        self.first_settings: Mapping[str, str] = {}
         """The flags that the short help lists, and its text for each."""
         self.add_argument(
             "--help-all", action=_HelpAll, nargs=0, help="show every argument with its full description, and exit"
@@ -133,7 +153,7 @@ def add_config_flags(
     *,
     shown: Collection[str] | None = None,
     aliases: Collection[str] = (),
-    first: Mapping[str, str] = short_help.CONFIG,
+    first: Collection[str] = FIRST,
 ) -> None:
     """Add `--recipe`, the three short flags, and one flag per setting.
 
@@ -143,7 +163,7 @@ def add_config_flags(
         shown: Settings that the help lists; all by default. The others are read as well, so that the command can say
             what is wrong with them.
         aliases: Further names that the command understands. The help does not list them.
-        first: Flags that the short help lists, and its text for each.
+        first: Settings that the short help lists.
     """
     parser.set_defaults(overrides={}, compat={})
     parser.usage = "%(prog)s [--recipe NAME] [--section.name VALUE ...]"
@@ -176,7 +196,7 @@ def add_config_flags(
     parser.set_defaults(unknown=())
     if isinstance(parser, Parser):
         parser.config_actions = [a for a in parser._actions if isinstance(a, _Set | _Compat)]
-        parser.first_settings = first
+        parser.first_settings = {short.get(name, f"--{name}"): settings[name].short for name in first}
     for name in sorted(set(aliases) - settings.keys()):
         parser.add_argument(
             f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS

@@ -2,7 +2,8 @@
 
     declared once, at the field        read by
     type, default, bounds              pydantic, which checks the value
-    description, unit                  --help (flags.py), docs/settings.md (reference.py), messages
+    description, unit                  --help-all (flags.py), docs/settings.md (reference.py), messages
+    short                              --help (short_help.py)
     active_when                        the same two, and "has no effect" (inactive.py)
     resume                             what a resumed run may change (changes.py), docs/settings.md
     openrlhf                           the import of OpenRLHF's command lines (openrlhf_flags.py)
@@ -85,6 +86,7 @@ class SettingInfo:
         names: What a value, an item of a list or (of "user_code_keys") a key may name: functions and classes of the
             user, or files that are read. Such names are resolved where the user wrote them.
         fine_tuning: True if `openrlhf-tir sft` reads the setting. None: as the section says.
+        short: Its effect in a few words, for the help on one screen. "": the first sentence of the description serves.
     """
 
     unit: str = ""
@@ -93,6 +95,7 @@ class SettingInfo:
     openrlhf: bool | str = False
     names: Literal["", "user_code", "user_code_keys", "input_files"] = ""
     fine_tuning: bool | None = None
+    short: str = ""
 
 
 def setting(
@@ -105,24 +108,26 @@ def setting(
     openrlhf: bool | str = False,
     names: Literal["", "user_code", "user_code_keys", "input_files"] = "",
     fine_tuning: bool | None = None,
+    short: str = "",
     **constraints: Any,
 ) -> Any:
     """Declare a setting: a pydantic field with the project's metadata.
 
     Args:
         default: The default value; left out if `constraints` have a default_factory.
-        description: What the setting does, in sentences. Help and reference page show it.
+        description: What the setting does, in sentences. `--help-all` and the reference page show it.
         unit: See SettingInfo, as for the arguments below.
         active_when: One condition or several.
         resume: As above.
         openrlhf: As above.
         names: As above.
         fine_tuning: As above.
+        short: As above.
         constraints: default_factory, and pydantic's bounds: ge, gt, le, lt, min_length, max_length.
     """
     conditions = (active_when,) if isinstance(active_when, Condition) else active_when
     field = Field(default, description=description, **constraints)
-    field.metadata.append(SettingInfo(unit, conditions, resume, openrlhf, names, fine_tuning))
+    field.metadata.append(SettingInfo(unit, conditions, resume, openrlhf, names, fine_tuning, short))
     return field
 
 

@@ -17,74 +17,6 @@ NAME_WIDTH = 30
 """Columns of an argument's name."""
 DETAIL_INDENT = 5
 """Columns before a line of an epilog that only explains the line above it."""
-RUN_DIR = {"--run-dir": "directory of everything that the run writes"}
-RESUME = {"--resume": "go on from the latest checkpoint in --run-dir"}
-CONFIG = {
-    "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
-    "--data.prompt_dataset": "the problems: a file, directory or hub name",
-    "--eval.dataset": "held-out problems",
-    "--env.name": "the environment; see `openrlhf-tir envs`",
-    "--env.file": "your own environment: path/file.py:Class",
-    "--env.max_calls": "calls that a response may make; 0: no tool",
-    "--reward.name": "the reward; see `openrlhf-tir rewards`",
-    "--filter.names": "which groups are trained",
-    "--rollout.batch_size": "prompts per batch",
-    "--rollout.n_samples_per_prompt": "responses to each",
-    "--rollout.max_new_tokens": "tokens of a response",
-    "--train.max_steps": "learner updates",
-    "--actor.learning_rate": "the policy's learning rate",
-    "--pipeline.mode": "how rollout and training overlap",
-    "--algo.advantage.estimator": "how rewards become advantages",
-    **RUN_DIR,
-    **RESUME,
-}
-"""The settings that the short help of `train` names, and what it says of them."""
-OF_FINE_TUNING = {
-    "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
-    "--sft.dataset": "messages, prompt and segments or response, text",
-    "--sft.eval_dataset": "held-out rows",
-    "--sft.mask_blocks": "blocks that a tool wrote: read, not learned",
-    "--sft.batch_size": "rows per update",
-    "--sft.max_len": "tokens of a row",
-    "--sft.max_epochs": "passes over the rows",
-    "--sft.learning_rate": "the learning rate",
-    **RUN_DIR,
-    **RESUME,
-}
-"""The same of `sft`."""
-OF_SERVING = {
-    "--vllm.num_engines": "engines",
-    "--vllm.tensor_parallel_size": "GPUs of an engine",
-    "--vllm.max_num_seqs": "responses that an engine samples at a time",
-    "--data.max_len": "tokens of prompt and response",
-    "--rollout.port": "port of the first engine; 0: any free one",
-    "--env.name": "the environment of /v1/groups; see `openrlhf-tir envs`",
-    **RUN_DIR,
-}
-"""The same of `serve`."""
-OF_EVALUATION = {
-    "--eval.dataset": "held-out problems, where no --suite is given",
-    "--eval.n_samples_per_prompt": "responses to each",
-    "--eval.temperature": "sampling temperature; 0 is greedy",
-    "--env.name": "the environment; see `openrlhf-tir envs`",
-    "--env.max_calls": "calls that a response may make; 0: no tool",
-    "--env.protocol": "what a call is: a turn protocol",
-    "--reward.name": "what is right; see `openrlhf-tir rewards`",
-    "--rollout.max_new_tokens": "tokens of a response",
-    **RUN_DIR,
-}
-"""The same of `eval`."""
-OF_PLAY = {
-    "--data.prompt_dataset": "the problems: a file, directory or hub name",
-    "--env.name": "the environment; see `openrlhf-tir envs`",
-    "--env.protocol": "what a call is: a turn protocol",
-    "--reward.name": "the reward; see `openrlhf-tir rewards`",
-    "--rollout.max_new_tokens": "tokens of a response",
-    "--rollout.temperature": "sampling temperature; 0 is greedy",
-}
-"""The same of `play`."""
-OF_A_MODEL = {"--seed": "seed of everything that is drawn", **RUN_DIR}
-"""The same of `toy-model`."""
 HEADS = (":", "examples", "example")
 """Ends of a line that is the head of a list."""
 HELP = {"-h", "--help", "--help-all"}
@@ -95,21 +27,18 @@ Item = tuple[str, str]
 
 
 def short_help(
-    parser: argparse.ArgumentParser, config: Collection[argparse.Action], settings: Mapping[str, str] = CONFIG
+    parser: argparse.ArgumentParser, config: Collection[argparse.Action], settings: Mapping[str, str]
 ) -> str:
     """Return the help of a parser on one screen: as much of its examples and of each argument as there is room for.
 
     Args:
         config: Actions that are configuration flags; the rest are the command's own.
-        settings: Flags of these that are named, and what is said of each.
+        settings: Flags of these that are listed, and the text of each.
     """
     own = [a for a in parser._actions if a not in config and _is_listed(a)]
     words = [item for a in parser._actions if not a.option_strings for item in _of_word(a)]
     items = words + [_of_flag(parser, action) for action in own]
-    shown: list[Item] = []
-    if config:
-        names = {option for action in config if action.help != argparse.SUPPRESS for option in action.option_strings}
-        shown = [item for item in settings.items() if item[0] in names]
+    shown = [*settings.items()]
     ways = [(items, most, examples) for most, examples in _ways(parser)]
     groups = _optional_groups(parser) if not config else {}
     if groups:

@@ -39,6 +39,7 @@ class Advantage(Section):
             "Advantage estimator: a registered name or your own function. reinforce_baseline is REINFORCE++-baseline:"
             " the reward minus the mean of its group, whitened over the trained tokens of the batch."
         ),
+        short="how rewards become advantages",
         openrlhf=True,
         names="user_code",
     )

@@ -25,6 +25,7 @@ class Data(Section):
             "JSONL or parquet file, directory of such files, or name for datasets.load_dataset. Several, separated by"
             " commas or as a list, are blended."
         ),
+        short="the problems: a file, directory or hub name",
         resume=ALLOWED,
         openrlhf=True,
         names="input_files",
@@ -98,6 +99,7 @@ class Data(Section):
         10240,
         ge=2,
         description="Length of prompt and response together. Rows with longer prompts are dropped and counted.",
+        short="tokens of prompt and response",
         unit="tokens",
         openrlhf=True,
     )

@@ -56,6 +56,7 @@ class Env(Section):
     name: str = setting(
         "python_tir",
         description="Environment of the tasks whose row names none.",
+        short="the environment; see `openrlhf-tir envs`",
         active_when=ONE_ENVIRONMENT,
     )
     url: str | None = setting(
@@ -90,6 +91,7 @@ class Env(Section):
             "Your own environment class: 'path/file.py:Class', 'path/file.py' with one class in it, or"
             " 'package.module:Class'. The run starts its server (docs/environments.md)."
         ),
+        short="your own environment: path/file.py:Class",
         active_when=(NO_AGENT_FILE, ONE_ENVIRONMENT),
         names="user_code",
     )
@@ -99,6 +101,7 @@ class Env(Section):
             "Turn or messages protocol: which text is a call, and how its output is shown. A registered name or your"
             " own class."
         ),
+        short="what a call is: a turn protocol",
         active_when=TURN_LOOP,
         names="user_code",
     )
@@ -118,7 +121,7 @@ class Env(Section):
         ),
     )
     max_calls: int = setting(
-        2, ge=0, description="Tool calls that a response may make.", unit="calls", active_when=TURN_LOOP
+        2, ge=0, description="Tool calls of a response at most; 0: no tool.", unit="calls", active_when=TURN_LOOP
     )
     step_timeout_s: float = setting(
         20.0,

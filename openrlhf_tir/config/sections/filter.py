@@ -42,6 +42,7 @@ class Filter(Section):
             " that the settings below switch on. accuracy looks at what is correct, reward"
             " at the rewards (filter.reward_range), so that it keeps groups that are all right."
         ),
+        short="which groups are trained",
         names="user_code",
     )
     sample: str | None = setting(

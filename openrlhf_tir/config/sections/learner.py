@@ -109,6 +109,7 @@ class Actor(Section):
     model_name_or_path: str = setting(
         "",
         description="HF directory or name of the policy to start from.",
+        short="the model: a directory, or a name on the hub",
         resume=ALLOWED,
         openrlhf=True,
         names="input_files",
@@ -129,7 +130,11 @@ class Actor(Section):
         fine_tuning=True,
     )
     learning_rate: float = setting(
-        1e-6, gt=0, description="Adam step size at the end of warm-up.", openrlhf="actor.adam.lr"
+        1e-6,
+        gt=0,
+        description="Adam step size at the end of warm-up.",
+        short="the policy's learning rate",
+        openrlhf="actor.adam.lr",
     )
     lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = setting(
         "constant", description="Shape of the learning rate after warm-up, over train.max_steps."

@@ -55,6 +55,7 @@ class Eval(Section):
     dataset: str | None = setting(
         None,
         description="Held-out problems: a file, a directory or a name, as data.prompt_dataset. Unset: no evaluation.",
+        short="held-out problems",
         openrlhf=True,
         names="input_files",
     )
@@ -72,7 +73,7 @@ class Eval(Section):
         openrlhf=True,
     )
     n_samples_per_prompt: int = setting(4, ge=1, description="Responses to each problem.", openrlhf=True)
-    temperature: float = setting(1.0, ge=0, description="Sampling temperature. 0 is greedy.", openrlhf=True)
+    temperature: float = setting(1.0, ge=0, description="Sampling temperature; 0 is greedy.", openrlhf=True)
     top_p: float = setting(1.0, gt=0, le=1, description="Top-p sampling in evaluations.")
     max_calls: int | None = setting(
         None,

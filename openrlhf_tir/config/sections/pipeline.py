@@ -53,6 +53,7 @@ class Pipeline(Section):
             " pushes in flight (pipeline), or continuously with pushes that wait for running groups (pipeline_drain)."
             " As a flag it resets max_staleness, depth, push_every and fill_batches of a recipe with another mode."
         ),
+        short="how rollout and training overlap",
     )
     max_staleness: int | None = setting(
         None,

@@ -36,6 +36,7 @@ class Reward(Section):
             "Reward of one response: a registered name or your own function. 'math' is 1.0 if the boxed answer equals"
             " the label, in the required format; 'env' is what the environment gave."
         ),
+        short="the reward; see `openrlhf-tir rewards`",
         active_when=Condition(
             "without reward.weights, which name the rewards to add up", lambda c: not c.reward.weights
         ),

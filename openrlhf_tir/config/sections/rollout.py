@@ -23,6 +23,7 @@ class Rollout(Section):
         128,
         ge=1,
         description="Prompts of a batch, one group of responses each.",
+        short="prompts of a batch",
         unit="groups",
         resume=refused("the accounting of groups was made for it"),
         openrlhf=True,
@@ -39,6 +40,7 @@ class Rollout(Section):
         8192,
         ge=1,
         description="Length of a response, model and environment tokens together.",
+        short="tokens of a response",
         unit="tokens",
         openrlhf=True,
     )
@@ -149,6 +151,7 @@ class Rollout(Section):
         ge=0,
         le=65535,
         description="Port of the first actor's endpoint; actor i has port + i. 0: any free port.",
+        short="port of the first engine; 0: any free one",
         resume=ALLOWED,
     )
     routing_replay: bool = setting(
@@ -174,6 +177,7 @@ class Vllm(Section):
         1,
         ge=1,
         description="GPUs that hold one engine's weights together; on CPU: processes.",
+        short="GPUs of an engine",
         resume=ALLOWED,
         openrlhf=True,
     )

@@ -22,6 +22,7 @@ class Sft(Section):
             "Rows to learn from: JSONL or parquet file, directory of such files, or name for datasets.load_dataset."
             " Several are separated by commas."
         ),
+        short="rows to learn from: a file, directory or hub name",
         names="input_files",
     )
     dataset_split: str = setting("train", description="Split of a data set that is loaded by name.")
@@ -68,9 +69,14 @@ class Sft(Section):
             "Blocks 'BEGIN...END' inside the assistant's text that a tool wrote: they are read and not learned,"
             " including the white space around them."
         ),
+        short="blocks that a tool wrote: read, not learned",
     )
     max_len: int = setting(
-        4096, ge=2, description="Length of a row. Longer rows are left out and counted.", unit="tokens"
+        4096,
+        ge=2,
+        description="Length of a row. Longer rows are left out and counted.",
+        short="tokens of a row",
+        unit="tokens",
     )
     batch_size: int = setting(128, ge=1, description="Rows of an update.", unit="rows")
     max_epochs: int = setting(2, ge=1, description="Passes over the rows.")
@@ -81,6 +87,7 @@ class Sft(Section):
         5e-6,
         gt=0,
         description="Adam step size at the end of warm-up. Betas, weight decay and clipping are the actor's.",
+        short="the learning rate",
     )
     lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = setting(
         "cosine", description="Shape of the learning rate after warm-up, over all updates."
