@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def main() -> None:
     if len(args.flags) % 2 or any(not name.startswith("--") for name in args.flags[::2]):
         parser.error("flags after -- are pairs of a name and a value")
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is stopped, too
     started = time.monotonic()
     flags = tuple(args.flags)
     attempts: list[Attempt] = []

@@ -106,7 +106,12 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO)
         with PssSampler(root_pid=process.pid) as pss:
-            status = process.wait()
+            try:
+                status = process.wait()
+            except BaseException:  # this benchmark was told to stop
+                process.terminate()
+                process.wait()
+                raise
     attempt = Attempt(
         arm=arm,
         seed=seed,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from threading import Thread
 
+import psutil
 import pytest
 
 from benchmarks.real_model import attempt as attempts
@@ -104,3 +109,25 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
 @pytest.mark.parametrize("arm", attempts.ARMS)
 def test_every_arm_is_a_configuration(arm):
     assert len(attempts.digest(arm, ())) == 64
+
+
+def test_a_benchmark_that_is_told_to_stop_stops_the_run_under_way(tmp_path, monkeypatch):
+    script = tmp_path / "train_scripts" / "quickstart.sh"
+    script.parent.mkdir()
+    script.write_text(f"echo $$ > {tmp_path}/started; mv {tmp_path}/started {tmp_path}/pid; exec sleep 600\n")
+    monkeypatch.setattr(attempts, "REPO", tmp_path)
+    pid = tmp_path / "pid"
+
+    def stop_when_it_runs() -> None:
+        while not pid.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        Thread(target=stop_when_it_runs, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            attempts.make("tool", 1, "settings", (), tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not psutil.pid_exists(int(pid.read_text()))
