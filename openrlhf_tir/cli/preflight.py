@@ -21,7 +21,7 @@ from .. import filters, rewards
 from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
 from ..cluster.tokens import check_tokens
-from ..config import Config, Reward, own_files
+from ..config import Config, Reward, own_files, rules
 from ..config.environments import Environment, in_section
 from ..config.integrations.reward_signatures import UnknownSignature, convention_of
 from ..config.method_summary import method_summary
@@ -158,13 +158,8 @@ def check_names(cfg: Config, problems: Problems) -> None:
     for e in environments_of(cfg):
         check_names_of_env(cfg, e, problems)
     with problems.caught(code="method"):
-        if get_estimator(cfg.algo.advantage.estimator).whole_batch and cfg.pipeline.early_accumulation == "on":
-            problems.add(
-                "pipeline.early_accumulation = 'on' starts before the batch is complete, but algo.advantage.estimator"
-                f" = {cfg.algo.advantage.estimator!r} does not declare that it needs only its group. If it does, make"
-                " it Estimator(function, whiten=False, by_group=True); otherwise leave early_accumulation off.",
-                code="conflict",
-            )
+        get_estimator(cfg.algo.advantage.estimator)
+        problems.add(rules.violations_of_own_estimator(cfg), code="conflict")
     for name in openrlhf_files(cfg).values():
         if _missing(name):
             problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}", code="no_file")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import environments
+from .sections.conditions import registered_estimator
 from .setting import RULES
 
 if TYPE_CHECKING:
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
 
 
 def violations(c: Config) -> Iterator[str]:
-    """Yield fact, value and remedy for every rule that a training run's configuration breaks."""
+    """Yield fact, value and remedy for every rule that a training run's configuration breaks.
+
+    Rules that read the properties of the user's own estimator are left to `violations_of_own_estimator`.
+    """
     yield from environments.violations(c)
+    estimator_is_known = registered_estimator(c) is not None
     for rule in RULES:
-        yield from rule.check(c)
+        if estimator_is_known or not rule.reads_estimator:
+            yield from rule.check(c)
+
+
+def violations_of_own_estimator(c: Config) -> Iterator[str]:
+    """Yield the same for the rules that `violations` leaves out, and nothing if there are none. The estimator is
+    loaded.
+
+    Raises:
+        ConfigError: The estimator cannot be loaded.
+    """
+    if registered_estimator(c) is None:
+        for rule in RULES:
+            if rule.reads_estimator:
+                yield from rule.check(c)

@@ -147,25 +147,32 @@ class Rule(NamedTuple):
         name: Stable name: "depth_fills_a_batch".
         setting: The setting that the rule is about.
         check: The function.
+        reads_estimator: True if it reads the properties of the estimator. It is then checked once the user's code is
+            loaded, if the estimator is a user's own.
     """
 
     name: str
     setting: str
     check: Check
+    reads_estimator: bool
 
 
 RULES: list[Rule] = []
 """Every rule of a training run, in the order in which the sections are imported (schema.py)."""
 
 
-def rule(setting: str) -> Callable[[Check], Check]:
+def rule(setting: str, *, reads_estimator: bool = False) -> Callable[[Check], Check]:
     """Register a function as a rule that `setting` must satisfy together with settings of other sections.
 
     A rule about one section alone is a pydantic validator of the section.
+
+    Args:
+        setting: The setting's dotted name.
+        reads_estimator: True if the function calls `conditions.estimator_of`.
     """
 
     def register(check: Check) -> Check:
-        RULES.append(Rule(check.__name__, setting, check))
+        RULES.append(Rule(check.__name__, setting, check, reads_estimator))
         return check
 
     return register

@@ -44,6 +44,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..config import Config
+from ..config.sections.conditions import estimator_of
 from ..machine.sizes import size
 from ..pushes import BUCKET_BYTES, EXPOSED_BUCKETS
 from .model_size import (
@@ -365,7 +366,7 @@ def learner_parts(
     """
     share = math.ceil(n / ranks)
     tokens = micro_batch_tokens(cfg)
-    critics = int(cfg.algo.advantage.estimator == "gae")
+    critics = int(estimator_of(cfg).critic)
     trained = critics + (cfg.ds.lora.rank == 0)  # LoRA's own are a hundredth: left out
     models = 1 + critics
     # fp32 weights that ZeRO-3 cuts up are their own master weights

@@ -1,7 +1,7 @@
 """The number of a model's parameters before it is loaded: from the headers of its files, or from its config.json.
 
-A name on the hub is looked up in the cache first; then its config.json (a kilobyte) is fetched. Nothing heavy is loaded
-and nothing is raised: an unknown size is None.
+A name on the hub is looked up in the cache first; then its config.json (a kilobyte) is fetched. Nothing heavy is
+loaded. An unknown size is None, not an error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from ..config import Config
 from ..config.paths import local_path, query_path
+from ..config.sections.conditions import estimator_of
 from ..errors import ConfigError
 
 OPTIMISER_BYTES = 12
@@ -53,13 +54,17 @@ def push_bytes(cfg: Config) -> int | None:
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """Return the size of one checkpoint of all ranks in bytes; 0 if it is not known. A critic counts as the policy."""
+    """Return the size of one checkpoint of all ranks in bytes; 0 if it is not known. A critic counts as the policy.
+
+    Raises:
+        ConfigError: The user's own estimator, which says whether there is a critic, cannot be loaded.
+    """
     weights = WEIGHT_BYTES[cfg.ds.param_dtype]
     trained_model = OPTIMISER_BYTES + (weights if cfg.ds.zero_stage < 3 else 0)
     policy = trained_model + AVERAGE_BYTES * cfg.train.enable_ema
     if cfg.ds.lora.rank > 0:
         policy = weights  # LoRA's own weights and states are a hundredth of that
-    critic = trained_model if cfg.algo.advantage.estimator == "gae" else 0
+    critic = trained_model if estimator_of(cfg).critic else 0
     return (parameters(cfg.actor.model_name_or_path) or 0) * (policy + critic)
 
 

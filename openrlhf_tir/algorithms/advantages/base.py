@@ -48,6 +48,8 @@ class Estimator:
         by_group: True if `fn` depends on its group only and does not read `AdvantageInputs.batch_rewards`.
         discounts: True if algo.advantage.gamma discounts its rewards; False if it compares whole trajectories.
         compares_responses: True if the advantages of a single response to a prompt are all zero.
+        centred_over_tokens: True if the advantages of a group have a mean of 0 over its trained tokens, and not over
+            its responses where these differ in length.
         method: Name of the method, for people.
     """
 
@@ -57,6 +59,7 @@ class Estimator:
     by_group: bool = False
     discounts: bool = True
     compares_responses: bool = False
+    centred_over_tokens: bool = False
     method: str = ""
 
     @property

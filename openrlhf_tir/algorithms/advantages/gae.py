@@ -49,4 +49,4 @@ def _rewards(inputs: AdvantageInputs) -> list[np.ndarray]:
     return rewards_G
 
 
-gae = Estimator(_rewards, whiten=True, critic=True, method="PPO with a critic (gae)")
+gae = Estimator(_rewards, whiten=True, critic=True, by_group=True, method="PPO with a critic (gae)")

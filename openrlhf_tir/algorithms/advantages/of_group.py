@@ -24,7 +24,7 @@ def group_advantages(
     rewards of the whole batch. A whitening over the batch, which comes after, is not in it.
     """
     estimator = get_estimator(name)
-    needs_learner = estimator.critic or credit == "turn" or not (estimator.by_group or estimator.whiten)
+    needs_learner = estimator.critic or credit == "turn" or not estimator.by_group
 
     def advantages(meta: GroupMeta, group: Group) -> list[float] | None:
         valid = group.valid

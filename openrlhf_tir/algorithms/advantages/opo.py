@@ -19,4 +19,12 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(minus_baseline(inputs.rewards_G, baseline), inputs)
 
 
-opo = Estimator(_advantages, whiten=False, by_group=True, discounts=False, compares_responses=True, method="OPO")
+opo = Estimator(
+    _advantages,
+    whiten=False,
+    by_group=True,
+    discounts=False,
+    compares_responses=True,
+    centred_over_tokens=True,
+    method="OPO",
+)

@@ -15,4 +15,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G, inputs, inputs.gamma)
 
 
-reinforce = Estimator(_advantages, whiten=True, method="REINFORCE++")
+reinforce = Estimator(_advantages, whiten=True, by_group=True, method="REINFORCE++")

@@ -18,5 +18,10 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
 
 # Whitening is the second step of the paper.
 reinforce_baseline = Estimator(
-    _advantages, whiten=True, discounts=False, compares_responses=True, method="REINFORCE++-baseline"
+    _advantages,
+    whiten=True,
+    by_group=True,
+    discounts=False,
+    compares_responses=True,
+    method="REINFORCE++-baseline",
 )

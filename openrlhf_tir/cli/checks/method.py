@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from ...algorithms.advantages import get_estimator
 from ...config import Config
 from ...config.environments import in_section
-from ...config.sections.conditions import registered_estimator
 from ...errors import ConfigError
 from .envs import environments_of
 
@@ -52,8 +51,7 @@ def _groups_of_one(config: Config) -> Iterator[str]:
     if config.rollout.n_samples_per_prompt > 1:
         return
     single_sample = "rollout.n_samples_per_prompt = 1"
-    estimator = registered_estimator(config)
-    if estimator is not None and estimator.compares_responses:
+    if get_estimator(config.algo.advantage.estimator).compares_responses:
         yield (
             f"algo.advantage.estimator = {config.algo.advantage.estimator!r} compares the responses of a prompt, and"
             f" {single_sample}: every advantage is 0. Use flash_reinforce, reinforce or gae, or more responses."
@@ -85,7 +83,7 @@ def _kl_and_critic(config: Config) -> Iterator[str]:
             " batch whose KL is below algo.kl.target would make the coefficient 0 or negative, which rewards the KL."
             f" Use more, e.g. {5 * samples}."
         )
-    if config.algo.advantage.estimator == "gae" and (config.critic.updates or 1) > samples:
+    if get_estimator(config.algo.advantage.estimator).critic and (config.critic.updates or 1) > samples:
         yield (
             f"critic.updates = {config.critic.updates} is more than the {samples} samples of a batch, so the critic"
             " would make fewer updates. Lower it."
@@ -134,8 +132,9 @@ def _losses_over_sequences(config: Config) -> Iterator[str]:
     advantage = config.algo.advantage
     gspo = actor.policy_loss_type == "gspo"
     mean = "actor.policy_loss_type = 'gspo'" if gspo else f"actor.loss_agg_mode = '{actor.loss_agg_mode}'"
-    centred = "is whitened over the batch's tokens" if get_estimator(advantage.estimator).whiten else ""
-    if advantage.estimator == "opo":
+    estimator = get_estimator(advantage.estimator)
+    centred = "is whitened over the batch's tokens" if estimator.whiten else ""
+    if estimator.centred_over_tokens:
         centred = "has a mean of 0 over a group's tokens"
     if (gspo or actor.loss_agg_mode == "seq-mean-token-mean") and centred:
         yield (
@@ -144,9 +143,10 @@ def _losses_over_sequences(config: Config) -> Iterator[str]:
             " that is not 0, and all are pushed one way. Use one that is centred over responses, e.g. group_norm or"
             f" rloo, or {'another loss' if gspo else 'token-mean'}."
         )
+    discounted = advantage.gamma < 1 and estimator.discounts and not estimator.critic
     of_tokens = {
-        f"algo.advantage.estimator = {advantage.estimator!r}": get_estimator(advantage.estimator).critic,
-        f"algo.advantage.gamma = {advantage.gamma:g}": advantage.estimator == "reinforce" and advantage.gamma < 1,
+        f"algo.advantage.estimator = {advantage.estimator!r}": estimator.critic,
+        f"algo.advantage.gamma = {advantage.gamma:g}": discounted,
         f"algo.kl.init_coef = {config.algo.kl.init_coef:g} in the reward": bool(config.algo.kl.init_coef)
         and not config.algo.kl.use_loss,
     }
@@ -181,8 +181,7 @@ def _stale_tokens_without_ratio(config: Config) -> Iterator[str]:
 def _discount(config: Config) -> Iterator[str]:
     gamma = config.algo.advantage.gamma
     max_new_tokens = config.rollout.max_new_tokens
-    estimator = registered_estimator(config)
-    if estimator is None or not estimator.discounts or gamma >= 1:
+    if gamma >= 1 or not get_estimator(config.algo.advantage.estimator).discounts:
         return
     discount_tokens = 1 / (1 - gamma)
     if discount_tokens < max_new_tokens / MAX_DISCOUNT_LENGTHS:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...algorithms.advantages import ESTIMATORS
 from ..inactive import inactive_settings
 from ..method_summary import method_summary
 from ..openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same, translate
@@ -28,8 +29,6 @@ from .openrlhf_command_flags import CommandFlags, read_flags
 from .openrlhf_parsers import TRAIN_PPO_RAY, OpenRLHFFlag
 from .recipe_draft import Draft, value_at
 
-GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
-"""OpenRLHF refuses them with one sample a prompt."""
 WITH_FLOOR = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
 """The schedules of transformers that end at min_lr_ratio; the others end at 0."""
 SCHEDULES = (*WITH_FLOOR, "cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial")
@@ -120,7 +119,7 @@ def import_train_ppo(
     if flags.flat:
         draft.differs(
             "The flags have their names of OpenRLHF 0.9 or older. What they do not say is as OpenRLHF 0.11.2 has it."
-            + (" critic.value_clip is 0.5; OpenRLHF 0.8 had 0.2." if _estimator(draft) == "gae" else "")
+            + (" critic.value_clip is 0.5; OpenRLHF 0.8 had 0.2." if _has_critic(_estimator(draft)) else "")
         )
     return imported
 
@@ -195,6 +194,11 @@ def _estimator(draft: Draft) -> str:
     return str(draft.settings.get("algo.advantage.estimator", "gae"))
 
 
+def _has_critic(estimator: str) -> bool:
+    """Return True if the estimator of this name has a critic; False for a name that nobody knows."""
+    return estimator in ESTIMATORS and ESTIMATORS[estimator].critic
+
+
 def _openrlhf_rules(flags: CommandFlags) -> None:
     """Do what OpenRLHF does with its arguments after it has parsed them (the end of its train_ppo_ray.py)."""
     _rules_of_method(flags)
@@ -242,7 +246,7 @@ def _rules_of_method(flags: CommandFlags) -> None:
         )
         estimator = "group_norm"
         values["algo.advantage.estimator"] = [estimator]
-    of_critic = [name for name in values if name.startswith("critic.")] if estimator != "gae" else []
+    of_critic = [name for name in values if name.startswith("critic.") and not _has_critic(estimator)]
     if of_critic:
         written = ", ".join(flags.text(name) for name in of_critic)
         flags.notes.append(
@@ -330,7 +334,7 @@ def _ranks_of_role(role: str, flags: CommandFlags) -> None:
         wanted = flags.values.pop(f"{role}.{name}", None)
         there = flags.values.get(f"actor.{name}", [TRAIN_PPO_RAY[f"actor.{name}"].default])
         used = role != "ref" or flags.values.get("algo.kl.init_coef", [0.01])[0] > 0
-        used = used and (role != "critic" or flags.values.get("algo.advantage.estimator", ["gae"])[0] == "gae")
+        used = used and (role != "critic" or _has_critic(flags.values.get("algo.advantage.estimator", ["gae"])[0]))
         if wanted is not None and wanted != there and used:
             flags.notes.append(
                 f"--{flags.written.get(f'{role}.{name}', f'{role}.{name}')} {wanted[0]}: left out, here the"
@@ -407,7 +411,7 @@ def _method(flags: CommandFlags, draft: Draft) -> None:
     samples = draft.settings.get("rollout.n_samples_per_prompt", 1)
     if samples == 1:
         draft.set("rollout.min_valid", 1, "a group is one response")
-        if estimator in GROUP_ESTIMATORS:
+        if estimator in ESTIMATORS and ESTIMATORS[estimator].compares_responses:  # OpenRLHF refuses this
             draft.differs(
                 f"The estimator {estimator} compares the responses of a prompt, and there is one: every advantage is 0,"
                 " and OpenRLHF refuses it. Give --rollout.n_samples_per_prompt."
@@ -436,7 +440,7 @@ def _method(flags: CommandFlags, draft: Draft) -> None:
             " --train.agent_func_path), and OpenRLHF would fail. The recipe has this project's default, reward.name ="
             " math."
         )
-    if estimator == "gae" and "critic.model_name_or_path" not in flags and "reward.model_name_or_path" in rewards:
+    if _has_critic(estimator) and "critic.model_name_or_path" not in flags and "reward.model_name_or_path" in rewards:
         draft.set(
             "critic.model_name_or_path",
             draft.settings["reward.model_name_or_path"],
@@ -603,7 +607,7 @@ def _placement(draft: Draft, *, asynchronous: bool, reward_gpus: int | None) -> 
             draft.set("vllm.num_engines", nodes * per_node, "one beside each learner rank, in turns")
     ranks = nodes * per_node
     sharing = int(s.get("ds.ring_attn_size", 1))
-    if sharing > 1 and _estimator(draft) == "gae":
+    if sharing > 1 and _has_critic(_estimator(draft)):
         draft.differs(
             f"--ds.ring_attn_size {sharing}: left out, a critic has not been tested on shared sequences here. Each rank"
             " then needs the memory for whole sequences."

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...algorithms.advantages import ESTIMATORS as REGISTERED
 from ...errors import ConfigError
 from ..method_summary import method_summary
 from ..problems import Problems
@@ -158,7 +159,6 @@ AGGREGATIONS = {
 KL = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 SCHEDULES = {"constant": "constant", "cosine": "cosine", "linear": "linear"}
 CALL_FORMATS = {"hermes": "hermes", "llama3": "llama3", "llama3_json": "llama3", "mistral": "mistral"}
-GROUP_ESTIMATORS = ("group_norm", "rloo", "reinforce_baseline", "dr_grpo", "opo")
 _BELOW: dict[str, str] = {
     "actor_rollout_ref": "hybrid_engine nccl_timeout",
     "actor_rollout_ref.actor": (
@@ -371,7 +371,7 @@ def import_verl(
 def _others(verl: _VerlSettings, draft: Draft) -> list[str]:
     """Say something of every override that nothing has read, and return those that need nothing."""
     nothing = []
-    without = ["critic."] if draft.settings["algo.advantage.estimator"] != "gae" else []
+    without = [] if REGISTERED[draft.settings["algo.advantage.estimator"]].critic else ["critic."]
     without += ["reward_model.model.", "reward_model.rollout."] if draft.settings["reward.name"] != "model" else []
     for key in verl.values:
         if key in verl.read:
@@ -520,7 +520,7 @@ def _method(verl: _VerlSettings, draft: Draft, updates: int) -> None:
         ours, why = INSTEAD.get(theirs, ("group_norm", "an estimator that this project does not have"))
         draft.differs(f"algorithm.adv_estimator={theirs}: {ours} here, {why}.")
     n = int(verl("actor_rollout_ref.rollout.n"))
-    if ours in GROUP_ESTIMATORS and n == 1:
+    if REGISTERED[ours].compares_responses and n == 1:
         draft.differs(
             f"algorithm.adv_estimator={theirs} with rollout.n = 1 compares a response with none: reinforce here."
         )
@@ -528,9 +528,9 @@ def _method(verl: _VerlSettings, draft: Draft, updates: int) -> None:
     draft.set("algo.advantage.estimator", ours)
     if not verl("algorithm.norm_adv_by_std_in_grpo") and ours == "group_norm":
         draft.set("algo.advantage.no_std_norm", True, "norm_adv_by_std_in_grpo")
-    if ours in ("gae", "reinforce"):
+    if REGISTERED[ours].discounts:
         draft.set("algo.advantage.gamma", float(verl("algorithm.gamma")))
-    if ours == "gae":
+    if REGISTERED[ours].critic:
         draft.set("algo.advantage.lambd", float(verl("algorithm.lam")))
         _critic(verl, draft, updates)
     mode = str(verl("actor_rollout_ref.actor.policy_loss.loss_mode"))
@@ -675,7 +675,8 @@ def _optimiser(verl: _VerlSettings, draft: Draft) -> None:
     if verl("actor_rollout_ref.actor.fsdp_config.optimizer_offload"):
         draft.set("ds.adam_offload", True)
     size = int(verl("actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1)
-    if size > 1 and (draft.settings.get("ds.lora.rank") or draft.settings["algo.advantage.estimator"] == "gae"):
+    critic = REGISTERED[draft.settings["algo.advantage.estimator"]].critic
+    if size > 1 and (draft.settings.get("ds.lora.rank") or critic):
         draft.differs(
             f"ulysses_sequence_parallel_size={size}: left out, neither a critic nor LoRA has been tested on shared"
             " sequences here. Each rank needs the memory for whole ones."

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from ..setting import Condition, rule, setting
 from .base import Option, Section
-from .conditions import WITH_CRITIC, is_user_code, registered_estimator
+from .conditions import WITH_CRITIC, estimator_of, is_user_code, registered_estimator
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -199,12 +199,13 @@ class Algo(Section):
     kl: Kl = Field(default_factory=Kl)
 
 
-@rule("algo.advantage.estimator")
+@rule("algo.advantage.estimator", reads_estimator=True)
 def critic_judges_one_chain_of_tokens(c: Config) -> Iterator[str]:
-    if c.algo.advantage.estimator == "gae" and c.rollout.agent == "external":
+    if c.rollout.agent == "external" and estimator_of(c).critic:
         yield (
-            "algo.advantage.estimator = 'gae' judges one chain of tokens, and a session of rollout.agent = 'external'"
-            " may have several. Use an estimator without a critic, e.g. reinforce_baseline."
+            f"algo.advantage.estimator = {c.algo.advantage.estimator!r} has a critic, which judges one chain of tokens,"
+            " and a session of rollout.agent = 'external' may have several. Use an estimator without a critic, e.g."
+            " reinforce_baseline."
         )
 
 
@@ -215,9 +216,6 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[str]:
         return
     conflicts = {
         f"algo.advantage.gamma = {advantage.gamma:g} discounts by tokens": advantage.gamma != 1,
-        "algo.advantage.estimator = 'flash_reinforce' compares with the whole batch": (
-            advantage.estimator == "flash_reinforce"
-        ),
         "rollout.agent = 'external' does not report calls": c.rollout.agent == "external",
         "actor.policy_loss_type = 'gspo' trains all tokens of a response by the mean of their advantages": (
             c.actor.policy_loss_type == "gspo"
@@ -244,6 +242,17 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[str]:
                 f"algo.advantage.credit = 'turn' splits the environment's reward over its calls, and {fact}."
                 " Use reward 'env' added up, or credit = 'trajectory'."
             )
+
+
+@rule("algo.advantage.credit", reads_estimator=True)
+def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[str]:
+    if c.algo.advantage.credit == "turn" and not estimator_of(c).by_group:
+        yield (
+            "algo.advantage.credit = 'turn' compares a turn with the same turns of its group, and"
+            f" algo.advantage.estimator = {c.algo.advantage.estimator!r} compares with the whole batch, or does not say"
+            " that a group is enough. Use one that compares within a group, e.g. reinforce_baseline; declare your own"
+            " as Estimator(function, whiten=False, by_group=True) if it does; or use credit = 'trajectory'."
+        )
 
 
 @rule("algo.advantage.is_correction_level")

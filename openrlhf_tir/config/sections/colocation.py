@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .conditions import registered_estimator
+from .conditions import estimator_of
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -74,13 +74,18 @@ def rank_and_engine_take_turns(c: Config) -> Iterator[str]:
             f"train.colocate_all moves the states of ZeRO-3 out of the GPU, and ds.zero_stage = {c.ds.zero_stage}."
             " Use 3, or leave it out."
         )
-    optimisers = {"actor.optim": c.actor.optim}
-    estimator = registered_estimator(c)
-    if estimator is not None and estimator.critic:
-        optimisers["critic.optim"] = c.critic.optim
-    for name, optimiser in optimisers.items():
-        if optimiser == "muon":
-            yield (
-                f"train.colocate_all needs an optimiser whose states DeepSpeed can move, and {name} = 'muon' is not"
-                " one. Use adam, or leave it out."
-            )
+    yield from _states_that_stay("actor.optim", c.actor.optim)
+
+
+def critic_can_be_moved(c: Config) -> Iterator[str]:
+    """Yield that DeepSpeed cannot move the states of the critic's optimiser out of the GPU."""
+    if c.train.colocate_all and not c.train.share_gpus and estimator_of(c).critic:
+        yield from _states_that_stay("critic.optim", c.critic.optim)
+
+
+def _states_that_stay(setting: str, optimiser: str) -> Iterator[str]:
+    if optimiser == "muon":
+        yield (
+            f"train.colocate_all needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is not"
+            " one. Use adam, or leave it out."
+        )

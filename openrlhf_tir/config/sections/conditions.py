@@ -12,15 +12,29 @@ if TYPE_CHECKING:
 
 
 def registered_estimator(c: Config) -> Estimator | None:
-    """Return the estimator of algo.advantage.estimator with its properties; None for a user's own, which is loaded
-    later (cli/checks/method.py)."""
+    """Return the estimator of algo.advantage.estimator with its properties; None for a user's own.
+
+    Reading a configuration does not run the user's code. Rules that need the properties of an estimator are therefore
+    declared with `rule(..., reads_estimator=True)` and use `estimator_of`.
+    """
     from ...algorithms.advantages import ESTIMATORS  # numpy; `--help` does not need it
 
     return ESTIMATORS.get(c.algo.advantage.estimator)
 
 
-def has_critic(c: Config) -> bool:
-    """Return True if the estimator has a critic, or is a user's own and may have one."""
+def estimator_of(c: Config) -> Estimator:
+    """Return the estimator of algo.advantage.estimator with its properties. A user's own is loaded.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from ...algorithms.advantages import get_estimator
+
+    return get_estimator(c.algo.advantage.estimator)
+
+
+def may_have_critic(c: Config) -> bool:
+    """Return True if the estimator has a critic, or is a user's own, which is not loaded for that."""
     estimator = registered_estimator(c)
     return estimator is None or estimator.critic
 
@@ -30,7 +44,7 @@ def is_user_code(name: str) -> bool:
     return ":" in name
 
 
-WITH_CRITIC = Condition("with an estimator that has a critic (algo.advantage.estimator = gae)", has_critic)
+WITH_CRITIC = Condition("with an estimator that has a critic (algo.advantage.estimator = gae)", may_have_critic)
 TURN_LOOP = Condition(
     "while no agent writes the responses (rollout.agent = turns, train.agent_func_path unset)", lambda c: not c.by_agent
 )

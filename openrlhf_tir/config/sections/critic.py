@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..setting import ALLOWED, Condition, refused, rule, setting
 from .base import Beta, Section
-from .conditions import has_critic
+from .conditions import estimator_of
 from .learner import Muon
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Ref(Section):
 
 
 class Critic(Section):
-    """The critic of algo.advantage.estimator = gae, on the learner's ranks, with its own optimiser."""
+    """The critic of an estimator that has one, such as gae, on the learner's ranks, with its own optimiser."""
 
     model_name_or_path: str = setting(
         "",
@@ -129,9 +129,9 @@ class Critic(Section):
     )
 
 
-@rule("critic.model_name_or_path")
+@rule("critic.model_name_or_path", reads_estimator=True)
 def critic_is_used(c: Config) -> Iterator[str]:
-    if c.critic.model_name_or_path and not has_critic(c):
+    if c.critic.model_name_or_path and not estimator_of(c).critic:
         yield (
             f"critic.model_name_or_path = {c.critic.model_name_or_path!r}, and algo.advantage.estimator ="
             f" {c.algo.advantage.estimator!r} uses no critic. Set the estimator to 'gae', or leave the critic out."

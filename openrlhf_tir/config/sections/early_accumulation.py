@@ -6,31 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .conditions import registered_estimator
+from .conditions import estimator_of
 
 if TYPE_CHECKING:
     from ..schema import Config
 
 
 def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
-    """Yield what would need the whole batch before its first gradient.
-
-    A user's own estimator is loaded and asked later (cli/checks/method.py).
-    """
+    """Yield what would need the whole batch before its first gradient, the estimator apart."""
     if c.pipeline.early_accumulation == "off":
         return
     early = "pipeline.early_accumulation = 'on'"
-    estimator = registered_estimator(c)
     if c.pipeline.drain:
         yield (
             f"{early} does not go with pipeline.mode = '{c.pipeline.mode}', whose pushes wait for every running group:"
             " a batch is complete before its step could begin. Leave it off, or use mode = 'pipeline'."
-        )
-    if estimator is not None and estimator.whole_batch:
-        yield (
-            f"{early} begins before the batch is complete, and algo.advantage.estimator ="
-            f" {c.algo.advantage.estimator!r} makes advantages of the whole batch. Use one that compares within a group"
-            " (group_norm, dr_grpo, rloo, opo), or leave it off."
         )
     if c.updates_per_batch > 1:
         yield (
@@ -62,3 +52,18 @@ def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
             " tokens in one term (entropy, auxiliary loss) and over sequences in another. Set actor.loss_agg_mode ="
             " 'token-mean', leave the other term out, or leave it off."
         )
+
+
+def a_group_has_its_advantages(c: Config) -> Iterator[str]:
+    """Yield that the estimator makes the advantages of a group of more than the group."""
+    if c.pipeline.early_accumulation == "off" or not estimator_of(c).whole_batch:
+        return
+    from ...algorithms.advantages import ESTIMATORS  # numpy; `--help` does not need it
+
+    others = ", ".join(name for name, estimator in ESTIMATORS.items() if not estimator.whole_batch)
+    yield (
+        "pipeline.early_accumulation = 'on' begins before the batch is complete, and algo.advantage.estimator ="
+        f" {c.algo.advantage.estimator!r} makes advantages of the whole batch, or does not say that a group is enough."
+        f" Use one that compares within a group ({others}); declare your own as Estimator(function, whiten=False,"
+        " by_group=True) if it does; or leave it off."
+    )

@@ -393,6 +393,7 @@ class Ds(Section):
 
 
 rule("ds.ring_attn_size")(sequence_parallel.shared_sequences_are_supported)
+rule("ds.ring_attn_size", reads_estimator=True)(sequence_parallel.critic_sees_whole_sequences)
 
 
 @rule("ds.zpg")

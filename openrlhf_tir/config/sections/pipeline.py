@@ -108,7 +108,7 @@ class Pipeline(Section):
         description=(
             "on: the learner begins on the groups of a batch that are there while its last ones still roll; only the"
             " optimiser's step waits for these. The gradient is the same but for rounding. Needs mode pipeline, one"
-            " update per batch and an estimator that compares within a group (group_norm, dr_grpo, rloo, opo)."
+            " update per batch and an estimator that needs no more than a group (docs/algorithms.md)."
         ),
     )
     kv_after_push: Literal["recompute", "keep"] = setting(
@@ -290,3 +290,4 @@ def fast_lane_has_work_and_engines(c: Config) -> Iterator[str]:
 
 
 rule("pipeline.early_accumulation")(early_accumulation.a_part_of_a_batch_can_be_trained)
+rule("pipeline.early_accumulation", reads_estimator=True)(early_accumulation.a_group_has_its_advantages)

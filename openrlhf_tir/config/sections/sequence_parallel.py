@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .conditions import estimator_of
+
 if TYPE_CHECKING:
     from ..schema import Config
 
@@ -29,7 +31,6 @@ def shared_sequences_are_supported(c: Config) -> Iterator[str]:
             " Use sdpa, or ring_attn_size 1."
         )
     untested = {
-        "algo.advantage.estimator = 'gae', whose critic": c.algo.advantage.estimator == "gae",
         f"LoRA (ds.lora.rank = {c.ds.lora.rank}), which": c.ds.lora.rank > 0,
         "ds.use_liger_kernel, which": c.ds.use_liger_kernel,
         "actor.optim = 'muon', which": c.actor.optim == "muon",
@@ -38,6 +39,16 @@ def shared_sequences_are_supported(c: Config) -> Iterator[str]:
     for feature, is_used in untested.items():
         if is_used:
             yield f"{shared} with {feature} has not been tested on shared sequences. Leave one of them out."
+
+
+def critic_sees_whole_sequences(c: Config) -> Iterator[str]:
+    """Yield that a critic has not been tested with ranks that share their sequences."""
+    if c.ds.ring_attn_size > 1 and estimator_of(c).critic:
+        yield (
+            f"ds.ring_attn_size = {c.ds.ring_attn_size} with algo.advantage.estimator ="
+            f" {c.algo.advantage.estimator!r}, whose critic has not been tested on shared sequences. Leave one of them"
+            " out."
+        )
 
 
 def heads_fault(size: int, heads: int, kv_heads: int) -> str | None:

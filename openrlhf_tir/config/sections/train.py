@@ -275,6 +275,7 @@ def updates_share_a_batch(c: Config) -> Iterator[str]:
 
 
 rule("train.colocate_all")(colocation.rank_and_engine_take_turns)
+rule("train.colocate_all", reads_estimator=True)(colocation.critic_can_be_moved)
 rule("train.share_gpus")(colocation.rank_and_engine_share_a_gpu)
 
 

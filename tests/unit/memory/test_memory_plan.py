@@ -118,6 +118,25 @@ def test_a_critic_is_in_a_checkpoint_as_the_policy_is_and_without_checkpoints_th
     assert (of(algo={"advantage": {"estimator": "gae"}}), of(ckpt={"disable_ds": True})) == (2 * 3 * 12 * N, 0)
 
 
+def test_the_critic_of_an_own_estimator_is_planned_for_as_that_of_gae(small, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from openrlhf_tir.algorithms.advantages import Estimator\n"
+        "def rewards(inputs): return inputs.trained_G\n"
+        "with_critic = Estimator(rewards, whiten=True, critic=True)\n"
+        "without = Estimator(rewards, whiten=True)\n"
+    )
+
+    def plan(estimator: str):
+        algo = {"advantage": {"estimator": estimator}}
+        return memory_plan(Config(**{**small.model_dump(exclude_unset=True), "algo": algo}), 80 * GIB)
+
+    own = plan(f"{tmp_path}/own.py:with_critic")
+    assert own.learner["optimiser"] == 2 * 3 * N and own.learner_host == 2 * COPY
+    assert own.checkpoints == 2 * 3 * 12 * N
+    assert own == plan("gae")
+    assert plan(f"{tmp_path}/own.py:without") == plan("reinforce_baseline")
+
+
 def test_ranks_that_share_a_sequence_hold_a_part_of_the_longest(small):
     changes = {"data": {"max_len": 4000}, "ds": {"packing_samples": True, "attn_implementation": "sdpa"}}
 

@@ -10,6 +10,7 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cli.checks.method import remarks
 from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import RECIPES, load
+from openrlhf_tir.errors import ConfigError
 
 from .runs import CPU, refused
 
@@ -182,6 +183,19 @@ def test_a_critic_has_no_more_updates_than_samples(ready):
     said = refused(ready, algo__advantage__estimator="gae", critic__updates=5)
     assert "critic.updates = 5 is more than the 4 samples of a batch" in said
     assert check(load(None, {**ready, "algo.advantage.estimator": "gae", "critic.updates": 4}), machine=CPU)
+
+
+def test_the_critic_of_an_own_estimator_has_no_more_updates_than_samples_either(ready, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from openrlhf_tir.algorithms.advantages import Estimator\n"
+        "def plain(inputs): return [r * m for r, m in zip(inputs.rewards_G, inputs.trained_G)]\n"
+        "with_critic = Estimator(plain, whiten=True, critic=True)\n"
+    )
+    updates = ready | {"critic.updates": 5}
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**updates, "algo.advantage.estimator": f"{tmp_path}/mine.py:with_critic"}), machine=CPU)
+    assert [(problem.code, problem.setting) for problem in e.value.problems] == [("method", "critic.updates")]
+    assert check(load(None, {**updates, "algo.advantage.estimator": f"{tmp_path}/mine.py:plain"}), machine=CPU)
 
 
 def test_only_training_asks_for_a_group():
