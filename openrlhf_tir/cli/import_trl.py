@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.fine_tuning import RANKS_OF, violations
+from ..config.fine_tuning import RANKS_OF
 from ..config.integrations.bash_script import read_script, readable
 from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.rehearsal import rehearse
@@ -16,6 +16,7 @@ from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_scrip
 from ..config.integrations.trl_sft import import_trl_sft
 from ..config.method_summary import method_summary
 from ..config.problems import Problems
+from ..config.rules import violations_of_fine_tuning
 from ..config.settings import attempt
 from ..errors import ConfigError
 from .exit_codes import DONE
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         recipe = import_trl_sft(script, path.stem, rows, args.gpus)
         if args.rehearse:
             rehearse(recipe.draft)
-        attempt(None, recipe.draft.settings, problems, violations, ranks_of=RANKS_OF)
+        attempt(None, recipe.draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
     else:
         command = "train"
         recipe = import_trl(script, path.stem, functions, rows, args.gpus, count_rows, first_rows)

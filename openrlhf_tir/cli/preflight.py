@@ -159,7 +159,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
         check_names_of_env(cfg, e, problems)
     with problems.caught(code="method"):
         get_estimator(cfg.algo.advantage.estimator)
-        problems.add(rules.violations_of_own_estimator(cfg), code="conflict")
+        problems.add(rules.violations_of_own_estimator(cfg))
     for name in openrlhf_files(cfg).values():
         if _missing(name):
             problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}", code="no_file")

@@ -182,11 +182,12 @@ def resumable_before_the_first_checkpoint(cfg: Config) -> Config:
 
 def check_cold_start(cfg: Config, rows: Path, number: int) -> None:
     """Raise ConfigError if the settings of a cold start contradict each other, or if there are fewer demonstrations."""
-    from ..config.fine_tuning import violations
     from ..config.problems import Problems
+    from ..config.rules import violations_of_fine_tuning
 
     problems = Problems()
-    problems.add(violations(cfg.model_copy(update={"sft": cfg.sft.model_copy(update={"dataset": str(rows)})})))
+    sft = cfg.sft.model_copy(update={"dataset": str(rows)})
+    problems.add(violations_of_fine_tuning(cfg.model_copy(update={"sft": sft})))
     with rows.open(encoding="utf-8") as file:
         available = sum(1 for _ in file)
     if number > available:

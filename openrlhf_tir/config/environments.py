@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError, Problem, unknown
 from .sections.base import Section
 from .sections.env import Env
 from .sections.envs import JUDGED_BY, OF_ITS_OWN, NamedEnv
@@ -178,40 +178,48 @@ def one(table: Mapping[str, T], name: str) -> T:
     raise unknown("env", name, table, "Add its section [envs.NAME], or correct the row's env column.")
 
 
-def violations(cfg: Config) -> Iterator[str]:
+def violations(cfg: Config) -> Iterator[Problem]:
     """Yield what does not work about the environments. If they cannot be resolved, only the reasons for that."""
     try:
         environments = resolve(cfg)
     except ConfigError as e:
-        yield from str(e).splitlines()
+        for line in str(e).splitlines():
+            yield Problem(line, "invalid_value")
         return
     for environment in environments.values():
         if environment.env.file and environment.urls:
-            yield (
+            yield _problem(
+                f"{environment.section}.file",
                 f"{environment.section}.file = {environment.env.file!r} is an environment that the run starts, "
-                f"and {environment.section}.url = {environment.env.url!r} is one that runs. Unset one of them."
+                f"and {environment.section}.url = {environment.env.url!r} is one that runs. Unset one of them.",
             )
     yield from _shares(environments)
     yield from _servers(environments)
 
 
-def _shares(environments: Mapping[str, Environment]) -> Iterator[str]:
+def _problem(setting: str, message: str) -> Problem:
+    return Problem(message, "environment", setting)
+
+
+def _shares(environments: Mapping[str, Environment]) -> Iterator[Problem]:
     shares = {name: e.share for name, e in environments.items()}
     set_shares = {name: share for name, share in shares.items() if share is not None}
     if set_shares and (missing := [name for name in shares if name not in set_shares]):
-        yield (
+        yield _problem(
+            f"envs.{missing[0]}.share",
             f"envs.{missing[0]}.share is unset, and"
             f" {', '.join(f'envs.{name}.share = {share:g}' for name, share in set_shares.items())}. Give every"
-            " environment a share (0: evaluated, never trained), or none."
+            " environment a share (0: evaluated, never trained), or none.",
         )
     elif set_shares and sum(set_shares.values()) <= 0:
-        yield (
+        yield _problem(
+            f"envs.{next(iter(set_shares))}.share",
             f"The shares of {', '.join(f'envs.{name}' for name in set_shares)} sum to 0: nothing would be trained."
-            " Give at least one a share above 0."
+            " Give at least one a share above 0.",
         )
 
 
-def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
+def _servers(environments: Mapping[str, Environment]) -> Iterator[Problem]:
     """Yield sections that use one server as different environments. Different turn protocols are fine: the server runs
     what it receives."""
     first: dict[str, Environment] = {}
@@ -219,9 +227,10 @@ def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
         for url in e.urls:
             other = first.setdefault(url, e)
             if other.serves != e.serves:
-                yield (
+                yield _problem(
+                    f"{e.section}.server",
                     f"{other.section} and {e.section} have one server, {url}, as environment {other.serves!r} (protocol"
                     f" {other.env.protocol!r}) and as {e.serves!r} (protocol {e.env.protocol!r}), and a server is one"
                     f" environment. Set {e.section}.server = {other.serves!r} if both mean it,"
-                    " or give each its own URL."
+                    " or give each its own URL.",
                 )

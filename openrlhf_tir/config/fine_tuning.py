@@ -1,4 +1,4 @@
-"""The command line of `openrlhf-tir sft`: its settings, the names that OpenRLHF's train_sft has for them, its rules.
+"""The command line of `openrlhf-tir sft`: its settings, the names that OpenRLHF's train_sft has for them.
 
 A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, and all that is about rollouts does not.
 """
@@ -6,19 +6,17 @@ A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from . import rules
 from .catalog import all_settings
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
 from .ranks import ranks_of_machine
 from .schema import Algo, Config, Critic, Ref
-from .sections import sequence_parallel
 from .sections.rollout import Rollout
-from .sections.train import run_has_time_before_its_limit
 from .settings import attempt
 
 USED = frozenset(s.name for s in all_settings() if s.fine_tuning)
@@ -100,7 +98,7 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
         if name not in USED
     )
     used = {name: value for name, value in overrides.items() if name in USED}
-    return alone(attempt(args.recipe, used, problems, violations, ranks_of=RANKS_OF))
+    return alone(attempt(args.recipe, used, problems, rules.violations_of_fine_tuning, ranks_of=RANKS_OF))
 
 
 def _plain(value: Any) -> Any:
@@ -117,36 +115,3 @@ def alone(cfg: Config) -> Config:
     return cfg.model_copy(
         update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}}
     )
-
-
-def violations(c: Config) -> Iterator[str]:
-    """Yield what the sections accept by themselves and what does not work together in a fine-tuning."""
-    s = c.sft
-    ranks = c.shards
-    yield from sequence_parallel.shared_sequences_are_supported(c)
-    if not s.datasets:
-        yield (
-            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file,"
-            " a directory of them, or a name on the hub."
-        )
-    if s.batch_size < ranks:
-        yield (
-            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update."
-            " Raise it, or lower actor.num_gpus_per_node."
-        )
-    if s.eval_steps > 0 and not s.eval_dataset:
-        yield (
-            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set."
-            " Give held-out rows, or leave sft.eval_steps unset."
-        )
-    if s.output_key is not None and s.input_key is None:
-        yield (
-            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset."
-            " Name that column too."
-        )
-    if s.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
-        yield (
-            f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu ="
-            f" {c.train.max_tokens_per_gpu}. Lower the first or raise the second."
-        )
-    yield from run_has_time_before_its_limit(c)

@@ -7,7 +7,8 @@
 A check may run on a configuration in which defaults replaced bad values, and complain about a default. Messages that
 name such a setting are dropped: they would send the reader to a value that nobody wrote.
 
-Each mistake has a code and a setting (errors.Problem). By default the setting is the first one that its message names.
+Each mistake has a code and a setting (errors.Problem). Rules between settings know theirs (setting.Rule); the setting
+of a message of any other origin is the first one that it names.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Problems:
 
     def _add(self, problem: Problem, kind: type[TirError]) -> None:
         line = problem.message
-        if not line.strip() or any(key.search(line) for key in self._left_out):
+        named = f"{problem.setting} {line}"
+        if not line.strip() or any(key.search(named) for key in self._left_out):
             return
         problem = replace(problem, message=shorten(line, 1500), setting=problem.setting or setting_in(line))
         self._problems.setdefault(problem.message, (problem, kind))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..errors import Problem
 from . import environments
 from .sections.conditions import registered_estimator
 from .setting import RULES
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from .schema import Config
 
 
-def violations(c: Config) -> Iterator[str]:
-    """Yield fact, value and remedy for every rule that a training run's configuration breaks.
+def violations(c: Config) -> Iterator[Problem]:
+    """Yield a problem for every rule that a training run's configuration breaks.
 
     Rules that read the properties of the user's own estimator are left to `violations_of_own_estimator`.
     """
     yield from environments.violations(c)
     estimator_is_known = registered_estimator(c) is not None
     for rule in RULES:
-        if estimator_is_known or not rule.reads_estimator:
-            yield from rule.check(c)
+        if "train" in rule.commands and (estimator_is_known or not rule.reads_estimator):
+            yield from rule.problems(c)
 
 
-def violations_of_own_estimator(c: Config) -> Iterator[str]:
+def violations_of_own_estimator(c: Config) -> Iterator[Problem]:
     """Yield the same for the rules that `violations` leaves out, and nothing if there are none. The estimator is
     loaded.
 
@@ -39,4 +40,11 @@ def violations_of_own_estimator(c: Config) -> Iterator[str]:
     if registered_estimator(c) is None:
         for rule in RULES:
             if rule.reads_estimator:
-                yield from rule.check(c)
+                yield from rule.problems(c)
+
+
+def violations_of_fine_tuning(c: Config) -> Iterator[Problem]:
+    """Yield a problem for every rule that the configuration of `openrlhf-tir sft` breaks."""
+    for rule in RULES:
+        if "sft" in rule.commands:
+            yield from rule.problems(c)

@@ -271,5 +271,5 @@ class Config(Section):
     @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> Config:
         if info.context is not WITHOUT_RULES and (violations := [*rules.violations(self)]):
-            raise ValueError("\n".join(violations))
+            raise ValueError("\n".join(problem.message for problem in violations))
         return self

@@ -16,9 +16,11 @@ other sections: a function below the section's class, with `@rule("section.setti
     depth: int | None = setting(None, description="Groups that are rolling ...", unit="groups", ge=1)
 
     @rule("pipeline.depth")
-    def depth_fills_a_batch(c: Config) -> Iterator[str]:
+    def depth_fills_a_batch(c: Config) -> Iterator[Fault]:
         if isinstance(c.pipeline.depth, int) and c.pipeline.depth < c.rollout.batch_size:
             yield "pipeline.depth = ... can never fill a batch ..."
+
+A program sees `Problem(message, code="depth_fills_a_batch", setting="pipeline.depth")`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
+
+from ..errors import Problem
 
 if TYPE_CHECKING:
     from .schema import Config
@@ -136,32 +140,56 @@ def info_of(field: FieldInfo) -> SettingInfo:
     return next((entry for entry in field.metadata if isinstance(entry, SettingInfo)), SettingInfo())
 
 
-Check = Callable[["Config"], Iterator[str]]
-"""Yields a sentence with fact, value and remedy for everything that does not work together."""
+class About(NamedTuple):
+    """What is wrong with another setting than the one that the rule is declared for.
+
+    Attributes:
+        setting: Its dotted name.
+        message: Fact, value and remedy.
+    """
+
+    setting: str
+    message: str
+
+
+Fault = str | About
+"""What does not work together, in a sentence with fact, value and remedy."""
+Check = Callable[["Config"], Iterator[Fault]]
+Command = Literal["train", "sft"]
 
 
 class Rule(NamedTuple):
     """A rule between settings.
 
     Attributes:
-        name: Stable name: "depth_fills_a_batch".
+        name: Stable name, the code of its problems: "depth_fills_a_batch".
         setting: The setting that the rule is about.
         check: The function.
         reads_estimator: True if it reads the properties of the estimator. It is then checked once the user's code is
             loaded, if the estimator is a user's own.
+        commands: The commands whose configuration must satisfy it.
     """
 
     name: str
     setting: str
     check: Check
     reads_estimator: bool
+    commands: tuple[Command, ...]
+
+    def problems(self, c: Config) -> Iterator[Problem]:
+        """Yield a problem for each way in which a configuration breaks the rule."""
+        for fault in self.check(c):
+            about = fault if isinstance(fault, About) else About(self.setting, fault)
+            yield Problem(about.message, self.name, about.setting)
 
 
 RULES: list[Rule] = []
-"""Every rule of a training run, in the order in which the sections are imported (schema.py)."""
+"""Every rule, in the order in which the sections are imported (schema.py)."""
 
 
-def rule(setting: str, *, reads_estimator: bool = False) -> Callable[[Check], Check]:
+def rule(
+    setting: str, *, reads_estimator: bool = False, commands: tuple[Command, ...] = ("train",)
+) -> Callable[[Check], Check]:
     """Register a function as a rule that `setting` must satisfy together with settings of other sections.
 
     A rule about one section alone is a pydantic validator of the section.
@@ -169,10 +197,11 @@ def rule(setting: str, *, reads_estimator: bool = False) -> Callable[[Check], Ch
     Args:
         setting: The setting's dotted name.
         reads_estimator: True if the function calls `conditions.estimator_of`.
+        commands: The commands whose configuration must satisfy it.
     """
 
     def register(check: Check) -> Check:
-        RULES.append(Rule(check.__name__, setting, check, reads_estimator))
+        RULES.append(Rule(check.__name__, setting, check, reads_estimator, commands))
         return check
 
     return register

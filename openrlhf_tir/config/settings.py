@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Problem
 from . import own_files, recipe_paths, rules
 from .catalog import ENVS, env_names, known_keys, settings_with
 from .former_settings import as_today, without_removed
@@ -62,7 +62,7 @@ def attempt(
     recipe: str | None,
     overrides: Mapping[str, Any],
     problems: Problems,
-    rules_of: Callable[[Config], Iterable[str]] = rules.violations,
+    rules_of: Callable[[Config], Iterable[Problem]] = rules.violations,
     *,
     ranks_of: Callable[[Config], Config] | None = None,
 ) -> Config:
@@ -91,7 +91,7 @@ def attempt(
     cfg = _validated(table, problems)
     if ranks_of:
         cfg = ranks_of(cfg)
-    problems.add(rules_of(cfg), code="conflict")
+    problems.add(rules_of(cfg))
     return cfg
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..fine_tuning import NAMES, RANKS_OF, USED, alone, violations
+from ..fine_tuning import NAMES, RANKS_OF, USED, alone
 from ..openrlhf_flags import RULES, SCHEDULERS, Becomes, Refused
 from ..problems import Problems
+from ..rules import violations_of_fine_tuning
 from ..schema import Config
 from ..settings import attempt
 from .openrlhf_command_flags import CommandFlags, read_flags
@@ -161,7 +162,7 @@ def _finished(draft: Draft) -> Imported:
     if not draft.settings.get("sft.input_key"):
         draft.differs("The command has no --data.input_key: OpenRLHF reads the column `input`.")
     problems = Problems()
-    cfg = attempt(None, draft.settings, problems, violations, ranks_of=RANKS_OF)
+    cfg = attempt(None, draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
     take_checked_values(draft, cfg)
     s = cfg.sft
     passes = f"{s.max_epochs} pass{'es' * (s.max_epochs > 1)} over {shown(s.dataset)}"

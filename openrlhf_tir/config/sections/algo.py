@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from ..setting import Condition, rule, setting
+from ..setting import About, Condition, Fault, rule, setting
 from .base import Option, Section
 from .conditions import WITH_CRITIC, estimator_of, is_user_code, registered_estimator
 
@@ -200,7 +200,7 @@ class Algo(Section):
 
 
 @rule("algo.advantage.estimator", reads_estimator=True)
-def critic_judges_one_chain_of_tokens(c: Config) -> Iterator[str]:
+def critic_judges_one_chain_of_tokens(c: Config) -> Iterator[Fault]:
     if c.rollout.agent == "external" and estimator_of(c).critic:
         yield (
             f"algo.advantage.estimator = {c.algo.advantage.estimator!r} has a critic, which judges one chain of tokens,"
@@ -210,7 +210,7 @@ def critic_judges_one_chain_of_tokens(c: Config) -> Iterator[str]:
 
 
 @rule("algo.advantage.credit")
-def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[str]:
+def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[Fault]:
     advantage = c.algo.advantage
     if advantage.credit != "turn":
         return
@@ -245,7 +245,7 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[str]:
 
 
 @rule("algo.advantage.credit", reads_estimator=True)
-def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[str]:
+def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[Fault]:
     if c.algo.advantage.credit == "turn" and not estimator_of(c).by_group:
         yield (
             "algo.advantage.credit = 'turn' compares a turn with the same turns of its group, and"
@@ -256,7 +256,7 @@ def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[str]:
 
 
 @rule("algo.advantage.is_correction_level")
-def correction_has_a_ratio_to_correct(c: Config) -> Iterator[str]:
+def correction_has_a_ratio_to_correct(c: Config) -> Iterator[Fault]:
     level = c.algo.advantage.is_correction_level
     if level == "off":
         return
@@ -274,7 +274,7 @@ def correction_has_a_ratio_to_correct(c: Config) -> Iterator[str]:
 
 
 @rule("algo.kl.init_coef")
-def settings_of_kl_have_a_reference(c: Config) -> Iterator[str]:
+def settings_of_kl_have_a_reference(c: Config) -> Iterator[Fault]:
     if c.algo.kl.init_coef:
         return
     needing = {
@@ -284,14 +284,15 @@ def settings_of_kl_have_a_reference(c: Config) -> Iterator[str]:
     }
     for name, value in needing.items():
         if value:
-            yield (
+            yield About(
+                name,
                 f"{name} = {value} has no reference model to compare with, as algo.kl.init_coef = 0 loads none. "
-                f"Set that, e.g. 0.001, or leave {name} out."
+                f"Set that, e.g. 0.001, or leave {name} out.",
             )
 
 
 @rule("algo.kl.horizon")
-def horizon_has_a_target(c: Config) -> Iterator[str]:
+def horizon_has_a_target(c: Config) -> Iterator[Fault]:
     kl = c.algo.kl
     if kl.horizon is not None and kl.target is None:
         yield (
@@ -301,7 +302,7 @@ def horizon_has_a_target(c: Config) -> Iterator[str]:
 
 
 @rule("algo.kl.estimator")
-def kl_loss_has_a_gradient(c: Config) -> Iterator[str]:
+def kl_loss_has_a_gradient(c: Config) -> Iterator[Fault]:
     kl = c.algo.kl
     if kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
         yield (

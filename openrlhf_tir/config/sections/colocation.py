@@ -10,6 +10,7 @@ from .conditions import estimator_of
 
 if TYPE_CHECKING:
     from ..schema import Config
+    from ..setting import Fault
 
 NO_SLEEP_ON_CPU = (
     "vLLM frees and fills GPU memory when an engine sleeps and wakes, on CPU it does nothing, and processes share a"
@@ -19,7 +20,7 @@ STAND_IN = "torch"
 """rollout.engine whose sleep is a state only, so that turns can be tested without a GPU."""
 
 
-def _engines_beside_ranks(c: Config, setting: str) -> Iterator[str]:
+def _engines_beside_ranks(c: Config, setting: str) -> Iterator[Fault]:
     """Yield what does not go with one engine beside each learner rank, which both settings need."""
     ranks = c.actor.world_size
     if c.vllm.num_engines > ranks:
@@ -40,7 +41,7 @@ def _engines_beside_ranks(c: Config, setting: str) -> Iterator[str]:
         )
 
 
-def rank_and_engine_share_a_gpu(c: Config) -> Iterator[str]:
+def rank_and_engine_share_a_gpu(c: Config) -> Iterator[Fault]:
     """Yield what does not go with train.share_gpus."""
     if not c.train.share_gpus:
         return
@@ -58,7 +59,7 @@ def rank_and_engine_share_a_gpu(c: Config) -> Iterator[str]:
         )
 
 
-def rank_and_engine_take_turns(c: Config) -> Iterator[str]:
+def rank_and_engine_take_turns(c: Config) -> Iterator[Fault]:
     """Yield what does not go with train.colocate_all."""
     if not c.train.colocate_all or c.train.share_gpus:
         return
@@ -77,13 +78,13 @@ def rank_and_engine_take_turns(c: Config) -> Iterator[str]:
     yield from _states_that_stay("actor.optim", c.actor.optim)
 
 
-def critic_can_be_moved(c: Config) -> Iterator[str]:
+def critic_can_be_moved(c: Config) -> Iterator[Fault]:
     """Yield that DeepSpeed cannot move the states of the critic's optimiser out of the GPU."""
     if c.train.colocate_all and not c.train.share_gpus and estimator_of(c).critic:
         yield from _states_that_stay("critic.optim", c.critic.optim)
 
 
-def _states_that_stay(setting: str, optimiser: str) -> Iterator[str]:
+def _states_that_stay(setting: str, optimiser: str) -> Iterator[Fault]:
     if optimiser == "muon":
         yield (
             f"train.colocate_all needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is not"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from ..setting import ALLOWED, Condition, refused, rule, setting
+from ..setting import ALLOWED, Condition, Fault, refused, rule, setting
 from .base import Beta, Section
 from .conditions import estimator_of
 from .learner import Muon
@@ -130,7 +130,7 @@ class Critic(Section):
 
 
 @rule("critic.model_name_or_path", reads_estimator=True)
-def critic_is_used(c: Config) -> Iterator[str]:
+def critic_is_used(c: Config) -> Iterator[Fault]:
     if c.critic.model_name_or_path and not estimator_of(c).critic:
         yield (
             f"critic.model_name_or_path = {c.critic.model_name_or_path!r}, and algo.advantage.estimator ="
@@ -139,7 +139,7 @@ def critic_is_used(c: Config) -> Iterator[str]:
 
 
 @rule("critic.freezing_steps")
-def frozen_updates_are_whole_batches(c: Config) -> Iterator[str]:
+def frozen_updates_are_whole_batches(c: Config) -> Iterator[Fault]:
     frozen = c.critic.freezing_steps
     per_batch = c.updates_per_batch
     if frozen >= c.train.max_steps:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator
 
-from ..setting import ALLOWED, Condition, refused, rule, setting
+from ..setting import ALLOWED, Condition, Fault, refused, rule, setting
 from .base import Option, Section
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Data(Section):
 
 
 @rule("data.prompt_probs")
-def every_data_set_has_a_probability(c: Config) -> Iterator[str]:
+def every_data_set_has_a_probability(c: Config) -> Iterator[Fault]:
     probabilities = c.data.prompt_probs
     names = c.data.datasets
     if probabilities is None or not names:
@@ -157,7 +157,7 @@ def every_data_set_has_a_probability(c: Config) -> Iterator[str]:
 
 
 @rule("data.max_len")
-def prompts_and_responses_fit(c: Config) -> Iterator[str]:
+def prompts_and_responses_fit(c: Config) -> Iterator[Fault]:
     if c.rollout.max_new_tokens >= c.data.max_len:
         yield (
             f"rollout.max_new_tokens = {c.rollout.max_new_tokens} leaves no room for a prompt in data.max_len ="

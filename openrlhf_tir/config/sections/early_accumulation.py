@@ -10,9 +10,10 @@ from .conditions import estimator_of
 
 if TYPE_CHECKING:
     from ..schema import Config
+    from ..setting import Fault
 
 
-def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
+def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[Fault]:
     """Yield what would need the whole batch before its first gradient, the estimator apart."""
     if c.pipeline.early_accumulation == "off":
         return
@@ -54,7 +55,7 @@ def a_part_of_a_batch_can_be_trained(c: Config) -> Iterator[str]:
         )
 
 
-def a_group_has_its_advantages(c: Config) -> Iterator[str]:
+def a_group_has_its_advantages(c: Config) -> Iterator[Fault]:
     """Yield that the estimator makes the advantages of a group of more than the group."""
     if c.pipeline.early_accumulation == "off" or not estimator_of(c).whole_batch:
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import model_validator
 
-from ..setting import Condition, rule, setting
+from ..setting import About, Condition, Fault, rule, setting
 from .base import Option, Section
 from .conditions import is_user_code
 
@@ -120,26 +120,29 @@ class Filter(Section):
 
 
 @rule("filter.names")
-def filters_go_with_the_reward(c: Config) -> Iterator[str]:
+def filters_go_with_the_reward(c: Config) -> Iterator[Fault]:
     for environment in c.resolved_environments.values():
         prefix = environment.prefix
         filters = environment.filter
         rewards = [*environment.reward.used]
         low, high = filters.accuracy_range
         if not 0 <= low < high <= 1:
-            yield (
+            yield About(
+                f"{prefix}filter.accuracy_range",
                 f"{prefix}filter.accuracy_range = ({low}, {high}) is not a range within 0..1. Use low < high, e.g."
-                " [0.0, 1.0]."
+                " [0.0, 1.0].",
             )
         named = [(f"{prefix}filter.sample", filters.sample), *((f"{prefix}filter.names", n) for n in filters.order)]
         for setting_name, name in named:
             if name in ("zerotir", "verifiers") and "zerotir" not in rewards:
-                yield (
+                yield About(
+                    setting_name,
                     f"{setting_name} has {name!r}, which reads what reward.name = 'zerotir' records, and the reward is"
-                    f" {', '.join(rewards)}. Leave it out."
+                    f" {', '.join(rewards)}. Leave it out.",
                 )
         if c.rollout.early_stop and "accuracy" not in filters.order:
-            yield (
+            yield About(
+                f"{prefix}filter.names",
                 f"rollout.early_stop ends groups that filter 'accuracy' is sure to drop, and {prefix}filter.names ="
-                f" {filters.order} has none. Change one of them."
+                f" {filters.order} has none. Change one of them.",
             )

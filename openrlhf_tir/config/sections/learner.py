@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ..setting import ALLOWED, Condition, Resume, refused, rule, setting
+from ..setting import ALLOWED, About, Condition, Fault, Resume, refused, rule, setting
 from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
 
@@ -392,12 +392,12 @@ class Ds(Section):
     lora: Lora = Field(default_factory=Lora)
 
 
-rule("ds.ring_attn_size")(sequence_parallel.shared_sequences_are_supported)
+rule("ds.ring_attn_size", commands=("train", "sft"))(sequence_parallel.shared_sequences_are_supported)
 rule("ds.ring_attn_size", reads_estimator=True)(sequence_parallel.critic_sees_whole_sequences)
 
 
 @rule("ds.zpg")
-def secondary_partition_divides_the_ranks(c: Config) -> Iterator[str]:
+def secondary_partition_divides_the_ranks(c: Config) -> Iterator[Fault]:
     ranks = c.actor.world_size
     if ranks % min(c.ds.zpg, ranks):
         yield (
@@ -407,7 +407,7 @@ def secondary_partition_divides_the_ranks(c: Config) -> Iterator[str]:
 
 
 @rule("actor.policy_loss")
-def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[str]:
+def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[Fault]:
     if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
         yield (
             f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type ="
@@ -416,16 +416,18 @@ def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[str]:
 
 
 @rule("actor.policy_loss_type")
-def gspo_is_a_mean_over_sequences(c: Config) -> Iterator[str]:
+def gspo_is_a_mean_over_sequences(c: Config) -> Iterator[Fault]:
     if c.actor.policy_loss_type != "gspo":
         return
     if c.actor.loss_agg_mode != "token-mean":
-        yield (
+        yield About(
+            "actor.loss_agg_mode",
             f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with actor.policy_loss_type = 'gspo',"
-            " whose loss is a mean over sequences. Leave it at token-mean."
+            " whose loss is a mean over sequences. Leave it at token-mean.",
         )
     if c.train.env_coef != 1:
-        yield (
+        yield About(
+            "train.env_coef",
             f"train.env_coef = {c.train.env_coef:g} would also weigh gspo's ratio over a sequence."
-            " Use 1, or another actor.policy_loss_type."
+            " Use 1, or another actor.policy_loss_type.",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from ..setting import ALLOWED, Condition, Resume, rule, setting
+from ..setting import ALLOWED, Condition, Fault, Resume, rule, setting
 from .base import Section
 from .conditions import TURN_LOOP
 
@@ -195,7 +195,7 @@ class Logger(Section):
 
 
 @rule("ckpt.disable_ds")
-def resuming_needs_checkpoints(c: Config) -> Iterator[str]:
+def resuming_needs_checkpoints(c: Config) -> Iterator[Fault]:
     needing = [name for name in ("resume", "max_restarts") if getattr(c.train, name)]
     if c.ckpt.disable_ds and needing:
         yield f"train.{needing[0]} goes on from a checkpoint, and ckpt.disable_ds writes none. Leave one of them out."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import field_validator, model_validator
 
-from ..setting import Resume, rule, setting
+from ..setting import About, Fault, Resume, rule, setting
 from . import early_accumulation
 from .base import Section
 from .conditions import WITH_VLLM
@@ -192,7 +192,7 @@ class Pipeline(Section):
 
 
 @rule("pipeline.max_staleness")
-def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[str]:
+def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[Fault]:
     """Check batches of several updates; for one update the section's own checks are enough."""
     per_batch = c.updates_per_batch
     if per_batch == 1:
@@ -208,16 +208,17 @@ def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[str]:
             f" updates old. Use {needed} or more, leave it unset, or make fewer updates per batch."
         )
     elif push_every > c.batches_ahead + 1:
-        yield (
+        yield About(
+            "pipeline.push_every",
             f"pipeline.push_every = {push_every} batches of {per_batch} updates ({c.updates_per_batch_in_words}): the"
             f" last one before a push would train tokens {push_every * per_batch - 1} updates old, and"
             f" pipeline.max_staleness allows {c.max_staleness}. Use push_every <= {c.batches_ahead + 1}, or raise"
-            " max_staleness."
+            " max_staleness.",
         )
 
 
 @rule("pipeline.depth")
-def depth_fits_batch_and_staleness(c: Config) -> Iterator[str]:
+def depth_fits_batch_and_staleness(c: Config) -> Iterator[Fault]:
     depth = c.pipeline.depth
     batch = c.rollout.batch_size
     if depth is not None and c.pipeline.plan.is_preset:
@@ -240,7 +241,7 @@ def depth_fits_batch_and_staleness(c: Config) -> Iterator[str]:
 
 
 @rule("pipeline.fill_batches")
-def first_batches_have_room(c: Config) -> Iterator[str]:
+def first_batches_have_room(c: Config) -> Iterator[Fault]:
     batches = c.pipeline.fill_batches
     depth = c.pipeline.depth
     if batches == 1:
@@ -264,7 +265,7 @@ def first_batches_have_room(c: Config) -> Iterator[str]:
 
 
 @rule("pipeline.fast_lane")
-def fast_lane_has_work_and_engines(c: Config) -> Iterator[str]:
+def fast_lane_has_work_and_engines(c: Config) -> Iterator[Fault]:
     lane = c.pipeline.fast_lane
     engines = c.vllm.num_engines
     if lane == "off":

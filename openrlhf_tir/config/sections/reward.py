@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from ..rewards import OWN, REWARDS, RewardInfo
-from ..setting import ALLOWED, Condition, rule, setting
+from ..setting import ALLOWED, About, Condition, Fault, rule, setting
 from .base import Option, Section
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Reward(Section):
 
 
 @rule("reward.remote_url")
-def remote_reward_and_its_url_go_together(c: Config) -> Iterator[str]:
+def remote_reward_and_its_url_go_together(c: Config) -> Iterator[Fault]:
     url_or_file = c.reward.remote_url
     if REMOTE in c.reward.used and not url_or_file:
         yield (
@@ -262,7 +262,7 @@ def remote_reward_and_its_url_go_together(c: Config) -> Iterator[str]:
 
 
 @rule("reward.model_name_or_path")
-def reward_model_is_loaded_and_used(c: Config) -> Iterator[str]:
+def reward_model_is_loaded_and_used(c: Config) -> Iterator[Fault]:
     is_used = "model" in c.reward.used
     model = c.reward.model_name_or_path
     if is_used and not model:
@@ -276,14 +276,15 @@ def reward_model_is_loaded_and_used(c: Config) -> Iterator[str]:
             f"{', '.join(c.reward.used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
         )
     if c.reward.normalize_enable and not model:
-        yield (
+        yield About(
+            "reward.normalize_enable",
             "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset."
-            " Set that, or leave it out."
+            " Set that, or leave it out.",
         )
 
 
 @rule("reward.overlong_buffer_len")
-def overlong_buffer_is_a_part_of_the_response(c: Config) -> Iterator[str]:
+def overlong_buffer_is_a_part_of_the_response(c: Config) -> Iterator[Fault]:
     buffer = c.reward.overlong_buffer_len
     if buffer is not None and buffer > c.rollout.max_new_tokens:
         yield (
@@ -293,7 +294,7 @@ def overlong_buffer_is_a_part_of_the_response(c: Config) -> Iterator[str]:
 
 
 @rule("reward.clip_range")
-def clip_range_is_a_range(c: Config) -> Iterator[str]:
+def clip_range_is_a_range(c: Config) -> Iterator[Fault]:
     bounds = c.reward.clip_range
     if bounds is not None and not bounds[0] < bounds[1]:
         yield f"reward.clip_range = {bounds} is not a range. Use low < high, e.g. -10 10."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator
 
 from ..engine_args import checked, pipeline_stages
-from ..setting import ALLOWED, refused, rule, setting
+from ..setting import ALLOWED, Fault, refused, rule, setting
 from .base import Option, Section
 from .conditions import WITH_VLLM
 
@@ -291,7 +291,7 @@ def tensor_parallel_fault(size: int, heads: int, kv_heads: int) -> str | None:
 
 
 @rule("rollout.n_samples_per_prompt")
-def samples_divide_over_the_ranks(c: Config) -> Iterator[str]:
+def samples_divide_over_the_ranks(c: Config) -> Iterator[Fault]:
     prompts = c.rollout.batch_size
     per_prompt = c.rollout.n_samples_per_prompt
     if prompts * per_prompt % c.shards:
@@ -302,7 +302,7 @@ def samples_divide_over_the_ranks(c: Config) -> Iterator[str]:
 
 
 @rule("rollout.min_valid")
-def a_group_can_be_valid(c: Config) -> Iterator[str]:
+def a_group_can_be_valid(c: Config) -> Iterator[Fault]:
     if c.rollout.n_samples_per_prompt < c.rollout.min_valid:
         yield (
             f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt ="
@@ -311,7 +311,7 @@ def a_group_can_be_valid(c: Config) -> Iterator[str]:
 
 
 @rule("rollout.early_stop")
-def early_stop_knows_the_rewards(c: Config) -> Iterator[str]:
+def early_stop_knows_the_rewards(c: Config) -> Iterator[Fault]:
     if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
         yield (
             "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may"
@@ -320,7 +320,7 @@ def early_stop_knows_the_rewards(c: Config) -> Iterator[str]:
 
 
 @rule("rollout.top_p")
-def external_agents_sample_from_all_tokens(c: Config) -> Iterator[str]:
+def external_agents_sample_from_all_tokens(c: Config) -> Iterator[Fault]:
     rollout = c.rollout
     if rollout.agent == "external" and (rollout.top_p, rollout.top_k, rollout.min_p) != (1.0, 0, 0.0):
         yield (
@@ -331,7 +331,7 @@ def external_agents_sample_from_all_tokens(c: Config) -> Iterator[str]:
 
 
 @rule("rollout.vllm_generate_batch_size")
-def sync_samples_one_batch(c: Config) -> Iterator[str]:
+def sync_samples_one_batch(c: Config) -> Iterator[Fault]:
     at_a_time = c.rollout.vllm_generate_batch_size
     if at_a_time is not None and at_a_time > c.rollout.batch_size and c.pipeline.mode == "sync":
         yield (
@@ -342,7 +342,7 @@ def sync_samples_one_batch(c: Config) -> Iterator[str]:
 
 
 @rule("rollout.routing_replay")
-def routing_replay_gets_the_experts_of_tokens(c: Config) -> Iterator[str]:
+def routing_replay_gets_the_experts_of_tokens(c: Config) -> Iterator[Fault]:
     if not c.rollout.routing_replay:
         return
     if c.rollout.engine != "vllm":
@@ -364,7 +364,7 @@ def routing_replay_gets_the_experts_of_tokens(c: Config) -> Iterator[str]:
 
 
 @rule("vllm.sync_delta")
-def delta_continues_files(c: Config) -> Iterator[str]:
+def delta_continues_files(c: Config) -> Iterator[Fault]:
     if c.vllm.sync_delta and c.push_backend != "file":
         yield (
             f"vllm.sync_delta continues files, and vllm.sync_backend = '{c.push_backend}' writes none."
@@ -373,7 +373,7 @@ def delta_continues_files(c: Config) -> Iterator[str]:
 
 
 @rule("vllm.sync_backend")
-def ipc_needs_a_shared_gpu(c: Config) -> Iterator[str]:
+def ipc_needs_a_shared_gpu(c: Config) -> Iterator[Fault]:
     if c.vllm.sync_backend == "ipc" and not c.train.share_gpus:
         yield (
             "vllm.sync_backend = 'ipc' maps the learner's memory into an engine that is on the same GPU at the same"

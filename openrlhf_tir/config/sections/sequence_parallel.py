@@ -9,9 +9,10 @@ from .conditions import estimator_of
 
 if TYPE_CHECKING:
     from ..schema import Config
+    from ..setting import Fault
 
 
-def shared_sequences_are_supported(c: Config) -> Iterator[str]:
+def shared_sequences_are_supported(c: Config) -> Iterator[Fault]:
     """Yield what does not work with ranks that share their sequences."""
     size = c.ds.ring_attn_size
     ranks = c.actor.world_size
@@ -41,7 +42,7 @@ def shared_sequences_are_supported(c: Config) -> Iterator[str]:
             yield f"{shared} with {feature} has not been tested on shared sequences. Leave one of them out."
 
 
-def critic_sees_whole_sequences(c: Config) -> Iterator[str]:
+def critic_sees_whole_sequences(c: Config) -> Iterator[Fault]:
     """Yield that a critic has not been tested with ranks that share their sequences."""
     if c.ds.ring_attn_size > 1 and estimator_of(c).critic:
         yield (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import field_validator
 
-from ..setting import setting
+from ..setting import Fault, rule, setting
 from .base import Section
+
+if TYPE_CHECKING:
+    from ..schema import Config
 
 
 class Sft(Section):
@@ -119,3 +123,48 @@ class Sft(Section):
                     " '<interpreter>...</interpreter>'."
                 )
         return blocks
+
+
+@rule("sft.dataset", commands=("sft",))
+def there_are_rows_to_learn_from(c: Config) -> Iterator[Fault]:
+    if not c.sft.datasets:
+        yield (
+            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file,"
+            " a directory of them, or a name on the hub."
+        )
+
+
+@rule("sft.batch_size", commands=("sft",))
+def every_rank_has_a_row_of_an_update(c: Config) -> Iterator[Fault]:
+    if c.sft.batch_size < c.shards:
+        yield (
+            f"sft.batch_size = {c.sft.batch_size} is less than the {c.shards} learner ranks that share an update."
+            " Raise it, or lower actor.num_gpus_per_node."
+        )
+
+
+@rule("sft.eval_steps", commands=("sft",))
+def evaluations_have_rows(c: Config) -> Iterator[Fault]:
+    if c.sft.eval_steps > 0 and not c.sft.eval_dataset:
+        yield (
+            f"sft.eval_steps = {c.sft.eval_steps}, but sft.eval_dataset is not set."
+            " Give held-out rows, or leave sft.eval_steps unset."
+        )
+
+
+@rule("sft.output_key", commands=("sft",))
+def responses_have_a_column_of_prompts(c: Config) -> Iterator[Fault]:
+    if c.sft.output_key is not None and c.sft.input_key is None:
+        yield (
+            f"sft.output_key = {c.sft.output_key!r} goes with a column of prompts, and sft.input_key is unset."
+            " Name that column too."
+        )
+
+
+@rule("sft.max_len", commands=("sft",))
+def longest_row_fits_into_a_forward_pass(c: Config) -> Iterator[Fault]:
+    if c.sft.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
+        yield (
+            f"sft.max_len = {c.sft.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu ="
+            f" {c.train.max_tokens_per_gpu}. Lower the first or raise the second."
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..setting import ALLOWED, Condition, Resume, refused, rule, setting
+from ..setting import ALLOWED, About, Condition, Fault, Resume, refused, rule, setting
 from . import colocation
 from .base import Section
 
@@ -249,7 +249,7 @@ class Train(Section):
 
 
 @rule("train.batch_size")
-def updates_share_a_batch(c: Config) -> Iterator[str]:
+def updates_share_a_batch(c: Config) -> Iterator[Fault]:
     prompts = c.rollout.batch_size
     per_prompt = c.rollout.n_samples_per_prompt
     samples = prompts * per_prompt
@@ -268,9 +268,10 @@ def updates_share_a_batch(c: Config) -> Iterator[str]:
         )
     elif steps % per_batch:
         whole_batches = [n * per_batch for n in (steps // per_batch, steps // per_batch + 1) if n]
-        yield (
+        yield About(
+            "train.max_steps",
             f"train.max_steps = {steps} updates end in the middle of a batch, of which each makes {per_batch}"
-            f" ({c.updates_per_batch_in_words}). Use {' or '.join(map(str, whole_batches))}."
+            f" ({c.updates_per_batch_in_words}). Use {' or '.join(map(str, whole_batches))}.",
         )
 
 
@@ -280,7 +281,7 @@ rule("train.share_gpus")(colocation.rank_and_engine_share_a_gpu)
 
 
 @rule("train.agent_func_path")
-def one_agent_writes_the_responses(c: Config) -> Iterator[str]:
+def one_agent_writes_the_responses(c: Config) -> Iterator[Fault]:
     if c.train.agent_func_path and c.rollout.agent == "external":
         yield (
             f"train.agent_func_path = {c.train.agent_func_path!r} writes the responses itself, and with rollout.agent ="
@@ -288,8 +289,8 @@ def one_agent_writes_the_responses(c: Config) -> Iterator[str]:
         )
 
 
-@rule("train.save_before_s")
-def run_has_time_before_its_limit(c: Config) -> Iterator[str]:
+@rule("train.save_before_s", commands=("train", "sft"))
+def run_has_time_before_its_limit(c: Config) -> Iterator[Fault]:
     limit = c.train.save_before_s
     grace = c.train.stop_grace_s
     if limit is not None and limit <= grace:

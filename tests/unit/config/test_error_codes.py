@@ -30,9 +30,9 @@ def all_errors(root: type[TirError] = TirError) -> list[type[TirError]]:
     [
         ({"actor.lr": "1"}, ("unknown_setting", "actor.lr")),
         ({"actor.learning_rate": "fast"}, ("invalid_value", "actor.learning_rate")),
-        ({"rollout.n_samples_per_prompt": "1"}, ("conflict", "rollout.min_valid")),
+        ({"rollout.n_samples_per_prompt": "1"}, ("a_group_can_be_valid", "rollout.min_valid")),
         ({"envs.calc.nope": "1"}, ("unknown_setting", "envs.calc.nope")),
-        ({"train.share_gpus": "true", "vllm.num_engines": "9"}, ("conflict", "train.share_gpus")),
+        ({"train.share_gpus": "true", "vllm.num_engines": "9"}, ("rank_and_engine_share_a_gpu", "train.share_gpus")),
     ],
 )
 def test_a_mistake_in_the_settings_has_its_code_and_setting(overrides, expected):

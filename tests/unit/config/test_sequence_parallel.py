@@ -26,26 +26,27 @@ def test_four_ranks_in_pairs_are_two_shards_of_a_batch():
 def test_a_batch_has_to_divide_over_the_pairs_and_not_over_the_ranks():
     sizes = {"rollout.batch_size": 3, "rollout.n_samples_per_prompt": 2}
     assert load(None, {**SHARED, **sizes}).shards == 2
-    with pytest.raises(ConfigError, match=r"= 6 trajectories .*\b4 learner ranks"):
+    with pytest.raises(ConfigError) as e:
         load(None, {**SHARED, **sizes, "ds.ring_attn_size": 1})
+    assert (e.value.code, e.value.setting) == ("samples_divide_over_the_ranks", "rollout.n_samples_per_prompt")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    "wrong",
     [
-        ({"actor.num_gpus_per_node": 3}, r"ds\.ring_attn_size = 2.* 3\b"),
-        ({"ds.packing_samples": False}, r"ds\.packing_samples"),
-        ({"ds.attn_implementation": "flash_attention_2"}, "'flash_attention_2'"),
-        ({"algo.advantage.estimator": "gae"}, "critic"),
-        ({"ds.lora.rank": 8}, r"ds\.lora\.rank = 8"),
-        ({"ds.use_liger_kernel": True}, r"ds\.use_liger_kernel"),
-        ({"actor.optim": "muon"}, r"actor\.optim = 'muon'"),
-        ({"actor.aux_loss_coef": 0.01}, r"actor\.aux_loss_coef"),
+        {"actor.num_gpus_per_node": 3},
+        {"ds.packing_samples": False},
+        {"ds.attn_implementation": "flash_attention_2"},
+        {"ds.lora.rank": 8},
+        {"ds.use_liger_kernel": True},
+        {"actor.optim": "muon"},
+        {"actor.aux_loss_coef": 0.01},
     ],
 )
-def test_what_it_does_not_go_with_is_refused(wrong, said):
-    with pytest.raises(ConfigError, match=rf"(?=ds\.ring_attn_size = 2).*{said}"):
+def test_what_it_does_not_go_with_is_refused(wrong):
+    with pytest.raises(ConfigError) as e:
         load(None, {**SHARED, **wrong})
+    assert ("shared_sequences_are_supported", "ds.ring_attn_size") in {(p.code, p.setting) for p in e.value.problems}
 
 
 def test_heads_that_do_not_divide_are_refused():

@@ -8,10 +8,11 @@ import tomllib
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
+from openrlhf_tir.config.fine_tuning import RANKS_OF
 from openrlhf_tir.config.integrations.python_script.values import yaml_number as number
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.rules import violations_of_fine_tuning
 from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import REWARD
@@ -211,14 +212,14 @@ SFTTrainer("m", args=args, train_dataset=load_dataset("json", data_files="r.json
 """
     code, path, told = imported(script)
     problems = Problems()
-    cfg = attempt(str(path), {}, problems, violations, ranks_of=RANKS_OF)
+    cfg = attempt(str(path), {}, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
     assert code == 0 and not problems.lines
     assert (cfg.sft.batch_size, cfg.sft.max_len) == (12, 512) and 'dataset = "r.jsonl"' in path.read_text()
     assert (cfg.sft.learning_rate, cfg.sft.lr_scheduler, cfg.sft.max_epochs) == (1e-5, "linear", 2)
     assert cfg.ds.packing_samples and cfg.actor.model_name_or_path == "m"
     assert all(word in told for word in ("max_length", "assistant_only_loss", "formatting_func"))
     _, path, _ = imported(script.replace("max_length=512", "max_seq_length=2048"))
-    assert attempt(str(path), {}, problems, violations, ranks_of=RANKS_OF).sft.max_len == 2048
+    assert attempt(str(path), {}, problems, violations_of_fine_tuning, ranks_of=RANKS_OF).sft.max_len == 2048
 
 
 def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):
