@@ -18,6 +18,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from ..algorithms.losses import LOSSES, PolicyLoss
 from ..errors import ConfigError
 from . import rules as rules
 from .environments import Environment, resolve, resolve_or_none
@@ -225,7 +226,12 @@ class Config(Section):
     @property
     def loss_by_token(self) -> bool:
         """True if the policy's loss is a mean over tokens (or over sequences times a constant), not over sequences."""
-        return self.actor.loss_agg_mode != "seq-mean-token-mean" and self.actor.policy_loss_type != "gspo"
+        return self.actor.loss_agg_mode != "seq-mean-token-mean" and not self.policy_loss.over_sequences
+
+    @property
+    def policy_loss(self) -> PolicyLoss:
+        """The registered loss of actor.policy_loss_type. An own one, actor.policy_loss, takes its place as `ppo`."""
+        return LOSSES[self.actor.policy_loss_type]
 
     @property
     def loss_sum_norm(self) -> float | None:

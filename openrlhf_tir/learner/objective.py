@@ -27,6 +27,7 @@ import torch
 from ..algorithms import kl as kls
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses import LOSSES, own
+from ..algorithms.losses.base import LossInputs
 from ..algorithms.losses.diagnostics import Tally
 from ..algorithms.losses.is_correction import is_weights
 from ..config import Config
@@ -99,9 +100,9 @@ class PolicyObjective:
         self.counts = counts
         self.kl = kl
         self.tally = tally
-        self.per_token_loss = (
-            own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else LOSSES.get(cfg.actor.policy_loss_type)
-        )
+        registered = LOSSES[cfg.actor.policy_loss_type]
+        self.per_token_loss = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else registered.fn
+        self.ratio_of_sequence = registered.over_sequences
         self.openrlhf_loss = None if self.per_token_loss else policy_loss(cfg)
         """Used for the losses that OpenRLHF has; `per_token_loss` is None for them."""
 
@@ -162,7 +163,7 @@ class PolicyObjective:
         assert self.per_token_loss is not None, "there is either a per-token loss or OpenRLHF's"
         mask = micro.fields["trained"]
         settings = self.cfg.algo.advantage
-        inputs = own.LossInputs(
+        inputs = LossInputs(
             log_probs,
             old,
             rollout,
@@ -197,9 +198,9 @@ class PolicyObjective:
     def _clipped_ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return the ratio that the loss clips, for the diagnostics.
 
-        It is the token's ratio, or for gspo (arXiv 2507.18071) the geometric mean of the sequence's ratios.
+        It is the token's ratio, or the geometric mean of the sequence's ratios for a loss over sequences.
         """
-        if self.cfg.actor.policy_loss_type == "gspo":
+        if self.ratio_of_sequence:
             mean = (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
             log_ratio = mean.expand_as(log_ratio)
         return log_ratio.clamp(-20.0, 20.0).exp()

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .base import LossInputs, PolicyLoss
+
 if TYPE_CHECKING:
     import torch
 
-    from .own import LossInputs
 
-
-def cispo(inputs: LossInputs) -> torch.Tensor:
-    """Return the loss per token, [b, L-1]."""
+def _loss(inputs: LossInputs) -> torch.Tensor:
     low, high = inputs.clip
     # The bounds of the exponent only keep it finite; the clip below decides.
     ratio = (inputs.log_probs.detach() - inputs.old_log_probs).clamp(-20.0, 20.0).exp()
     return -ratio.clamp(1 - low, 1 + high) * inputs.advantages * inputs.log_probs
+
+
+cispo = PolicyLoss(_loss, "the weight of the gradient is clipped, not the update", "arXiv 2506.13585")

@@ -1,46 +1,18 @@
-"""A user's policy loss: `LossInputs` -> the loss of each token, not reduced. Only aggregate.py knows means and scaling.
-
-Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1. Nothing here imports torch.
-"""
+"""A user's policy loss, `LossInputs` -> the loss of each token: how it is found, and what is said if it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import MethodBroken
 from ...user_code import plugins
 from ...user_code.failures import described
+from .base import LossFn, LossInputs
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
-class LossInputs:
-    """What a policy loss receives. All tensors are [b, L-1] float32.
-
-    Attributes:
-        log_probs: Of the learner's weights. The only tensor that takes a gradient.
-        old_log_probs: Of the ratio's denominator (learner/objective.py).
-        rollout_log_probs: Of the policy that sampled.
-        advantages: Advantage of each token, 0.0 where not trained.
-        mask: 1.0 where the token is trained.
-        clip: (low, high) of actor.eps_clip_low_high.
-        options: The value of actor.policy_loss_options.
-    """
-
-    log_probs: torch.Tensor
-    old_log_probs: torch.Tensor
-    rollout_log_probs: torch.Tensor
-    advantages: torch.Tensor
-    mask: torch.Tensor
-    clip: tuple[float, float]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-OwnLoss = Callable[[LossInputs], "torch.Tensor"]
 POLICY_LOSS = plugins.Place(
     "policy loss",
     "actor.policy_loss",
@@ -50,7 +22,7 @@ POLICY_LOSS = plugins.Place(
 )
 
 
-def load(name: str) -> OwnLoss:
+def load(name: str) -> LossFn:
     """Return a user's loss function, wrapped so that its faults are named.
 
     Calling it raises MethodBroken, with file and line, if the function raises or returns no loss of each token.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .base import LossInputs, PolicyLoss
+
 if TYPE_CHECKING:
     import torch
 
-    from .own import LossInputs
 
-
-def policy_gradient(inputs: LossInputs) -> torch.Tensor:
-    """Return the loss per token, [b, L-1]."""
+def _loss(inputs: LossInputs) -> torch.Tensor:
     return -inputs.advantages * inputs.log_probs
+
+
+policy_gradient = PolicyLoss(_loss, "the plain policy gradient, without a ratio", "Williams 1992", has_ratio=False)

@@ -94,25 +94,28 @@ def _clip(config: Config) -> Iterator[str]:
     actor = config.actor
     advantage = config.algo.advantage
     clip = f"actor.eps_clip_low_high = {_pair(actor.eps_clip_low_high)}"
-    if actor.policy_loss_type == "gspo" and max(actor.eps_clip_low_high) >= MAX_SEQUENCE_CLIP:
+    loss = config.policy_loss
+    chosen = f"actor.policy_loss_type = '{actor.policy_loss_type}'"
+    if loss.over_sequences and max(actor.eps_clip_low_high) >= MAX_SEQUENCE_CLIP:
         yield (
-            f"{clip} with actor.policy_loss_type = 'gspo' clips almost nothing: its ratio is a geometric mean over a"
+            f"{clip} with {chosen} clips almost nothing: its ratio is a geometric mean over a"
             " response, which stays near 1. Use a range of its size, 3e-4 4e-4 in its paper (arXiv 2507.18071), and"
             " look at clip_low and clip_high in the metrics."
         )
-    if actor.policy_loss_type == "gspo" and actor.dual_clip is not None and actor.dual_clip >= 1 + MAX_SEQUENCE_CLIP:
+    if loss.over_sequences and actor.dual_clip is not None and actor.dual_clip >= 1 + MAX_SEQUENCE_CLIP:
         yield (
-            f"actor.dual_clip = {actor.dual_clip:g} with actor.policy_loss_type = 'gspo' is hardly ever reached: its"
+            f"actor.dual_clip = {actor.dual_clip:g} with {chosen} is hardly ever reached: its"
             " ratio is a geometric mean over a response, which stays near 1. Leave it out."
         )
     if (
-        actor.policy_loss_type == "ppo"
+        loss.has_ratio
+        and not loss.over_sequences
         and not actor.policy_loss
         and max(actor.eps_clip_low_high) < MIN_TOKEN_CLIP
         and not _ratio_is_always_one(config)
     ):
         yield (
-            f"{clip} with actor.policy_loss_type = 'ppo' is a range for means over a response (gspo): ratios of tokens"
+            f"{clip} with {chosen} is a range for means over a response (gspo): ratios of tokens"
             " leave it at once, and about every other token has no gradient. Use 0.2 0.28, or actor.policy_loss_type ="
             " 'gspo'."
         )
@@ -130,18 +133,19 @@ def _clip(config: Config) -> Iterator[str]:
 def _losses_over_sequences(config: Config) -> Iterator[str]:
     actor = config.actor
     advantage = config.algo.advantage
-    gspo = actor.policy_loss_type == "gspo"
-    mean = "actor.policy_loss_type = 'gspo'" if gspo else f"actor.loss_agg_mode = '{actor.loss_agg_mode}'"
+    by_sequence = config.policy_loss.over_sequences
+    chosen = f"actor.policy_loss_type = '{actor.policy_loss_type}'"
+    mean = chosen if by_sequence else f"actor.loss_agg_mode = '{actor.loss_agg_mode}'"
     estimator = get_estimator(advantage.estimator)
     centred = "is whitened over the batch's tokens" if estimator.whiten else ""
     if estimator.centred_over_tokens:
         centred = "has a mean of 0 over a group's tokens"
-    if (gspo or actor.loss_agg_mode == "seq-mean-token-mean") and centred:
+    if (by_sequence or actor.loss_agg_mode == "seq-mean-token-mean") and centred:
         yield (
             f"algo.advantage.estimator = {advantage.estimator!r} {centred}, and the loss of {mean} is a mean over"
             " responses: where the right ones are longer than the wrong ones, or shorter, their advantages have a mean"
             " that is not 0, and all are pushed one way. Use one that is centred over responses, e.g. group_norm or"
-            f" rloo, or {'another loss' if gspo else 'token-mean'}."
+            f" rloo, or {'another loss' if by_sequence else 'token-mean'}."
         )
     discounted = advantage.gamma < 1 and estimator.discounts and not estimator.critic
     of_tokens = {
@@ -150,7 +154,7 @@ def _losses_over_sequences(config: Config) -> Iterator[str]:
         f"algo.kl.init_coef = {config.algo.kl.init_coef:g} in the reward": bool(config.algo.kl.init_coef)
         and not config.algo.kl.use_loss,
     }
-    for setting in (setting for setting, applies in of_tokens.items() if gspo and applies):
+    for setting in (setting for setting, applies in of_tokens.items() if by_sequence and applies):
         yield (
             f"{setting} gives each token an advantage of its own, and {mean} trains all tokens of a response by their"
             f" mean. Use actor.policy_loss_type = 'ppo'{', or algo.kl.use_loss' if 'algo.kl' in setting else ''}."
@@ -164,7 +168,7 @@ def _ratio_is_always_one(config: Config) -> bool:
 
 def _stale_tokens_without_ratio(config: Config) -> Iterator[str]:
     actor = config.actor
-    clips = actor.policy_loss is None and actor.policy_loss_type != "pg"
+    clips = actor.policy_loss is None and config.policy_loss.has_ratio
     if (
         _ratio_is_always_one(config)
         and clips

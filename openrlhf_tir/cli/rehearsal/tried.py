@@ -9,6 +9,7 @@ import numpy as np
 
 from ...algorithms.advantages import ESTIMATOR, AdvantageInputs, get_estimator
 from ...algorithms.losses import own as own_loss
+from ...algorithms.losses.base import LossInputs
 from ...errors import MethodBroken, MethodError
 from ...rewards import accept
 from ...user_code import plugins
@@ -52,7 +53,7 @@ class TriedLoss(UserFunction):
         old = torch.full((2, 5), -0.4)
         mask = torch.tensor([[1.0, 1, 1, 1, 0], [1, 0, 0, 1, 1]])
         advantages = torch.tensor([[1.0], [-1.0]]).expand(2, 5) * mask
-        inputs = own_loss.LossInputs(log_probs, old, old.clone(), advantages, mask, self.clip, self.options)
+        inputs = LossInputs(log_probs, old, old.clone(), advantages, mask, self.clip, self.options)
         function = plugins.load(own_loss.POLICY_LOSS, self.name)
         with accept.named(own_loss.POLICY_LOSS, self.name, function, LearnerCodeError):
             function(inputs)

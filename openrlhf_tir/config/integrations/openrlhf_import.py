@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS
+from ...algorithms.losses import LOSSES
 from ..inactive import inactive_settings
 from ..method_summary import method_summary
 from ..openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same, translate
@@ -453,12 +454,13 @@ def _method(flags: CommandFlags, draft: Draft) -> None:
             "KL by k1 in the loss: algo.kl.unbiased_gradient = true, as the gradient of k1 itself is zero on average"
             " and would hold nothing (OpenRLHF only recommends k2 or k3)."
         )
-    if draft.settings.get("actor.policy_loss_type") == "gspo":
+    policy_loss = draft.settings.get("actor.policy_loss_type", "ppo")
+    if policy_loss in LOSSES and not LOSSES[policy_loss].is_corrected:
         level = draft.settings.pop("algo.advantage.is_correction_level", "off")
         for name in [name for name in draft.settings if name.startswith("algo.advantage.is_correction")]:
             draft.unset(name)
         if level != "off":
-            draft.differs("The IS correction is left out: OpenRLHF applies it to PPO's loss only, and this is gspo.")
+            draft.differs(f"The IS correction is left out: OpenRLHF does not apply it to {policy_loss}.")
     correction = {k: v for k, v in draft.settings.items() if k.startswith("algo.advantage.is_correction_")}
     if correction.get("algo.advantage.is_correction_level", "off") == "off":
         for name in correction:

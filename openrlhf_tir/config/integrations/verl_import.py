@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS as REGISTERED
+from ...algorithms.losses import LOSSES as POLICY_LOSSES
+from ...algorithms.losses import LossName
 from ...errors import ConfigError
 from ..method_summary import method_summary
 from ..problems import Problems
@@ -148,7 +150,7 @@ INSTEAD = {
     "tir_optimal_token_baseline": ("opo", "the optimal baseline over responses in place of one for each token"),
 }
 """verl's estimator -> the nearest of ours, and what is not the same."""
-LOSSES = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "gpg": "pg"}
+LOSSES: dict[str, LossName] = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "gpg": "pg"}
 AGGREGATIONS = {
     "token-mean": ("token-mean", None),
     "seq-mean-token-mean": ("seq-mean-token-mean", None),
@@ -553,7 +555,7 @@ def _method(verl: _VerlSettings, draft: Draft, updates: int) -> None:
     if theirs not in AGGREGATIONS:
         draft.differs(f"actor_rollout_ref.actor.loss_agg_mode={theirs}: token-mean here.")
     aggregation, constant = AGGREGATIONS.get(theirs, ("token-mean", None))
-    if loss != "gspo":  # its loss is a mean over responses in any case
+    if aggregation in POLICY_LOSSES[loss].aggregations:
         draft.set("actor.loss_agg_mode", aggregation)
     if constant is not None or verl("actor_rollout_ref.actor.loss_scale_factor"):
         draft.set("actor.loss_agg_constant", float(verl("actor_rollout_ref.actor.loss_scale_factor") or constant or 1))

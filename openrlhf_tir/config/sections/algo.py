@@ -217,9 +217,8 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[Fault]:
     conflicts = {
         f"algo.advantage.gamma = {advantage.gamma:g} discounts by tokens": advantage.gamma != 1,
         "rollout.agent = 'external' does not report calls": c.rollout.agent == "external",
-        "actor.policy_loss_type = 'gspo' trains all tokens of a response by the mean of their advantages": (
-            c.actor.policy_loss_type == "gspo"
-        ),
+        f"actor.policy_loss_type = '{c.actor.policy_loss_type}' trains all tokens of a response by the mean of their"
+        " advantages": c.policy_loss.over_sequences,
     }
     for environment in c.resolved_environments.values():
         prefix = environment.prefix
@@ -265,11 +264,11 @@ def correction_has_a_ratio_to_correct(c: Config) -> Iterator[Fault]:
             f"algo.advantage.is_correction_level = '{level}' weighs by pi_old / (policy that sampled), which is 1 with"
             " actor.pi_old = 'engine'. Leave actor.pi_old unset, or set it to 'learner'."
         )
-    if c.actor.policy_loss_type == "gspo":
+    if not c.policy_loss.is_corrected:
         yield (
-            f"algo.advantage.is_correction_level = '{level}' has no effect with actor.policy_loss_type = 'gspo':"
-            " OpenRLHF corrects PPO's loss only, and gspo's ratio is to the policy that sampled already. Set it to"
-            " 'off', or the loss to 'ppo'."
+            f"algo.advantage.is_correction_level = '{level}' has no effect with actor.policy_loss_type ="
+            f" '{c.actor.policy_loss_type}', whose tokens it does not weigh: its ratio is to the policy that sampled"
+            " already. Set it to 'off', or the loss to 'ppo'."
         )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ...algorithms.losses import LOSSES, LossName
+from ...algorithms.losses.base import Aggregation
 from ..setting import ALLOWED, About, Condition, Fault, Resume, refused, rule, setting
 from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
@@ -94,13 +96,16 @@ class Muon(Section):
 
 
 def _has_ratio(c: Config) -> bool:
-    return c.actor.policy_loss is not None or c.actor.policy_loss_type != "pg"
+    return c.actor.policy_loss is not None or c.policy_loss.has_ratio
 
 
 WITH_RATIO = Condition("with a loss that has a ratio to clip, unlike actor.policy_loss_type = pg", _has_ratio)
 WITH_CHECKPOINTING = Condition(
     "with actor.gradient_checkpointing_enable", lambda c: c.actor.gradient_checkpointing_enable
 )
+
+
+_LOSSES_IN_WORDS = "; ".join(f"{name}: {loss.summary} ({loss.source})" for name, loss in LOSSES.items())
 
 
 class Actor(Section):
@@ -202,17 +207,14 @@ class Actor(Section):
         gt=1,
         description="Bound the loss of a negative advantage A at dual_clip * |A|. Unset: no bound.",
         active_when=Condition(
-            "with actor.policy_loss_type = ppo or gspo",
-            lambda c: not c.actor.policy_loss and c.actor.policy_loss_type in ("ppo", "gspo"),
+            f"with actor.policy_loss_type = {' or '.join(name for name, loss in LOSSES.items() if loss.has_dual_clip)}",
+            lambda c: not c.actor.policy_loss and c.policy_loss.has_dual_clip,
         ),
         openrlhf=True,
     )
-    policy_loss_type: Literal["ppo", "gspo", "cispo", "pg"] = setting(
+    policy_loss_type: LossName = setting(
         "ppo",
-        description=(
-            "Policy loss. ppo and gspo are OpenRLHF's, cispo clips the weight instead of the update, pg is the plain"
-            " policy gradient."
-        ),
+        description=f"Policy loss. {_LOSSES_IN_WORDS}.",
         openrlhf=True,
     )
     pi_old: Literal["engine", "learner"] | None = setting(
@@ -239,7 +241,7 @@ class Actor(Section):
             "with a loss of your own in actor.policy_loss", lambda c: c.actor.policy_loss is not None
         ),
     )
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = setting(
+    loss_agg_mode: Aggregation = setting(
         "token-mean",
         description=(
             "How the losses of tokens become one. token-mean: mean over all trained tokens of the update."
@@ -416,18 +418,18 @@ def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[Fault]:
 
 
 @rule("actor.policy_loss_type")
-def gspo_is_a_mean_over_sequences(c: Config) -> Iterator[Fault]:
-    if c.actor.policy_loss_type != "gspo":
-        return
-    if c.actor.loss_agg_mode != "token-mean":
+def loss_goes_with_its_aggregation_and_weights(c: Config) -> Iterator[Fault]:
+    loss = c.policy_loss
+    chosen = f"actor.policy_loss_type = '{c.actor.policy_loss_type}'"
+    if c.actor.loss_agg_mode not in loss.aggregations:
         yield About(
             "actor.loss_agg_mode",
-            f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with actor.policy_loss_type = 'gspo',"
-            " whose loss is a mean over sequences. Leave it at token-mean.",
+            f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with {chosen}, whose loss is a mean over"
+            f" sequences in any case. Use {' or '.join(loss.aggregations)}.",
         )
-    if c.train.env_coef != 1:
+    if loss.over_sequences and c.train.env_coef != 1:
         yield About(
             "train.env_coef",
-            f"train.env_coef = {c.train.env_coef:g} would also weigh gspo's ratio over a sequence."
+            f"train.env_coef = {c.train.env_coef:g} would also weigh the ratio over a sequence of {chosen}."
             " Use 1, or another actor.policy_loss_type.",
         )

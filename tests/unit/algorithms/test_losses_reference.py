@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from openrlhf_tir.algorithms.losses import LOSSES
 from openrlhf_tir.config import Config
 
 pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
@@ -101,7 +102,7 @@ def assert_same(found, wanted):
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("pi_old", ["engine", "learner"])
-@pytest.mark.parametrize("loss", ["ppo", "cispo", "pg"])
+@pytest.mark.parametrize("loss", [name for name, loss in LOSSES.items() if not loss.over_sequences])
 def test_losses_and_aggregations_are_their_formulas(data, loss, pi_old, mode, parts):
     cfg = Config(actor={"policy_loss_type": loss, "pi_old": pi_old, "loss_agg_mode": mode})
     wanted = reference(data, loss, mode, old={"engine": "mu", "learner": "old"}[pi_old], constant=8192.0)
@@ -124,7 +125,7 @@ def test_the_constant_of_the_sum_norm_can_be_set(data):
 
 
 @pytest.mark.parametrize("kind", ["tis", "icepop"])
-@pytest.mark.parametrize("loss", ["ppo", "cispo", "pg"])
+@pytest.mark.parametrize("loss", [name for name, loss in LOSSES.items() if loss.is_corrected])
 def test_corrections_weigh_every_loss_by_what_learner_and_engine_differ_in(data, loss, kind):
     """With ppo this is decoupled PPO: the ratio to pi_old is clipped, and pi_old / mu weighs."""
     advantage = {

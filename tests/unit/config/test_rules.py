@@ -116,10 +116,14 @@ BROKEN = [
     ),
     (
         "actor.loss_agg_mode",
-        "gspo_is_a_mean_over_sequences",
+        "loss_goes_with_its_aggregation_and_weights",
         {"actor.policy_loss_type": "gspo", "actor.loss_agg_mode": "seq-mean-token-mean"},
     ),
-    ("train.env_coef", "gspo_is_a_mean_over_sequences", {"actor.policy_loss_type": "gspo", "train.env_coef": 0.5}),
+    (
+        "train.env_coef",
+        "loss_goes_with_its_aggregation_and_weights",
+        {"actor.policy_loss_type": "gspo", "train.env_coef": 0.5},
+    ),
     (
         "train.batch_size",
         "updates_share_a_batch",

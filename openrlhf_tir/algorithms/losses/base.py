@@ -1,0 +1,72 @@
+"""What a policy loss receives and returns, and the properties that it declares. Nothing here imports torch.
+
+Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """What a policy loss receives. All tensors are [b, L-1] float32.
+
+    Attributes:
+        log_probs: Of the learner's weights. The only tensor that takes a gradient.
+        old_log_probs: Of the ratio's denominator (learner/objective.py).
+        rollout_log_probs: Of the policy that sampled.
+        advantages: Advantage of each token, 0.0 where not trained.
+        mask: 1.0 where the token is trained.
+        clip: (low, high) of actor.eps_clip_low_high.
+        options: The value of actor.policy_loss_options.
+    """
+
+    log_probs: torch.Tensor
+    old_log_probs: torch.Tensor
+    rollout_log_probs: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    clip: tuple[float, float]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+LossFn = Callable[[LossInputs], "torch.Tensor"]
+"""Returns the loss of each token [b, L-1], not reduced. Only aggregate.py knows means and scaling."""
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+AGGREGATIONS: tuple[Aggregation, ...] = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+"""The values of actor.loss_agg_mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """A policy loss and its properties. Settings, their checks and the learner read the properties here.
+
+    Attributes:
+        fn: The function; None if OpenRLHF's PolicyLoss computes it (learner/openrlhf_adapter.py), with actor.dual_clip.
+        summary: What it is, in a few words for help and reference page.
+        source: Where its formula is from.
+        has_ratio: True if it has a ratio pi / pi_old, which actor.eps_clip_low_high clips.
+        over_sequences: True if that ratio is the geometric mean over a response and the loss a mean over responses, so
+            that all tokens of a response are trained by the mean of their advantages.
+        aggregations: The values of actor.loss_agg_mode that it goes with.
+        is_corrected: True if an importance-sampling correction weighs its tokens (is_correction.py).
+    """
+
+    fn: LossFn | None
+    summary: str
+    source: str
+    has_ratio: bool = True
+    over_sequences: bool = False
+    aggregations: tuple[Aggregation, ...] = AGGREGATIONS
+    is_corrected: bool = True
+
+    @property
+    def has_dual_clip(self) -> bool:
+        """True if actor.dual_clip bounds it. OpenRLHF's losses have that, ours do not."""
+        return self.fn is None
