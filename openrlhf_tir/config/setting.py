@@ -20,7 +20,7 @@ other sections: a function below the section's class, with `@rule("section.setti
         if isinstance(c.pipeline.depth, int) and c.pipeline.depth < c.rollout.batch_size:
             yield "pipeline.depth = ... can never fill a batch ..."
 
-A program sees `Problem(message, code="depth_fills_a_batch", setting="pipeline.depth")`.
+A program sees a `Problem` with the code `depth_fills_a_batch` and the setting `pipeline.depth`.
 """
 
 from __future__ import annotations
