@@ -1,13 +1,11 @@
 """Help-desk tasks after tau-bench: a policy, a user with a wish, and what the database must look like afterwards.
 
 A scenario makes a user, the lines that it says, the gold calls that the policy allows, and what the model must say. If
-the policy forbids the wish, the only gold call is a transfer to a person. `Solver` plays an agent that knows the gold:
-a task that it does not solve in the environment is broken.
+the policy forbids the wish, the only gold call is a transfer to a person.
 """
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -177,21 +175,3 @@ def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str,
     """Yield the user's first words, the task, the policy and the name of the scenario."""
     for i in range(count):
         yield (*policy_task(i, seed), POLICY, SCENARIOS[i % len(SCENARIOS)].__name__)
-
-
-class Solver:
-    """An agent that knows the gold: it asks the name, makes the gold calls one by one, and says what must be said.
-
-    Attributes:
-        actions: Its actions, in order.
-    """
-
-    def __init__(self, task: FunctionTask) -> None:
-        calls = [json.dumps([call.model_dump()]) for call in task.gold[0]]
-        closing = " ".join(["That is done.", *(f"{output} EUR." for output in task.outputs)])
-        self.actions = [
-            json.dumps({"message": "What is your name?"}),
-            *calls,
-            json.dumps({"message": closing}),
-            json.dumps({"message": "Goodbye."}),
-        ]

@@ -56,11 +56,6 @@ def pss_bytes(pid: int) -> int | None:
     return _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
 
 
-def rss_bytes(pid: int) -> int | None:
-    """Return the RSS of a process in bytes; None if it is gone."""
-    return _kib(Path(f"/proc/{pid}/status"), "VmRSS:")
-
-
 def peak_rss_bytes(pid: int) -> int | None:
     """Return the highest RSS that a process has had, in bytes; None if it is gone."""
     return _kib(Path(f"/proc/{pid}/status"), "VmHWM:")

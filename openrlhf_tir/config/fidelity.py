@@ -20,7 +20,6 @@ A fact that no setting holds has `stated`, what is done here, in place of `here`
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,19 +88,6 @@ def rows(recipe: RecipeFacts, config: Config | None = None) -> list[Row]:
     """Return the recipe's facts beside its values; `config` is another configuration to hold them against."""
     cfg = config or load(recipe.name)
     return [_row(fact, cfg) for fact in recipe.setting]
-
-
-def faults() -> Iterator[str]:
-    """Yield a sentence for each undeclared difference, and for each declared one that is none."""
-    for method in methods():
-        for recipe in method.recipe:
-            for row in rows(recipe):
-                if row.fact.here is None:
-                    continue
-                if not row.same and row.fact.why is None:
-                    yield f"{recipe.name}: {row.here}, and the official code has {row.fact.official}. Say why."
-                if row.same and row.fact.why is not None:
-                    yield f"{recipe.name}: {row.here} is as {row.fact.official} asks, and a reason says it is not."
 
 
 def _row(fact: Fact, cfg: Config) -> Row:

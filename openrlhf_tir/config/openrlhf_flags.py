@@ -201,11 +201,6 @@ def flags_honoured() -> int:
     return len(honoured())
 
 
-def not_honoured() -> dict[str, str]:
-    """Return each other flag, and what to use instead or why there is nothing."""
-    return {name: rule.reason for name, rule in RULES.items() if isinstance(rule, Only | Refused)}
-
-
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 """is_correction_type of OpenRLHF 0.11.0 -> level and mode since 0.11.2 (openrlhf/models/loss.py of both)."""
 

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from ..config import Filter
 from ..errors import FilterError
 from ..rewards import accept
-from ..types import KEEP, Group, Verdict
+from ..types import Group, Verdict
 from ..user_code import plugins
 from ..user_code.failures import UserFunction
 from .accuracy_range import accuracy_range
@@ -103,20 +103,3 @@ def filters_of(settings: Filter) -> list[GroupFilter | UserFilter]:
             plugins.load(FILTER, name)
             filters.append(UserFilter(name))
     return filters
-
-
-def build(settings: Filter) -> GroupFilter:
-    """Return one filter that applies all of `filters_of` in this process."""
-    filters = filters_of(settings)
-
-    def apply(group: Group) -> Verdict:
-        for group_filter in filters:
-            if isinstance(group_filter, UserFilter):
-                verdict = group_filter(group, settings.options)
-            else:
-                verdict = group_filter(group)
-            if not verdict.keep:
-                return verdict
-        return KEEP
-
-    return apply

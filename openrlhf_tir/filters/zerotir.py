@@ -18,7 +18,6 @@ Key = TypeVar("Key", bound=Hashable)
 
 MAX_PPL = 5.0
 """Perplexity under the base model above which a sample is masked."""
-MAX_REPEATNESS = 0.05
 BIN_TOKENS = 1000
 """Width of a bin of `length_balance`, in tokens."""
 MAX_BALANCED_TOKENS = 31_000
@@ -54,17 +53,6 @@ def mask_reason(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> str
     if malformed and repetitive:
         return "rambling"
     return ""
-
-
-def is_quality(facts: Facts, repeatness_threshold: float = MAX_REPEATNESS, **label: object) -> bool:
-    """Return True for a right sample that hardly repeats itself. ZeroTIR's code counts these for each group.
-
-    Args:
-        facts: What the reward recorded about the sample.
-        repeatness_threshold: Largest share of repetition; the row's label may hold one.
-        label: The other fields of the row's label, which are not used.
-    """
-    return facts["answer_rewards"] > 0.05 and facts["repeatness"] <= repeatness_threshold
 
 
 def verifiers_failed(facts: Facts) -> bool:

@@ -87,15 +87,6 @@ def grpo_group(
     return GroupScore(n, r_tool, [alpha * t * r for t, r in zip(r_tool, r_G, strict=True)])
 
 
-def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, float | None]:
-    """Return the paper's metrics: EM, calls per question (TC) and correct answers per call (TP; None without calls)."""
-    return {
-        "EM": sum(correct) / len(correct),
-        "TC": sum(calls) / len(calls),
-        "TP": sum(correct) / sum(calls) if sum(calls) else None,
-    }
-
-
 async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Return the base reward of a correct response times its efficiency in the PPO form, and 0 for a wrong one.
 

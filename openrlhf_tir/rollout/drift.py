@@ -5,9 +5,7 @@
     env segment     encode(text) must be the segment's token_ids, none of them special, and nothing stands before them
 
 Tokens are decoded and compared; nothing that is trained is ever re-encoded. Drift means that engine and codec disagree,
-or that some code tokenised text again: rewards would then judge another text than the learner trains. `retokenised` is
-not a fault: it measures whether the common shortcut, to decode a response and encode it again, would have changed its
-tokens.
+or that some code tokenised text again: rewards would then judge another text than the learner trains.
 """
 
 from __future__ import annotations
@@ -60,12 +58,6 @@ def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False
         raise TokenDrift(
             f"Tokens and text disagree: {'; '.join(faults)}. Engine and actor must use the same tokenizer files."
         )
-
-
-def retokenised(trajectory: Trajectory, codec: Codec) -> bool:
-    """Return True if encoding the decoded response gives other tokens than those sampled and inserted."""
-    ids: list[int] = trajectory.token_ids.tolist()
-    return codec.encode(codec.decode(ids)) != ids
 
 
 def _model_drift(before: Sequence[int], ids: list[int], segment: Segment, codec: Codec) -> str | None:

@@ -101,7 +101,6 @@ class EngineModel:
         paused: True while a weight push stops all sequences.
         speed: Share of the decode rate that the engine has; less than 1 on a slow node.
         tokens: Tokens written so far.
-        prefill_tokens: Tokens of context that were computed so far.
         busy_s: Seconds in which something was running.
         preemptions: Number of preemptions so far.
     """
@@ -114,7 +113,6 @@ class EngineModel:
         self.paused = False
         self.speed = 1.0
         self.tokens = 0.0
-        self.prefill_tokens = 0.0
         self.busy_s = 0.0
         self.preemptions = 0
         self._rate_of_each = [0.0, *(spec.decode_rate(n) / n for n in range(1, spec.max_running + 1))]
@@ -297,7 +295,6 @@ class EngineModel:
 
     def _prefill(self, tokens: float) -> None:
         """Add the work of computing `tokens` of context."""
-        self.prefill_tokens += tokens
         self._prefill_s += tokens / self.spec.prefill_tokens_per_s
 
     def _admit(self) -> None:

@@ -60,15 +60,11 @@ def integers(dtype: str) -> np.dtype:
     return np.dtype(f"<i{ITEM_BYTES[dtype]}")
 
 
-def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    """Return the piece that turns `old` into `new`, both [n] signed integers of one size; None if they are equal."""
-    return take_over(old.copy(), new)
-
-
 def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    """Return what `encode` returns, and turn `old` into `new` in place.
+    """Turn `old` into `new` in place and return the piece that does that; None if they are equal.
 
-    Only changed elements are written, so that unchanged memory does not have to be written back from the cache.
+    Both are [n] signed integers of one size. Only changed elements are written, so that unchanged memory does not have
+    to be written back from the cache.
     """
     from . import delta_loops
 

@@ -65,7 +65,7 @@ async def test_a_rank_killed_by_sigkill_is_named_with_its_signal_and_its_memory(
 
 async def _until_it_holds(pid: int) -> None:
     """Wait until the rank has its memory and its watcher, which sleeps between two looks, has seen it."""
-    while (process_watch.rss_bytes(pid) or 0) < HELD:
+    while psutil.Process(pid).memory_info().rss < HELD:
         await asyncio.sleep(0.05)
     (watcher,) = (
         process

@@ -37,10 +37,35 @@ def _decode(row: dict) -> list[str]:
     return mismatches(got, row["expected"])
 
 
+def _json_call_sources(text: str) -> list[str]:
+    """Return ToolRL's calls as Python source, for execution against a simulated API.
+
+    An object without a name is a call of "", and one without parameters has none. Values that are not objects are left
+    out.
+
+    Raises:
+        ValueError: A name is not text, or parameters are not an object. The reference's handler crashes there.
+    """
+    sources = []
+    for call in call_text.json_lines(text) if "<tool_call>" in text else []:
+        if not isinstance(call, dict):
+            continue
+        named = {"name": "", "parameters": {}} | call
+        if not isinstance(named["name"], str):
+            raise ValueError(f"the name {named['name']!r} is not text")
+        if named["name"].strip().lower() == "none":  # the model declines
+            continue
+        if not isinstance(named["parameters"], dict):
+            raise ValueError(f"the parameters of {named['name']!r} are not an object")
+        arguments = ", ".join(f"{key}={value!r}" for key, value in named["parameters"].items())
+        sources.append(f"{named['name']}({arguments})")
+    return sources
+
+
 def _toolrl(row: dict) -> list[str]:
     text = row["text"]
     return mismatches(
-        {"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_text.json_call_sources(text)},
+        {"decode_ast": call_text.json_call_arguments(text), "decode_execute": _json_call_sources(text)},
         row["expected"],
     )
 

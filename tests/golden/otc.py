@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from openrlhf_tir.rewards import otc
 
 from ._compare import mismatches
@@ -22,8 +24,17 @@ def _group(row: dict) -> list[str]:
     return mismatches({**got._asdict(), "new_stored_optimal_n": got.n}, row["expected"])
 
 
+def _productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, float | None]:
+    """Return the paper's metrics: EM, calls per question (TC) and correct answers per call (TP; None without calls)."""
+    return {
+        "EM": sum(correct) / len(correct),
+        "TC": sum(calls) / len(calls),
+        "TP": sum(correct) / sum(calls) if sum(calls) else None,
+    }
+
+
 KINDS = {
     "otc_ppo_single": _single,
     "otc_grpo_group": _group,
-    "metrics": lambda row: mismatches(otc.productivity(row["correct"], row["calls"]), row["expected"]),
+    "metrics": lambda row: mismatches(_productivity(row["correct"], row["calls"]), row["expected"]),
 }

@@ -7,13 +7,13 @@ one token per word or mark, n-grams over white space separated words.
 
 from __future__ import annotations
 
-from env_servers.python_tir.observation import observation_of_reply
 from openrlhf_tir.filters import zerotir as filters
 from openrlhf_tir.rewards import zerotir
 from openrlhf_tir.rewards.checking import code_text, text_metrics, zerotir_format
 from openrlhf_tir.rewards.checking.answer_text import count_words, open_boxed
 
 from ._compare import mismatches, same
+from ._zerotir_rules import block_pattern_score, is_quality, observation_of_reply
 
 
 def check(row: dict, compat: bool) -> list[str] | None:
@@ -26,7 +26,7 @@ def _equals(got, want) -> list[str]:
 
 
 def _format_score(row: dict) -> list[str]:
-    got = {"code_pattern_score": code_text.block_pattern_score(row["response"])}
+    got = {"code_pattern_score": block_pattern_score(row["response"])}
     for name, template in zerotir_format.TEMPLATES.items():
         valid, reward = template.score(row["response"])
         got |= {f"{name}|format_reward=no": [valid, 0.0], f"{name}|format_reward=yes": [valid, reward]}
@@ -72,7 +72,7 @@ def _filters(row: dict) -> list[str]:
     m = row["metrics"]
     got = {
         "drop_experience": bool(filters.mask_reason(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
-        "is_quality_sample": int(filters.is_quality(m, **row["label"])),
+        "is_quality_sample": int(is_quality(m, **row["label"])),
         "verifier_failed": int(filters.verifiers_failed(m)),
     }
     return mismatches(got, row["expected"])

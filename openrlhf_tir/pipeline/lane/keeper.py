@@ -150,7 +150,6 @@ class LaneKeeper:
         self.speeds = Speeds(slots)
         self.policy = LanePolicy()
         self.size: Size | None = None
-        self.moved = 0
         self._sized_at = -1
         self._longest = float(longest)
         self._before: dict[tuple[GroupKey, int], tuple[str, int]] = {}
@@ -207,7 +206,7 @@ class LaneKeeper:
             for key, response in by_key.items()
         ]
         for key, engine in self.policy.moves(waiting, self._longest, lane_token_s):
-            self.moved += await self.rollout.move(by_key[key], engine)
+            await self.rollout.move(by_key[key], engine)
 
     def _resize(self, live: Sequence[UnderWay], load: Counter[str], step_s: float) -> None:
         """Choose the number of lanes for the coming steps."""

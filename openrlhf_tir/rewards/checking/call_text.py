@@ -168,28 +168,3 @@ def json_call_arguments(text: str) -> Calls:
     Parameters may be any value that the model wrote.
     """
     return [{call["name"]: call["parameters"]} for call in json_calls(text) if "parameters" in call]
-
-
-def json_call_sources(text: str) -> list[str]:
-    """Return ToolRL's calls as Python source, for execution against a simulated API.
-
-    An object without a name is a call of "", and one without parameters has none. Values that are not objects are left
-    out.
-
-    Raises:
-        ValueError: A name is not text, or parameters are not an object. The reference's handler crashes there.
-    """
-    sources = []
-    for call in json_lines(text) if "<tool_call>" in text else []:
-        if not isinstance(call, dict):
-            continue
-        named = {"name": "", "parameters": {}} | call
-        if not isinstance(named["name"], str):
-            raise ValueError(f"the name {named['name']!r} is not text")
-        if not _is_call(named):
-            continue
-        if not isinstance(named["parameters"], dict):
-            raise ValueError(f"the parameters of {named['name']!r} are not an object")
-        arguments = ", ".join(f"{key}={value!r}" for key, value in named["parameters"].items())
-        sources.append(f"{named['name']}({arguments})")
-    return sources

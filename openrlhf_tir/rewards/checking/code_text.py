@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-_RUN = re.compile(r"```python.*?```output", re.DOTALL)
 OUTPUT_BLOCK = re.compile(r"```output\n(.*?)```", re.DOTALL)
 
 
@@ -31,9 +30,3 @@ def _keeps(line: str) -> bool:
 def has_code(text: str) -> bool:
     """Return True if there is a closed python block with code."""
     return bool(extract_code(text))
-
-
-def block_pattern_score(text: str) -> float:
-    """Return -0.1 if a python block is not followed by an output block, else 0. The reference has no such reward."""
-    blocks = len(PYTHON_BLOCK.findall(text))
-    return -0.1 if blocks and blocks != len(_RUN.findall(text)) else 0.0

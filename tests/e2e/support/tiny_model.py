@@ -87,7 +87,7 @@ class HfLearner:
         import torch
 
         from openrlhf_tir.pushes import DeltaDigest
-        from openrlhf_tir.weights.delta import encode
+        from openrlhf_tir.weights.delta import take_over
         from openrlhf_tir.weights.delta_file import DeltaWriter
         from openrlhf_tir.weights.digest import tensors_digest
 
@@ -95,8 +95,8 @@ class HfLearner:
         with path.open("wb") as out:
             writer = DeltaWriter(out, tensors_digest(self.last.items()), base_version)
             for name, new in tensors.items():
-                pair = (t.flatten().view(torch.int32).numpy() for t in (self.last[name], new))
-                if piece := encode(*pair):
+                before, after = (t.flatten().view(torch.int32).numpy() for t in (self.last[name], new))
+                if piece := take_over(before.copy(), after):
                     writer.add(name, [(0, piece)])
             changes: DeltaDigest = writer.end(tensors_digest(tensors.items()))
         self.last = {name: t.clone() for name, t in tensors.items()}

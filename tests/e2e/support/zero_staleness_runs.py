@@ -21,7 +21,6 @@ from pathlib import Path
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.local_engine import LocalEngine
-from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.miniatures.toy.task import draw
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
@@ -35,6 +34,7 @@ from openrlhf_tir.types import BatchItem, GroupKey, StepReport, Task, TrainBatch
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.publisher import WeightPublisher
 from tests.pipeline.fakes import MemoryMetrics, Silent
+from tests.unit.filters.in_process import build
 
 from .parity_reward import parity
 

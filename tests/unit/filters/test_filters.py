@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.config import Filter
-from openrlhf_tir.filters import build
 from openrlhf_tir.filters.samples import SampleFilter
 from openrlhf_tir.filters.zerotir import length_balance, mask_reason, too_many_failed
+from tests.unit.filters.in_process import build
 from tests.unit.rewards.reward_fakes import group, scored
 
 

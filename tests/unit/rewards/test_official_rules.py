@@ -6,11 +6,8 @@ import dataclasses
 
 import pytest
 
-from env_servers.python_tir.observation import observation_of_reply
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.filters.zerotir import is_quality
 from openrlhf_tir.rewards import load
-from openrlhf_tir.rewards.checking.code_text import block_pattern_score
 from openrlhf_tir.rewards.retool import answer_line_score, evaluation_answer, recipe_score
 from openrlhf_tir.rewards.searchr1 import verl_score
 from openrlhf_tir.rewards.zerotir import official_verdict
@@ -18,15 +15,8 @@ from openrlhf_tir.rollout.protocols import Call, Reject
 from openrlhf_tir.rollout.protocols.calls import printed
 from openrlhf_tir.rollout.protocols.messages import Messages
 from openrlhf_tir.rollout.protocols.retool import ReTool
-from tests.unit.filters.test_filters import CLEAN
 from tests.unit.rewards.reward_fakes import in_run, reward_of, says, task
 from tests.unit.rollout.protocols.test_turns_skyrl import said
-
-
-def test_quality_is_right_and_hardly_repetitive():
-    assert is_quality(CLEAN)
-    assert not is_quality({**CLEAN, "repeatness": 0.06})
-    assert is_quality({**CLEAN, "repeatness": 0.06}, repeatness_threshold=0.1)
 
 
 def test_the_recipe_compares_strings_at_the_end_of_the_response():
@@ -55,47 +45,6 @@ def test_the_recipe_prints_the_last_line_whatever_it_is():
 )
 def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, answer):
     assert evaluation_answer(text) == answer
-
-
-def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
-    run = {
-        "status": "Finished",
-        "stdout": "7\n",
-        "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n',
-    }
-    assert observation_of_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
-    assert observation_of_reply({"status": "Failed", "run_result": run}) == (
-        "  line 3\n    1/0\n    ~~\nZeroDivisionError\n",
-        1,
-    )
-    assert observation_of_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == (
-        "TimeLimitExceeded",
-        1,
-    )
-    assert observation_of_reply({"status": "SandboxError"}) == (None, 1)
-    assert observation_of_reply({"status": "Success", "run_result": {"status": "Finished"}}) == ("", 0)
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ({"status": "Success", "run_result": {"status": "Finished", "stdout": "1\n", "stderr": "w"}}, ("1\n", 0)),
-        ({"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "stdout": "1"}}, ("TimeLimitExceeded", 1)),
-        ({"status": "SandboxError"}, (None, 1)),
-        (
-            {"status": "SandboxError", "run_result": {"status": "Finished", "stdout": "1", "stderr": "boom"}},
-            ("boom", 0),
-        ),
-    ],
-)
-def test_sandboxfusion_replies_read_as_in_the_reference(reply, expected):
-    assert observation_of_reply(reply) == expected
-
-
-def test_python_blocks_without_output_cost_a_tenth_in_a_score_that_the_reference_does_not_use():
-    block = "```python\nx\n```\n"
-    assert block_pattern_score(block) == -0.1
-    assert block_pattern_score(block + "```output\n1\n```\n") == 0.0 == block_pattern_score("text")
 
 
 def test_only_a_last_expression_is_printed_by_our_rewriting():

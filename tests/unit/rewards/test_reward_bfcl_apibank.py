@@ -12,7 +12,7 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.apibank import matches
 from openrlhf_tir.rewards.bfcl import check_calls
-from openrlhf_tir.rewards.checking.call_text import json_call_sources, json_calls, python_calls
+from openrlhf_tir.rewards.checking.call_text import json_calls, python_calls
 from tests.unit.rewards.reward_fakes import in_run, says, task
 
 ADD = {
@@ -240,15 +240,6 @@ GOLD = '{"name": "Q", "parameters": {"n": 3}}'
 )
 def test_api_bank_reads_lines_as_the_reference_does(response, reward):
     assert load("apibank")(says(response), task(GOLD), in_run(name="apibank")).reward == reward
-
-
-def test_calls_as_source_keep_positional_arguments_and_refuse_input_on_which_the_reference_crashes():
-    block = '<tool_call>\n{"parameters": {"x": "a"}}\n{"name": "g"}\n3\n{"name": " None "}\n</tool_call>'
-    assert json_call_sources(block) == ["(x='a')", "g()"]
-    assert json_call_sources('{"name": "g"}') == []
-    for call in ('{"name": 3}', '{"name": "g", "parameters": [1]}'):
-        with pytest.raises(ValueError, match=r"name|parameters"):
-            json_call_sources(f"<tool_call>{call}")
 
 
 def test_an_unknown_notation_is_named():

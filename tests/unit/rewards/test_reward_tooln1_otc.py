@@ -8,7 +8,7 @@ import math
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rewards.otc import grpo_group, otc_group, ppo_factor, productivity
+from openrlhf_tir.rewards.otc import grpo_group, otc_group, ppo_factor
 from openrlhf_tir.rewards.tooln1 import VARIANTS, score, tooln1
 from tests.unit.rewards.reward_fakes import group, in_run, reward_of, says, task, trajectory
 
@@ -98,11 +98,6 @@ def test_the_best_n_ever_seen_is_kept_and_no_n_means_no_reward():
 def test_without_a_call_the_factor_is_one_whatever_c():
     assert ppo_factor(0, 0) == 1.0
     assert grpo_group([0, 2], [1, 1], [1, 1], c=0).reward[0] == 1.0
-
-
-def test_productivity_has_no_value_without_calls():
-    assert productivity([1, 0], [1, 3]) == {"EM": 0.5, "TC": 2.0, "TP": 0.25}
-    assert productivity([1], [0])["TP"] is None
 
 
 def test_otc_scales_the_outcome_by_the_calls():

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.rollout.drift import drift, retokenised
+from openrlhf_tir.rollout.drift import drift
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols.rendering import MAX_CHARS_PER_TOKEN
 from openrlhf_tir.rollout.protocols.zerotir import TOO_LONG, ZeroTir
@@ -131,7 +131,8 @@ def test_what_was_sampled_piecemeal_would_have_come_back_merged():
     codec = HostileCodec()
     traj, _ = play(codec, [spell("```python"), [*spell("1\n"), MERGED + 1], [EOS]], ["2\n"])
     assert traj.segments[0].token_ids.tolist() == spell("```python") and len(traj.segments[0].token_ids) == 9
-    assert retokenised(traj, codec) and drift(traj, codec) == []
+    ids = traj.token_ids.tolist()
+    assert codec.encode(codec.decode(ids)) != ids and drift(traj, codec) == []
 
 
 def test_a_stop_string_inside_a_token_keeps_the_whole_token():

@@ -20,10 +20,11 @@ import pytest
 
 from openrlhf_tir.errors import DeltaRefused, WeightsUnverified
 from openrlhf_tir.weights import node_copy
-from openrlhf_tir.weights.delta import encode
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.node_copy import NodeCopy
+
+from .pieces import encode
 
 
 class Pushes:

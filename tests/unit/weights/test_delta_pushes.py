@@ -12,13 +12,13 @@ from safetensors.numpy import load_file, save_file
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.pushes import DeltaDigest
 from openrlhf_tir.types import Completion
-from openrlhf_tir.weights.delta import encode
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ...contract.called_in_process import CalledInProcess
+from .pieces import encode
 
 
 def logprob(weights) -> float:

@@ -15,9 +15,11 @@ from env_servers.actions import STEP_CHARS
 from env_servers.functions.domains import DOMAINS
 from env_servers.functions.env import FunctionsEnv
 from env_servers.functions.make_tasks import VARIANTS, make_task
-from env_servers.functions.policy import SCENARIOS, Solver, policy_task
+from env_servers.functions.policy import SCENARIOS, policy_task
 from env_servers.functions.task import FunctionTask, UserLine
 from env_servers.functions.users import GO_ON, ScriptedUser, UserUnavailable, user_of
+
+from .solver import Solver
 
 TASK = {
     "domains": ["files"],
