@@ -18,7 +18,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ..algorithms.losses import LOSSES, PolicyLoss
+from ..algorithms.losses import LOSSES
+from ..algorithms.losses.base import PolicyLoss
 from ..errors import ConfigError
 from . import rules as rules
 from .environments import Environment, resolve, resolve_or_none

@@ -583,11 +583,9 @@ def _correction(verl: _VerlSettings, draft: Draft) -> None:
     """verl's correction for the difference between engine and learner."""
     level = verl("algorithm.rollout_correction.rollout_is")
     threshold = verl("algorithm.rollout_correction.rollout_is_threshold")
-    if level in ("token", "sequence") and draft.settings["actor.policy_loss_type"] != "ppo":
-        draft.differs(
-            f"algorithm.rollout_correction.rollout_is={level}: left out, the correction is of PPO's loss, and this is"
-            f" {draft.settings['actor.policy_loss_type']}."
-        )
+    loss = draft.settings["actor.policy_loss_type"]
+    if level in ("token", "sequence") and not POLICY_LOSSES[loss].is_corrected:
+        draft.differs(f"algorithm.rollout_correction.rollout_is={level}: left out, it weighs no token of {loss}.")
     elif level in ("token", "sequence"):
         draft.set("algo.advantage.is_correction_level", "token")
         draft.set("algo.advantage.is_correction_mode", "clip")
