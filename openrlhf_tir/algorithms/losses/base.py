@@ -51,7 +51,8 @@ class PolicyLoss:
         fn: The function; None if OpenRLHF's PolicyLoss computes it (learner/openrlhf_adapter.py), with actor.dual_clip.
         summary: What it is, in a few words for help and reference page.
         source: Where its formula is from.
-        has_ratio: True if it has a ratio pi / pi_old, which actor.eps_clip_low_high clips.
+        clips: What actor.eps_clip_low_high limits by the ratio pi / pi_old: the update, so that a token whose ratio has
+            left the range has no gradient; or the weight of the gradient. None if the loss has no ratio.
         over_sequences: True if that ratio is the geometric mean over a response and the loss a mean over responses, so
             that all tokens of a response are trained by the mean of their advantages.
         aggregations: The values of actor.loss_agg_mode that it goes with.
@@ -61,10 +62,15 @@ class PolicyLoss:
     fn: LossFn | None
     summary: str
     source: str
-    has_ratio: bool = True
+    clips: Literal["update", "weight"] | None = "update"
     over_sequences: bool = False
     aggregations: tuple[Aggregation, ...] = AGGREGATIONS
     is_corrected: bool = True
+
+    @property
+    def has_ratio(self) -> bool:
+        """True if it has a ratio pi / pi_old."""
+        return self.clips is not None
 
     @property
     def has_dual_clip(self) -> bool:

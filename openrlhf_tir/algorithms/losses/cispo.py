@@ -23,4 +23,4 @@ def _loss(inputs: LossInputs) -> torch.Tensor:
     return -ratio.clamp(1 - low, 1 + high) * inputs.advantages * inputs.log_probs
 
 
-cispo = PolicyLoss(_loss, "the weight of the gradient is clipped, not the update", "arXiv 2506.13585")
+cispo = PolicyLoss(_loss, "the weight of the gradient is clipped, not the update", "arXiv 2506.13585", clips="weight")

@@ -18,4 +18,4 @@ def _loss(inputs: LossInputs) -> torch.Tensor:
     return -inputs.advantages * inputs.log_probs
 
 
-policy_gradient = PolicyLoss(_loss, "the plain policy gradient, without a ratio", "Williams 1992", has_ratio=False)
+policy_gradient = PolicyLoss(_loss, "the plain policy gradient, without a ratio", "Williams 1992", clips=None)

@@ -98,17 +98,17 @@ def _clip(config: Config) -> Iterator[str]:
     chosen = f"actor.policy_loss_type = '{actor.policy_loss_type}'"
     if loss.over_sequences and max(actor.eps_clip_low_high) >= MAX_SEQUENCE_CLIP:
         yield (
-            f"{clip} with {chosen} clips almost nothing: its ratio is a geometric mean over a"
-            " response, which stays near 1. Use a range of its size, 3e-4 4e-4 in its paper (arXiv 2507.18071), and"
-            " look at clip_low and clip_high in the metrics."
+            f"{clip} with {chosen} clips almost nothing: its ratio is a geometric mean over a response, which stays"
+            f" near 1. Use a range of its size, 3e-4 4e-4 in its paper ({loss.source}), and look at clip_low and"
+            " clip_high in the metrics."
         )
     if loss.over_sequences and actor.dual_clip is not None and actor.dual_clip >= 1 + MAX_SEQUENCE_CLIP:
         yield (
-            f"actor.dual_clip = {actor.dual_clip:g} with {chosen} is hardly ever reached: its"
-            " ratio is a geometric mean over a response, which stays near 1. Leave it out."
+            f"actor.dual_clip = {actor.dual_clip:g} with {chosen} is hardly ever reached: its ratio is a geometric mean"
+            " over a response, which stays near 1. Leave it out."
         )
     if (
-        loss.has_ratio
+        loss.clips == "update"
         and not loss.over_sequences
         and not actor.policy_loss
         and max(actor.eps_clip_low_high) < MIN_TOKEN_CLIP
