@@ -83,7 +83,7 @@ def test_a_combination_that_is_surely_a_mistake_gets_one_remark_with_its_setting
         {"actor.loss_agg_mode": "seq-mean-token-sum-norm"},  # every token weighs the same
         {"actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "group_norm"},
         {"actor.policy_loss_type": "cispo", "actor.eps_clip_low_high": [1.0, 4.0]},
-        {"actor.policy_loss_type": "cispo", "actor.eps_clip_low_high": [0.005, 0.005]},  # every token keeps its gradient
+        {"actor.policy_loss_type": "cispo", "actor.eps_clip_low_high": [0.005, 0.005]},
         {"actor.policy_loss_type": "pg", "algo.advantage.estimator": "gae"},
         {"algo.advantage.is_correction_level": "token"},
         {"algo.advantage.is_correction_level": "seq", "algo.advantage.is_correction_threshold": [0.99, 1.01]},
