@@ -90,7 +90,17 @@ def remove_files_of_killed() -> None:
 
 
 def load_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the records of a stage. A last line without its end, which a SIGKILL tore, is no record."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off a last line without its end, so that the next record does not continue it."""
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 class Collector:
@@ -103,6 +113,7 @@ class Collector:
 
         self.setup, self.stage = setup, stage
         self.path = setup.out / f"{stage.name}.jsonl"
+        drop_torn_line(self.path)
         self.lines = load_lines(self.path)
         self.part = len({line["part"] for line in self.lines})
         self.rng = random.Random(f"{setup.seed} {stage.name} {self.part}")

@@ -43,8 +43,13 @@ def evidence_of(line: dict[str, Any]) -> Evidence:
 
 
 def summary(out: Path) -> dict[str, Any]:
-    """Judge every stage in `out`; see the module's docstring of `__main__` for the fields."""
+    """Judge every stage in `out`.
+
+    `other_texts` are right pushes that were also scored on the texts of a second round, which the reference has not
+    seen. A run pools them with those of the first round; here they are judged alone, which is harsher.
+    """
     rights: list[float] = []
+    others: list[float] = []
     compute: dict[str, float] = {}
     missed: list[str] = []
     by_read_back = faults = alarms = 0
@@ -53,6 +58,7 @@ def summary(out: Path) -> dict[str, Any]:
     for path in sorted(out.glob("*.jsonl")):
         found = _judged(load_lines(path), fp32=path.name.startswith("fp32"))
         rights += found["excess"]
+        others += found["others"]
         seconds += found["seconds"]
         alarms += found["alarms"]
         faults += len(found["faults"])
@@ -72,6 +78,11 @@ def summary(out: Path) -> dict[str, Any]:
         "mutants_caught_by_read_back": by_read_back,
         "worst_right_over_threshold": _short(max(rights, default=0.0)),
         "weakest_mutant_over_threshold": _short(min(compute.values(), default=0.0)),
+        "other_texts": {
+            "pushes": len(others),
+            "false_alarms": sum(over > 1 for over in others),
+            "worst_over_threshold": _short(max(others, default=0.0)),
+        },
         "proof_s_median": _short(median(seconds)) if seconds else None,
         "stages": stages,
         "h100": replay(),
@@ -82,6 +93,7 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
     """Judge one stage in the order in which it happened, the reference following as in a run."""
     references: dict[int, Reference] = defaultdict(lambda: Reference(CEILING, FP32_TOLERANCE if fp32 else None))
     excess: list[float] = []
+    others: list[float] = []
     levels: list[float] = []
     ratios: list[float] = []
     behind: list[float] = []
@@ -109,6 +121,8 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
         if reference.levels:
             ratios.append(level.level / float(np.median(reference.levels)))
         alarms += line["read_back"] is not None or over > 1
+        if other := line.get("other"):
+            others.append(reference.tolerance.excess(disagreement(evidence_of(other))))
         reference.accepted([level.level])
     figures = {
         "pushes": len(levels),
@@ -123,7 +137,14 @@ def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
             for name, (seen, over) in sorted(faults.items())
         },
     }
-    return {"excess": excess, "seconds": seconds, "alarms": alarms, "faults": faults, "figures": figures}
+    return {
+        "excess": excess,
+        "others": others,
+        "seconds": seconds,
+        "alarms": alarms,
+        "faults": faults,
+        "figures": figures,
+    }
 
 
 def replay(trials: int = 20_000, tokens: int = 400, seed: int = 0) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -72,14 +73,50 @@ def test_right_pushes_and_faults_are_judged_against_the_pushes_before_them():
             engine=[[-20.0 - level] * 80], learner=[[-20.0] * 80], forced=[70], shared=[0],
         ).__dict__  # fmt: skip
 
+    other = line(0.011)
     judged = summary._judged(
-        [line(0.01), line(0.012), line(0.05, "rope_base"), line(0.01, "nothing_loaded", "1 differs"), line(0.012)],
+        [
+            line(0.01),
+            line(0.012) | {"other": other},
+            line(0.05, "rope_base"),
+            line(0.01, "nothing_loaded", "1 differs"),
+            line(0.012),
+        ],
         fp32=False,
     )
     assert judged["alarms"] == 0 and judged["seconds"] == [2.0, 2.0]
     assert judged["excess"] == pytest.approx([0.6, 0.012 / 0.022])
+    assert judged["others"] == pytest.approx([0.55]), "against the reference before this push"
     assert judged["faults"]["rope_base"] == (False, pytest.approx(0.05 / 0.022))
     assert judged["faults"]["nothing_loaded"][0]
+
+
+def test_texts_that_the_reference_has_not_seen_have_figures_of_their_own(tmp_path):
+    def line(level: float, **more) -> dict:
+        return {
+            "part": 0, "fault": "", "read_back": None, "read_back_s": 1.0, "canary_s": 0.5, "score_s": 0.5,
+            "engine": [[-20.0 - level] * 80], "learner": [[-20.0] * 80], "forced": [70], "shared": [0], **more,
+        }  # fmt: skip
+
+    stage = [line(0.01), line(0.01, other=line(0.01)), line(0.01), line(0.01, other=line(0.05))]
+    torn = json.dumps(line(0.01))[:-9]
+    (tmp_path / "bf16_1e-05.jsonl").write_text("".join(json.dumps(r) + "\n" for r in stage) + torn)
+    found = summary.summary(tmp_path)
+    assert found["other_texts"] == {"pushes": 2, "false_alarms": 1, "worst_over_threshold": 2.5}
+    assert (found["pushes"], found["false_alarms"]) == ({"bf16_1e-05": 3}, 0)
+
+
+@pytest.mark.parametrize("torn", ["", '{"part": 0, "vers'])
+@pytest.mark.parametrize("whole", [[], [{"part": 0}, {"part": 0}]])
+def test_a_record_that_a_kill_has_torn_is_left_out_and_not_continued(tmp_path, torn, whole):
+    path = tmp_path / "bf16_1e-05.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in whole) + torn)
+    assert collect.load_lines(path) == whole
+    collect.drop_torn_line(path)
+    with path.open("a") as out:
+        out.write('{"part": 1}\n')
+    assert collect.load_lines(path) == [*whole, {"part": 1}]
+    collect.drop_torn_line(tmp_path / "not there")
 
 
 def test_simulated_pushes_with_levels_fitted_to_an_h100s_and_the_spread_of_a_cpu_raise_no_alarm():
