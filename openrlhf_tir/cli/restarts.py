@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.schema import Train
+from ..machine.launcher import LAUNCHER
 from ..waiting.backoff import backoff_s, jittered
 from ..waiting.restart_count import RestartCount
 from .exit_codes import FINAL
@@ -60,6 +61,7 @@ def launch(command: Sequence[str]) -> Ended:
     try:
         child = subprocess.Popen(
             [*command, "--die-with-parent", str(os.getpid())],
+            env={**os.environ, LAUNCHER: str(os.getpid())},
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask),  # it would inherit the mask
         )
         # What is pending by now may have come from the terminal when there was no child yet.

@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 
 import psutil
 
 from ..config import Config
 from ..errors import Stopped
+from ..machine.launcher import seconds_up
 from ..machine.process_memory import all_processes
 from ..pipeline.stop import StopRequest
 from .lasting_output import lasting_output
@@ -37,18 +37,6 @@ DIE_S = 10.0
 """Seconds for the kernel to end killed processes. Tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
 """Seconds that closing usually takes. They are kept free between the grace and the job's time limit."""
-
-
-def seconds_up() -> float:
-    """Return the seconds since the command was given.
-
-    With train.max_restarts that is the age of the launcher, however often it has started this process again.
-    """
-    process = psutil.Process()
-    parent = process.parent()
-    words = parent.cmdline()[1:3] if parent else []
-    has_launcher = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
-    return time.time() - (parent if has_launcher else process).create_time()
 
 
 class StopSignals:

@@ -166,6 +166,27 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
     assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 0.6 s" in said
 
 
+@pytest.mark.parametrize("started_by", ["a launcher", "a command of its child"])
+def test_the_time_limit_counts_from_the_launcher_however_that_was_started(tmp_path, started_by):
+    """The launcher is a second older than its child. A process that the child starts is no run of the launcher's."""
+    tells = (
+        "import os, psutil, time; from openrlhf_tir.machine.launcher import seconds_up;"
+        " began = time.time() - seconds_up();"
+        " parent, own = (psutil.Process(pid).create_time() for pid in (os.getppid(), os.getpid()));"
+        " print(abs(began - parent) < abs(began - own))"
+    )
+    nested = f"import subprocess, sys, time; time.sleep(1); subprocess.run([sys.executable, '-c', {tells!r}])"
+    command = tells if started_by == "a launcher" else nested
+    launcher = (
+        "import sys, time; time.sleep(1); from openrlhf_tir.cli.restarts import launch;"
+        f" launch([sys.executable, '-c', {command!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", launcher], cwd=tmp_path, timeout=240, capture_output=True, text=True
+    )
+    assert done.stdout == f"{started_by == 'a launcher'}\n", done.stderr
+
+
 def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
     """The child sends the signal, to its launcher only, and exits with a stopped run's code when it gets it back."""
     program = (
