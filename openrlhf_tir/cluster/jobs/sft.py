@@ -102,14 +102,14 @@ async def _run(
                     await _tuning(cfg, inputs, ranks, checkpoints, display, stop).run(resume)
                     break
                 except LearnerDied as error:
-                    if not restarts.take():
-                        raise
                     # A signal that is sent to the whole job also ends the learner's processes.
                     if stop.reason:
                         raise Stopped(
                             f"The run was stopped: {stop.reason}, and a learner rank died meanwhile."
                             " The last checkpoint before it counts."
                         ) from error
+                    if not restarts.take():
+                        raise
                     console.print(
                         f"[yellow]{error} All ranks start again, {restarts}.", soft_wrap=True, highlight=False
                     )

@@ -306,7 +306,7 @@ async def _pipeline(
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
-            if lost.split(RESTARTED)[1] is not None or not restarts.take():
+            if lost.split(RESTARTED)[1] is not None:
                 raise
             # A signal that is sent to the whole job also ends the learner's processes.
             if services.stop.reason:
@@ -314,6 +314,8 @@ async def _pipeline(
                     f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."
                     " The last checkpoint before it counts."
                 ) from error
+            if not restarts.take():
+                raise
             event = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
             services.console.print(
                 f"[yellow]{event}. All ranks start again from the last checkpoint, {restarts}.", soft_wrap=True

@@ -42,8 +42,10 @@ class Ranks(Counting):
         self.stopped = True
 
 
-async def test_ranks_that_die_after_a_stop_was_asked_for_are_not_started_again(tmp_path, monkeypatch):
-    """A job's end reaches every process of it, the ranks' too."""
+@pytest.mark.parametrize("restarts_left", [0, 1])
+async def test_ranks_that_die_after_a_stop_was_asked_for_are_not_started_again(tmp_path, monkeypatch, restarts_left):
+    """A job's end reaches every process of it, the ranks' too, however many restarts were used before."""
+    monkeypatch.setattr(sft, "MAX_RESTARTS", restarts_left)
     stop = StopRequest(60.0)
 
     def dies(step):

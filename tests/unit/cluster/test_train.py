@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import InfraError
+from openrlhf_tir.errors import InfraError, Stopped
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -81,6 +81,21 @@ def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, 
     with pytest.raises(train.LearnerDied):
         run(run_attempts(train, *session_of(Services, tmp_path), newest=lambda: next(newest)))
     assert next(newest, None) is None, "the second loss came after a new checkpoint, the third did not"
+
+
+@pytest.mark.parametrize("restarts_left", [0, 1])
+def test_a_learner_that_dies_while_the_run_is_stopped_ends_it_as_stopped(train, tmp_path, monkeypatch, restarts_left):
+    """A signal to the whole job ends the ranks too, however many restarts were used before."""
+    services, cfg = session_of(Apart, tmp_path)
+
+    async def attempt(*args):
+        services.stop.reason = "SIGTERM"
+        raise train.LearnerDied("rank 0 is gone")
+
+    monkeypatch.setattr(train, "MAX_RESTARTS", restarts_left)
+    monkeypatch.setattr(train, "_attempt", attempt)
+    with pytest.raises(Stopped):
+        run(run_attempts(train, services, cfg))
 
 
 def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_path):
