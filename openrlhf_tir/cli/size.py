@@ -127,6 +127,7 @@ def _on_cpus(args: argparse.Namespace) -> int:
     for where, parts, total in (
         (f"each of {plan.ranks} learner ranks", plan.learner, plan.rank_bytes),
         (f"each of {plan.engines} engines", plan.engine, plan.engine_bytes),
+        *([(f"each of {plan.rewards} reward models", plan.reward, plan.reward_bytes)] if plan.rewards else []),
     ):
         _add_parts(table, where, parts, total)
     table.add_row("/dev/shm, if it has room", "two files of weights", size(plan.pushes))

@@ -51,7 +51,9 @@ logits, probabilities."""
 ENGINE_HOST = 3400 << 20
 """Host bytes of an engine with a GPU: 1.3 GiB of the actor and 2.1 GiB of vLLM's engine, with an H100."""
 LEARNER_HOST = 2100 << 20
-"""Host bytes of a learner's process with a GPU, with an H100."""
+"""Host bytes of a learner's process with a GPU, with an H100. A reward model's is taken to be as large."""
+REWARD_TOKENS = 16384
+"""Tokens of a forward pass of a reward model (engines/reward_model.py)."""
 CONTROLLER = 900 << 20
 """Bytes of the controller's process and of Ray's daemons on its node."""
 ENV_WORKER = 40 << 20
@@ -69,6 +71,8 @@ class HostPlan:
         engine: Parts of one engine with its rollout actor.
         ranks: Learner ranks on a node.
         engines: Engines on a node, rounded up.
+        reward: Parts of one reward model.
+        rewards: Reward models on a node.
         checkpoint: What one rank copies of its states, which exists while a checkpoint is written beside training.
         pushes: Files of weights in /dev/shm, which is the node's memory: the one that is served, the one that arrives.
         others: Controller, Ray's daemons, environment servers.
@@ -78,6 +82,8 @@ class HostPlan:
     engine: dict[str, int]
     ranks: int
     engines: int
+    reward: dict[str, int]
+    rewards: int
     checkpoint: int
     pushes: int
     others: int
@@ -93,20 +99,32 @@ class HostPlan:
         return sum(self.engine.values())
 
     @property
+    def reward_bytes(self) -> int:
+        """Bytes of one reward model."""
+        return sum(self.reward.values())
+
+    @property
     def total(self) -> int:
         """Bytes of a node at its peak."""
         ranks = self.ranks * (self.rank_bytes + self.checkpoint)
-        return ranks + self.engines * self.engine_bytes + self.pushes + self.others
+        models = self.engines * self.engine_bytes + self.rewards * self.reward_bytes
+        return ranks + models + self.pushes + self.others
 
     @property
     def needs(self) -> str:
         """The sum and its parts as a phrase."""
         pushes = f" {size(self.pushes)} of pushed weights in /dev/shm," if self.pushes else ""
+        rewards = (
+            f" {self.rewards} reward model{'s' * (self.rewards > 1)} of {size(self.reward_bytes)},"
+            if self.rewards
+            else ""
+        )
         copies = f", {size(self.checkpoint)} more of each while a checkpoint is written" if self.checkpoint else ""
         return (
             f"{size(self.total)} of host memory: {self.ranks} learner rank{'s' * (self.ranks > 1)} of"
             f" {size(self.rank_bytes)}{copies}, {self.engines} engine{'s' * (self.engines > 1)} of"
-            f" {size(self.engine_bytes)},{pushes} {size(self.others)} of controller, Ray and environment servers"
+            f" {size(self.engine_bytes)},{rewards}{pushes} {size(self.others)} of controller, Ray and environment"
+            " servers"
         )
 
     def faults(self, total: int) -> list[str]:
@@ -118,8 +136,8 @@ class HostPlan:
 
 REMEDY = (
     "Lower train.max_tokens_per_gpu (without ds.packing_samples also train.micro_batch_size),"
-    " actor.num_gpus_per_node, vllm.num_engines or vllm.kv_cache_mib, set actor.gradient_checkpointing_enable, or take"
-    " a smaller model."
+    " actor.num_gpus_per_node, vllm.num_engines, vllm.kv_cache_mib or reward.model_replicas, set"
+    " actor.gradient_checkpointing_enable, or take a smaller model."
 )
 
 
@@ -155,16 +173,43 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     pushed = 2 * n * w
     one_node = cfg.actor.num_nodes == 1  # with several, files are in the run's directory, which all of them see
     in_memory = cfg.push_backend == "file" and one_node and (shm_free is None or pushed <= shm_free)
+    rewards = cfg.reward.replicas if cfg.actor.num_nodes == 1 else cfg.reward.model_replicas
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
     return HostPlan(
         learner={name: part for name, part in learner.items() if part},
         engine=engine,
         ranks=max(1, cfg.actor.num_gpus_per_node),
         engines=math.ceil(cfg.vllm.num_engines / cfg.actor.num_nodes),
+        reward=_reward_model(cfg, w, gpus=gpus),
+        rewards=rewards if cfg.reward.model_name_or_path else 0,
         checkpoint=checkpoint,
         pushes=pushed if in_memory else 0,
         others=CONTROLLER + ENV_WORKER * servers,
     )
+
+
+def _reward_model(cfg: Config, w: int, *, gpus: bool) -> dict[str, int]:
+    """Return what a process with a reward model holds, by parts; {} if the run has none.
+
+    Where the model's size is not known, only the process counts. A pass keeps the outputs of one layer; what the
+    attention works with is left out.
+    """
+    name = cfg.reward.model_name_or_path
+    if not name:
+        return {}
+    process = LEARNER_HOST if gpus else LEARNER_PROCESS
+    weights = w * (parameters(name) or 0)
+    if gpus:
+        return {"process": process, "weights": weights * cfg.reward.offload}
+    shape = Shape.of(config_json(name))
+    at_once = cfg.vllm.num_engines * cfg.vllm.max_num_seqs * cfg.data.max_len
+    tokens = min(max(REWARD_TOKENS, cfg.data.max_len), at_once)
+    return {"process": process, "weights": weights, "pass": tokens * _layer_outputs(shape, w) if shape else 0}
+
+
+def _layer_outputs(shape: Shape, w: int) -> int:
+    """Return the bytes of one layer's outputs per token where nothing is kept for a backward pass."""
+    return w * (3 * shape.inner + (shape.heads + 2 * shape.keys) * shape.head_dim + 4 * shape.hidden)
 
 
 def _copied_on_cpu(cfg: Config, n: int, w: int, ranks: int) -> int:
@@ -224,12 +269,13 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
     longest = cfg.data.max_len
     sequences = cfg.vllm.max_num_seqs
     tokens = min(max(CPU_PREFILL_TOKENS, longest), sequences * longest)
-    of_token = w * (3 * shape.inner + (shape.heads + 2 * shape.keys) * shape.head_dim + 4 * shape.hidden)
     return {
         "processes": ENGINE_PROCESSES,
         "weights": n * w,
         "packed embedding and head": 2 * w * shape.vocabulary * shape.hidden,
         "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
         "rest in bf16": BF16_REST if w == 2 else 0,
-        "largest step": max(PREFILL_COPIES * tokens * of_token, STEP_LOGITS * 4 * sequences * shape.vocabulary),
+        "largest step": max(
+            PREFILL_COPIES * tokens * _layer_outputs(shape, w), STEP_LOGITS * 4 * sequences * shape.vocabulary
+        ),
     }

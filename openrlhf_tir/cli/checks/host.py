@@ -277,9 +277,10 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
             f"memory: others hold {size(used)} of this machine's {size(total)} now; with what the run needs that is"
             f" more than the {1 - KEPT_FREE:.0%} above which Ray ends processes. End them, or: {REMEDY}"
         )
-    processes = plan.ranks + plan.engines
+    processes = plan.ranks + plan.engines * cfg.vllm.world_size + plan.rewards
     if machine.gpus == 0 and processes > machine.cpus:
-        facts.append(f"{processes} learner ranks and engines share {machine.cpus} cores")
+        kinds = "learner ranks, engines and reward models" if plan.rewards else "learner ranks and engines"
+        facts.append(f"{processes} {kinds} share {machine.cpus} cores")
     threads = compute_threads(cfg, machine.cpus)
     if machine.gpus == 0 and max(threads) > 1:
         facts.append(f"threads of a process: {threads.learner} of a learner rank, {threads.engine} of an engine")

@@ -21,6 +21,7 @@ from openrlhf_tir.memory.host_plan import (
     LEARNER_PROCESS,
     PASS_SLACK,
     PREFILL_COPIES,
+    REWARD_TOKENS,
     STEP_LOGITS,
     host_plan,
 )
@@ -155,6 +156,31 @@ def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):
     assert host_plan(cfg, gpus=False).others == CONTROLLER + 4 * ENV_WORKER
 
 
+def test_a_reward_model_without_a_gpu_has_its_weights_and_a_pass_in_host_memory(tmp_path):
+    (tmp_path / "reward").mkdir()
+    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 2}
+    without, plan = (host_plan(small(tmp_path, reward=r), gpus=False) for r in ({}, reward))
+    tokens = min(REWARD_TOKENS, 100 * Config().vllm.max_num_seqs)
+    assert plan.reward == {
+        "process": LEARNER_PROCESS,
+        "weights": 2 * N,
+        "pass": tokens * 2 * (3 * 16 + (4 + 2 * 2) * 2 + 4 * 8),
+    }
+    assert (without.rewards, plan.rewards) == (0, 2)
+    assert plan.total == without.total + 2 * plan.reward_bytes
+    few = host_plan(small(tmp_path, reward=reward, vllm={"max_num_seqs": 4}), gpus=False)
+    assert few.reward["pass"] < plan.reward["pass"], "400 tokens are all that there can be"
+    assert host_plan(small(tmp_path, reward=reward | {"num_nodes": 2}), gpus=False).rewards == 4, "all are here"
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_reward_model_on_a_gpu_is_a_process_and_its_weights_if_they_are_moved_out(tmp_path, offload):
+    (tmp_path / "reward").mkdir()
+    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "offload": offload}
+    plan = host_plan(small(tmp_path, reward=reward), gpus=True)
+    assert (plan.reward_bytes, plan.rewards) == (plans.LEARNER_HOST + 2 * N * offload, 1)
+
+
 def test_fp32_weights_are_their_own_master_weights(tmp_path):
     plan = host_plan(small(tmp_path, ds={"param_dtype": "fp32"}), gpus=False)
     assert (plan.learner["weights"], plan.learner["optimiser"]) == (4 * N, 8 * N)
@@ -168,12 +194,13 @@ def test_beside_gpus_the_host_holds_processes_and_what_is_kept_there(tmp_path):
 
 
 def test_the_chunk_and_the_cache_are_those_of_learner_and_engine():
+    from openrlhf_tir.engines.reward_model import BATCH_TOKENS
     from openrlhf_tir.engines.start import CPU_KV_CACHE_MIB, CPU_PREFILL_TOKENS
     from openrlhf_tir.learner import host_memory, linear_head
 
     assert CPU_CHUNK_TOKENS == linear_head.CHUNK_TOKENS
     assert CPU_KV_CACHE == CPU_KV_CACHE_MIB << 20
-    assert plans.CPU_PREFILL_TOKENS == CPU_PREFILL_TOKENS
+    assert (plans.CPU_PREFILL_TOKENS, plans.REWARD_TOKENS) == (CPU_PREFILL_TOKENS, BATCH_TOKENS)
     assert 2 * host_memory.BUCKET_ELEMENTS["cpu"] == GRADIENT_BUCKET_BYTES
 
 

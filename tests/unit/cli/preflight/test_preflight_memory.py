@@ -12,7 +12,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.memory.host_plan import host_plan
 from tests.unit.memory.test_host_plan import small
-from tests.unit.memory.test_memory_plan import model
+from tests.unit.memory.test_memory_plan import SMALL, model
 
 from .runs import CPU, GPUS
 
@@ -41,6 +41,21 @@ def test_a_command_without_a_learner_needs_neither_its_memory_nor_that_of_pushes
     assert len(check_memory(cfg, enough, learner=False)) == 1
     with pytest.raises(ConfigError):
         check_memory(cfg, enough)
+
+
+@pytest.mark.parametrize("learner", [True, False])
+def test_reward_models_count_with_and_without_a_learner(tmp_path, monkeypatch, learner):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "reward").mkdir()
+    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 3}
+    plan = host_plan(small(tmp_path, reward=reward), gpus=False)
+    need = plan.total if learner else plan.engines * plan.engine_bytes + plan.others + 3 * plan.reward_bytes
+    enough = replace(CPU, memory=(0, need * 20 // 19 + 1))
+    cfg = small(tmp_path, reward=reward)
+    told = check_memory(cfg, enough, learner=learner)
+    assert any(f"{3 + 1 + learner} learner ranks, engines and reward models" in fact for fact in told)
+    with pytest.raises(ConfigError, match=r"3 reward models .* reward\.model_replicas"):
+        check_memory(cfg, replace(CPU, memory=(0, enough.memory[1] - (1 << 20))), learner=learner)
 
 
 def test_memory_that_others_hold_now_is_said_and_refuses_nothing(cfg):
