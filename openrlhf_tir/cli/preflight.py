@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,12 @@ from ..config.paths import local_path, query_path, shorten
 from ..config.problems import Problems
 from ..config.recipe_paths import RULE
 from ..data import templates
-from ..errors import ConfigError
+from ..errors import ConfigError, Unavailable
 from ..filters.samples import SAMPLE_FILTER
-from ..machine.sizes import size
+from ..machine.sizes import free_above, size
 from ..memory.model_size import checkpoint_bytes
 from ..pipeline.checkpoints import lineage
+from ..pipeline.checkpoints.checkpoint import GROWTH
 from ..rewards.context import RewardContext
 from ..rollout import protocols
 from ..types import Task, Trajectory
@@ -288,16 +288,26 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
 
 def _checkpoint_room(cfg: Config) -> list[str]:
-    """Return a fact if the disk has no room for ckpt.max_num checkpoints and the one that is being written."""
+    """Return a fact if the disk has no room for ckpt.max_num checkpoints and the one that is being written.
+
+    Raises:
+        Unavailable: It has no room for the first one, and the new run deletes none of an earlier run.
+    """
     checkpoint = checkpoint_bytes(cfg)
-    existing = next((path for path in (cfg.run_dir, *cfg.run_dir.parents) if path.is_dir()), None)
+    directory = cfg.run_dir / cfg.ckpt.path
     needed = checkpoint * (cfg.ckpt.max_num + 1)
-    free = shutil.disk_usage(existing).free if existing else 0
+    free = free_above(directory)
     if needed <= free:
         return []
+    if int(checkpoint * GROWTH) > free and not lineage.checkpoints_of(cfg).exist:
+        raise Unavailable(
+            f"A checkpoint takes about {size(checkpoint)}, and the disk of {directory} has {size(free)} free: the run"
+            " could save nothing. Make room, choose another --run-dir or ckpt.path, or set ckpt.disable_ds, with which"
+            " there are no checkpoints."
+        )
     return [
         f"checkpoints take about {size(checkpoint)} each, {size(needed)} with ckpt.max_num = {cfg.ckpt.max_num} and the"
-        f" one being written; {existing} has {size(free)} free."
+        f" one being written; {directory} has {size(free)} free."
         " A checkpoint that does not fit is left out, and training continues without it"
     ]
 

@@ -17,6 +17,12 @@ def free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free
 
 
+def free_above(path: Path) -> int:
+    """Return the free bytes of the disk on which `path`, which need not exist, would be made; 0 if nobody knows."""
+    existing = next((p for p in (path, *path.absolute().parents) if p.is_dir()), None)
+    return free_bytes(existing) if existing else 0
+
+
 def room(directory: Path, free: Callable[[Path], int] = free_bytes) -> str:
     """Return the free space of the disk that holds `directory` as a clause, or why it cannot be read."""
     try:

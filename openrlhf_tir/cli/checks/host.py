@@ -30,7 +30,7 @@ from ...machine.cards import Cards, cards
 from ...machine.cores import usable_cores
 from ...machine.gpus import gpu_count, gpu_memory
 from ...machine.namespaces import namespace_remedy
-from ...machine.sizes import size
+from ...machine.sizes import free_above, size
 from ...memory.host_plan import REMEDY, host_plan
 from ...memory.memory_plan import memory_plan
 from ...memory.model_size import push_bytes
@@ -225,7 +225,11 @@ def check_colocation(cfg: Config, machine: Machine) -> list[str]:
 
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
-    """Return a fact if /dev/shm has no room for a file push: the weights that are served and those that arrive."""
+    """Return a fact if /dev/shm has no room for a file push: the weights that are served and those that arrive.
+
+    Raises:
+        Unavailable: The run's disk, which takes its place, has no room for the first push either.
+    """
     if cfg.push_backend not in ("file", "ipc"):  # ipc falls back to files
         return []
     weights_bytes = push_bytes(cfg)
@@ -238,6 +242,13 @@ def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     needed_bytes = 2 * weights_bytes
     if needed_bytes <= machine.shm_free:
         return []
+    free = free_above(cfg.run_dir)
+    if 0 < free < weights_bytes:  # 0: some file systems do not tell
+        raise Unavailable(
+            f"A weight push takes {size(weights_bytes)}: /dev/shm has {size(machine.shm_free)} free, the disk of"
+            f" {cfg.run_dir} {size(free)}. Make room in one of them (docker run --shm-size; twice as much for two"
+            " files), choose another --run-dir, or set vllm.sync_backend = 'gloo', which needs no file."
+        )
     return [
         f"weight pushes go through {cfg.run_dir}: they need {size(needed_bytes)}, /dev/shm has {size(machine.shm_free)}"
         " free "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -191,6 +192,16 @@ def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_director
     )
     assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
     assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
+
+
+@pytest.mark.parametrize(("free", "is_refused"), [(999, True), (1000, False), (0, False)])
+def test_a_push_that_neither_dev_shm_nor_the_disk_can_hold_is_refused(ready, monkeypatch, free, is_refused):
+    """A file of 1,000 bytes. A file system that says 0 does not tell."""
+    monkeypatch.setattr(host_checks, "free_above", lambda path: free)
+    cfg = load(None, ready)
+    with pytest.raises(Unavailable, match=r"vllm\.sync_backend") if is_refused else nullcontext():
+        host_checks.check_push_room(cfg, replace(CPU, shm_free=1999))
+    host_checks.check_push_room(cfg, replace(CPU, shm_free=2000))
 
 
 def test_wandb_without_its_package_is_refused(ready):

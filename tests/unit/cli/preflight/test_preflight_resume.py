@@ -6,9 +6,13 @@ import asyncio
 import json
 from dataclasses import asdict, replace
 
+import pytest
+
+from openrlhf_tir.cli import preflight
+from openrlhf_tir.cli.checks import host
 from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.errors import CheckpointDamaged
+from openrlhf_tir.errors import CheckpointDamaged, Unavailable
 from openrlhf_tir.pipeline.checkpoints.lineage import checkpoints_of
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
 from openrlhf_tir.pipeline.ledger.lines import LEDGER
@@ -121,10 +125,26 @@ def test_a_new_run_does_not_delete_checkpoints_whose_pointer_is_lost(ready, tmp_
     assert "holds a run with checkpoints (step_000002)" in refused(run)
 
 
-def test_a_disk_that_cannot_hold_the_checkpoints_is_told_at_start(ready, tmp_path):
+def test_a_disk_that_cannot_hold_one_checkpoint_is_refused_and_one_that_cannot_hold_all_is_told(
+    ready, tmp_path, monkeypatch
+):
     vocabulary_alone = {"hidden_size": 10**6, "vocab_size": 10**6, "num_hidden_layers": 0, "intermediate_size": 1}
     config = {**vocabulary_alone, "num_attention_heads": 4, "head_dim": 32, "tie_word_embeddings": True}
     (tmp_path / "model/config.json").write_text(json.dumps(config))
     (tmp_path / "model/model.safetensors").rename(tmp_path / "model/pytorch_model.bin")  # whose size nobody reads
     large = replace(CPU, memory=(0, 1 << 50))
-    assert any("checkpoints take about 11175.87 GiB each" in fact for fact in check(load(None, ready), machine=large))
+    one = 12 * 10**12
+
+    def told(free: int, **settings) -> list[str]:
+        monkeypatch.setattr(preflight, "free_above", lambda path: free)
+        monkeypatch.setattr(host, "free_above", lambda path: 1 << 50)
+        cfg = load(None, {**ready, **settings})
+        return [fact for fact in check(cfg, machine=large) if "checkpoints take" in fact]
+
+    with pytest.raises(Unavailable, match=r"11175\.87 GiB.* ckpt\.path.* ckpt\.disable_ds"):
+        told(one)  # a twentieth is kept for more buffered groups
+    assert told(one, **{"ckpt.disable_ds": "true"}) == []
+    assert len(told(one * 21 // 20)) == 1
+    assert told(one * (1 + load(None, ready).ckpt.max_num)) == []
+    (tmp_path / "run/ckpt/step_000002").mkdir(parents=True)
+    assert len(told(one, **{"run_dir": str(tmp_path / "run"), "train.overwrite": "true"})) == 1, "it makes room"
