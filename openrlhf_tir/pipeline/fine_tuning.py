@@ -146,12 +146,16 @@ class FineTuning:
             if await self.stop.or_done(training):
                 await self._wait_until_stopped(training)
         finally:
-            left = {task for task in (training, self._writing) if task and not task.done()}
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left)
+            await self._give_up(training)
         await training
+
+    async def _give_up(self, training: asyncio.Task[None]) -> None:
+        """Cancel what still runs, and wait for its end."""
+        left = {task for task in (training, self._writing) if task and not task.done()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
 
     async def _wait_until_stopped(self, training: asyncio.Task[None]) -> None:
         """Wait for the end of a run that was asked to stop. Raises Stopped at the end of the grace period."""
@@ -159,9 +163,10 @@ class FineTuning:
             async with asyncio.timeout_at(self.stop.deadline):
                 await asyncio.wait({training})
         except TimeoutError:
+            await self._give_up(training)  # Until then its checkpoint may become the last one.
             raise Stopped(
                 f"Stopped by {self.stop.reason}: the update or its checkpoint did not end within train.stop_grace_s ="
-                f" {self.stop.grace_s:g} s and is given up. {self._last_checkpoint()}"
+                f" {self.stop.grace_s:g} s. {self._last_checkpoint()}"
             ) from None
 
     async def _run(self, resume: Path | None) -> None:

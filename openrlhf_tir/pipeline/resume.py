@@ -26,6 +26,7 @@ from ..config import Config
 from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..types import BatchItem
+from ..waiting.daemon_threads import in_daemon_thread
 from .checkpoints import scheduler_state
 from .checkpoints.checkpoint import Checkpoints
 from .evaluation import Evaluation, Evaluator
@@ -176,14 +177,15 @@ class Saver:
                     await self._take(due=True)
             await self.settled()
 
-    def give_up(self) -> None:
-        """Stop waiting for the checkpoint that is being written. It does not become valid."""
+    async def give_up(self) -> None:
+        """Give up the checkpoint that is being written. When this returns, `last_committed` says what counts."""
         if self.committing:
             self.committing.cancel()
 
     async def _commit(self, snapshot: SchedulerSnapshot, due: bool, evaluation: Evaluation | None) -> None:
         """Write a snapshot, in the background. A disk that refuses costs this checkpoint; other errors end the run."""
         ledger, before = self.scheduler.ledger, self.best
+            await self.settled()
         try:
             groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
             if evaluation is not None:
@@ -198,7 +200,7 @@ class Saver:
             start = time.time()
             if score is not None:
                 self.best = score
-            await asyncio.to_thread(ledger.sync)  # The ledger's lines must be on disk before the checkpoint.
+            await in_daemon_thread(ledger.sync)  # The ledger's lines must be on disk before the checkpoint.
             rows = [
                 (attempt, item.meta, group) for (attempt, item), group in zip(snapshot.accepted, groups, strict=True)
             ]

@@ -95,12 +95,9 @@ async def wind_down(training: asyncio.Task[Any], scheduler: RolloutScheduler, sa
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
     except TimeoutError:
-        saver.give_up()
-        unfinished = "The running step" if scheduler.learner_is_busy else "The checkpoint"
-        return (
-            f"{unfinished} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
-            f" {saver.last_committed()}"
-        )
+        late = "running step" if scheduler.learner_is_busy else "checkpoint"
+        await saver.give_up()
+        return f"The {late} did not end within train.stop_grace_s = {stop.grace_s:g} s. {saver.last_committed()}"
     except (TirError, OSError) as e:
         return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
     finally:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from openrlhf_tir.errors import Stopped
+from openrlhf_tir.pipeline.checkpoints import checkpoint
 from openrlhf_tir.pipeline.evaluation import PAUSE_S
 from openrlhf_tir.pipeline.ledger.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
@@ -109,10 +111,7 @@ def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_co
     p = pipeline(tmp_path, B=2, save_steps=2, prompts=FakePrompts(20), learner=Slow(), stall=1e7)
     said, seconds = stopped(p, 100.0)
     assert seconds == pytest.approx(p.stop.grace_s)
-    assert (
-        "The running step did not end within train.stop_grace_s = 20 s and is given up" in said
-        and "step_000002; --resume" in said
-    )
+    assert "The running step did not end within train.stop_grace_s = 20 s" in said and "step_000002; --resume" in said
 
 
 def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
@@ -123,6 +122,50 @@ def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
         and "The checkpoint did not end within" in said
         and "There is no checkpoint" in said
     )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_hung_write_is_left_behind_and_its_checkpoint_counts_only_if_it_has_its_name(tmp_path, monkeypatch, named):
+    """On real threads. The disk hangs before the directory is renamed, or after it, until the run has ended."""
+    goes_on, hangs = threading.Event(), threading.Event()
+    guard = threading.Timer(120.0, goes_on.set)
+    guard.start()
+    real = checkpoint.flush
+
+    def flush(path):
+        if path.name == ("ckpt" if named else ".step_000001.tmp"):
+            hangs.set()
+            goes_on.wait()
+        real(path)
+
+    monkeypatch.setattr(checkpoint, "flush", flush)
+    monkeypatch.setattr(checkpoint, "SETTLE_S", 60.0 if named else 0.01)
+    p = pipeline(tmp_path, B=2, save_steps=1, prompts=FakePrompts(8), learner=FakeLearner(seconds=0.01))
+    p.rollout.latency = lambda r: 0.01
+    p.stop.grace_s = 0.5
+
+    async def go():
+        running = asyncio.create_task(p.run())
+        await asyncio.to_thread(hangs.wait)
+        p.stop.request("SIGTERM")
+        if named:  # the disk answers late, while the giving up is waited for
+            asyncio.get_running_loop().call_later(1.0, goes_on.set)
+        with pytest.raises(Stopped) as e:
+            await running
+        return str(e.value)
+
+    said = asyncio.run(go())
+    assert goes_on.is_set() == named, "nobody waited for a thread that hangs"
+    latest = p.saver.checkpoints.named()
+    assert latest == ("step_000001" if named else None)
+    assert ("step_000001; --resume goes on from it" in said) == named
+    goes_on.set()
+    guard.cancel()
+    for thread in threading.enumerate():
+        if thread.name == "_commit":
+            thread.join()
+    assert p.saver.checkpoints.named() == latest
+    assert [d.name for d in (tmp_path / "ckpt").glob("step_*")] == ["step_000001"] * named
 
 
 def test_a_stop_before_the_state_is_restored_saves_nothing_over_the_old_checkpoint(tmp_path):

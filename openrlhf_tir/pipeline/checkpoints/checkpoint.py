@@ -28,6 +28,7 @@ import math
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
 from ...machine.sizes import free_bytes, room, size
 from ...ports import Learner, Saves
 from ..ledger.lines import Mark
+from ...waiting.daemon_threads import in_daemon_thread
 from ..ledger.lines import compare as compare_ledger
 from . import manifest, stored
 from .manifest import flush
@@ -53,6 +55,8 @@ TEMPORARY_PATTERNS = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for n
 GROWTH = 1.05
 """Room is checked for a checkpoint that is larger than the last one by this factor, as more groups may be buffered."""
 NEWEST_WHOLE = "newest_whole"
+SETTLE_S = 5.0
+"""Seconds that a cancelled commit waits for its thread. It takes milliseconds, unless the disk hangs."""
 """Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
 
 
@@ -124,6 +128,9 @@ class Checkpoints:
         """Complete the checkpoint that `take` began.
 
         Args:
+        Where this is cancelled, the checkpoint becomes valid if its directory gets its name within SETTLE_S. After that
+        it never does, whatever the thread that writes it still does.
+
             step: The step, as given to `take`.
             state: The controller's state, as JSON can hold it.
             buffered: The accepted groups that wait to be trained.
@@ -138,14 +145,18 @@ class Checkpoints:
         """
         try:
             written = await learner.written()
-            writing = asyncio.ensure_future(
-                asyncio.to_thread(self._commit, step, state, buffered, score, written or {})
-            )
+            naming = threading.Lock()
+            writing = in_daemon_thread(self._commit, step, state, buffered, score, written or {}, naming)
             try:
                 return await asyncio.shield(writing)
             except asyncio.CancelledError:
-                # The thread goes on anyway, and no checkpoint may appear after a resume has chosen an older one.
-                await writing
+                # The ranks have written their files: the checkpoint is worth a moment. After that it must not appear
+                # any more, because a resume may have chosen an older one.
+                await asyncio.wait({writing}, timeout=SETTLE_S)
+                if not naming.acquire(blocking=False):
+                    await asyncio.wait({writing}, timeout=SETTLE_S)
+                if not writing.cancel():
+                    writing.exception()  # It is of no interest any more.
                 raise
         except CheckpointFailed:
             self.discard(step)
@@ -194,7 +205,12 @@ class Checkpoints:
         score: float | None,
         written: Mapping[str, tuple[int, str]],
     ) -> Path:
-        """Write the controller's files and make the temporary directory a checkpoint. Runs in a thread."""
+        naming: threading.Lock,
+        """Write the controller's files and make the temporary directory a checkpoint. Runs in a thread.
+
+        The lock `naming` is held by whoever comes first: this thread, to give the directory its name, or the caller,
+        who has given the checkpoint up.
+        """
         tmp = self._temporary(step)
         final = self.directory / f"step_{step:06d}"
         if self.named() == final.name:
@@ -220,6 +236,9 @@ class Checkpoints:
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             flush(path)
         shutil.rmtree(final, ignore_errors=True)
+        if not naming.acquire(blocking=False):
+            # What is written stays: a later checkpoint of this step may have been begun in the same place.
+            raise CheckpointFailed(f"{final.name} was given up while it was written.")
         tmp.rename(final)
         try:
             flush(self.directory)

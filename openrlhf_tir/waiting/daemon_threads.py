@@ -1,0 +1,36 @@
+"""Calls in threads that a process can leave behind: a disk that hangs must not keep it from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _DaemonThreads(Executor):
+    """Runs each call in a daemon thread of its own. The threads of asyncio.to_thread are waited for at the exit."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            future.set_running_or_notify_cancel()
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=run, name=getattr(fn, "__name__", "call"), daemon=True).start()
+        return future
+
+
+def in_daemon_thread(function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+    """Do what asyncio.to_thread does, in a thread that does not keep the process from ending."""
+    return asyncio.get_running_loop().run_in_executor(_DaemonThreads(), function, *args)
