@@ -30,7 +30,7 @@ from ..algorithms.advantages.whiten import moments
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
-from ..config.sections.output import OF_AVERAGE
+from ..config.sections.output import OF_AVERAGE, OF_CRITIC
 from ..errors import ConfigError
 from ..machine.host_allocator import give_back_freed
 from ..memory.threads import compute_threads
@@ -526,7 +526,7 @@ class Zero3Rank:
             with self.average.in_place_of_weights():
                 self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
         if self.auxiliary.critic and self.cfg.critic.save_value_network:
-            agree(self.auxiliary.critic.export(Path(f"{directory}_critic"), rank=self.rank))
+            agree(self.auxiliary.critic.export(Path(f"{directory}{OF_CRITIC}"), rank=self.rank))
 
     def _export_policy(self, directory: Path) -> None:
         sharded = self.cfg.ds.zero_stage == 3

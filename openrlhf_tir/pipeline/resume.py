@@ -27,7 +27,7 @@ from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..types import BatchItem
 from ..waiting.daemon_threads import in_daemon_thread
-from .checkpoints import scheduler_state
+from .checkpoints import scheduler_state, whole
 from .checkpoints.checkpoint import Checkpoints
 from .evaluation import Evaluation, Evaluator
 from .observer import Observer
@@ -95,14 +95,17 @@ class Saver:
         """`RolloutScheduler.progress` at the last snapshot that is committed, or is being written."""
         self.safe: tuple[int, int] | None = None
         """The same for the last snapshot that was committed."""
+        self.exported: int | None = None
+        """Version whose export, if there is one, is of this run's lineage: it was made here, or is the checkpoint's."""
         self.committing: asyncio.Task[Any] | None = None
         """The task that writes a checkpoint, or wrote the last one."""
 
     async def save(self) -> None:
         """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
         due = self.scheduler.crossed(self.every)
-        await self._checkpoint(due)
-        if due and self.exports:
+        # After a resume the checkpoint is there, and maybe not the export that was due with it.
+        await self._checkpoint(due and self.safe != self.scheduler.progress)
+        if due and self.exports and not self.checkpoints.export_of(self.scheduler.version).exists():
             await self.export()
 
     async def _checkpoint(self, due: bool) -> None:
@@ -129,6 +132,9 @@ class Saver:
         self.saved = self.scheduler.progress
         self.copying = True
         try:
+            if self.exports and self.exported != snapshot.version:
+                # One that is there is of a lineage that a resume has left. The next resume must not take it for ours.
+                self.checkpoints.drop_export(snapshot.version)
             await self.checkpoints.take(snapshot.version, self.learner)
         except OSError as e:
             self._refused(snapshot, e)
@@ -143,19 +149,17 @@ class Saver:
 
     async def export(self) -> None:
         """Write the weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this export."""
-        directory = self.checkpoints.export_of(self.scheduler.version)
-        with self.observer.phase("checkpoint", self.scheduler.version):
+        version = self.scheduler.version
+        directory = self.checkpoints.export_of(version)
+        with self.observer.phase("checkpoint", version):
             try:
-                directory.parent.mkdir(parents=True, exist_ok=True)
-                await self.learner.export(directory)
-                await asyncio.to_thread(self.complete, directory)
+                await whole.export(self.learner, directory, self.complete)
             except OSError as e:
                 log.error(
-                    "The model of version %d could not be exported to %s: %s. Training goes on.",
-                    self.scheduler.version,
-                    directory,
-                    e,
+                    "The model of version %d could not be exported to %s: %s. Training goes on.", version, directory, e
                 )
+                return
+        self.exported = version
 
     async def settled(self) -> None:
         """Wait until no checkpoint is being written."""
@@ -181,11 +185,11 @@ class Saver:
         """Give up the checkpoint that is being written. When this returns, `last_committed` says what counts."""
         if self.committing:
             self.committing.cancel()
+            await self.settled()
 
     async def _commit(self, snapshot: SchedulerSnapshot, due: bool, evaluation: Evaluation | None) -> None:
         """Write a snapshot, in the background. A disk that refuses costs this checkpoint; other errors end the run."""
         ledger, before = self.scheduler.ledger, self.best
-            await self.settled()
         try:
             groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
             if evaluation is not None:
@@ -275,6 +279,7 @@ class Saver:
         ]
         self.scheduler.restore(scheduler_state.from_facts(facts, version, accepted))
         self.safe = self.saved = self.scheduler.progress
+        self.exported = version
         pending = bool(facts.get(EVALUATION_PENDING)) and self.evaluates
         if pending:
             self.evaluator.pending.add(version)

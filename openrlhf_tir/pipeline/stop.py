@@ -3,9 +3,9 @@
     request ---> nothing more is dispatched ---> the running step ends, or the grace period does ---> checkpoint at the
     boundary ---> Stopped
 
-A push, an evaluation and a drain are cancelled: a resume begins with a push, and with the evaluation of the saved
-version if that was pending. Only a step and the copy of the learner's state are waited for, because in their middle
-there is nothing to save.
+A push, an evaluation, a drain and an export are cancelled: a resume begins with a push, and with the evaluation and the
+export of the saved version if they were pending. Only a step and the copy of the learner's state are waited for,
+because in their middle there is nothing to save.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ...machine.sizes import room
 from ...memory.model_size import push_bytes
 from ...observability.report import summary as summaries
 from ...observability.sinks import mirrors_of
-from ...pipeline.checkpoints import disk, new_ledger
+from ...pipeline.checkpoints import disk, new_ledger, whole
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...pipeline.lane.keeper import fast_lane
@@ -184,8 +184,7 @@ async def _export(services: Services, cfg: Config, checkpoints: Checkpoints, mod
     """
     try:
         with heartbeat.doing("exporting the model"):
-            await services.learner.export(model)
-            exported.complete(cfg, model)
+            await whole.export(services.learner, model, lambda directory: exported.complete(cfg, directory))
     except (OSError, LearnerDied) as error:
         raise InfraError(_not_exported(model, error, checkpoints)) from error
 
@@ -211,8 +210,7 @@ async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints
     if name:
         try:
             async with services.learning():
-                await checkpoints.export_best(services.learner, directory)
-            exported.complete(cfg, directory)
+                await checkpoints.export_best(services.learner, directory, lambda made: exported.complete(cfg, made))
             services.console.print(
                 f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True
             )

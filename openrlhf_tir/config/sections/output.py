@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OF_AVERAGE = "_ema"
 """Suffix of the export (ckpt.output_dir) of the weights' average (train.enable_ema)."""
+OF_CRITIC = "_critic"
+"""Suffix of the export of the critic (critic.save_value_network)."""
 
 WITH_WANDB = Condition(
     "with logger.wandb.key or logger.wandb.mode, which start a wandb run",

@@ -34,13 +34,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...config.sections.output import OF_AVERAGE, OF_CRITIC
 from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
 from ...machine.sizes import free_bytes, room, size
 from ...ports import Learner, Saves
-from ..ledger.lines import Mark
 from ...waiting.daemon_threads import in_daemon_thread
+from ..ledger.lines import Mark
 from ..ledger.lines import compare as compare_ledger
-from . import manifest, stored
+from . import manifest, stored, whole
 from .manifest import flush
 from .stored import Row
 
@@ -50,13 +51,13 @@ STATE = "controller.json"
 LATEST = "latest"
 BEST = "best.json"
 NAME = re.compile(r"step_\d{6,}a?")
-EXPORT = re.compile(r"step_\d{6,}_hf")
+EXPORT = re.compile(rf"step_\d{{6,}}_hf({OF_AVERAGE}|{OF_CRITIC})?")
 TEMPORARY_PATTERNS = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for name in (LATEST, BEST)))
 GROWTH = 1.05
 """Room is checked for a checkpoint that is larger than the last one by this factor, as more groups may be buffered."""
-NEWEST_WHOLE = "newest_whole"
 SETTLE_S = 5.0
 """Seconds that a cancelled commit waits for its thread. It takes milliseconds, unless the disk hangs."""
+NEWEST_WHOLE = "newest_whole"
 """Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
 
 
@@ -127,10 +128,10 @@ class Checkpoints:
     ) -> Path:
         """Complete the checkpoint that `take` began.
 
-        Args:
         Where this is cancelled, the checkpoint becomes valid if its directory gets its name within SETTLE_S. After that
         it never does, whatever the thread that writes it still does.
 
+        Args:
             step: The step, as given to `take`.
             state: The controller's state, as JSON can hold it.
             buffered: The accepted groups that wait to be trained.
@@ -204,8 +205,8 @@ class Checkpoints:
         buffered: list[Row],
         score: float | None,
         written: Mapping[str, tuple[int, str]],
-    ) -> Path:
         naming: threading.Lock,
+    ) -> Path:
         """Write the controller's files and make the temporary directory a checkpoint. Runs in a thread.
 
         The lock `naming` is held by whoever comes first: this thread, to give the directory its name, or the caller,
@@ -235,10 +236,10 @@ class Checkpoints:
         # and DeepSpeed copies some files without flushing them.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             flush(path)
-        shutil.rmtree(final, ignore_errors=True)
         if not naming.acquire(blocking=False):
             # What is written stays: a later checkpoint of this step may have been begun in the same place.
             raise CheckpointFailed(f"{final.name} was given up while it was written.")
+        shutil.rmtree(final, ignore_errors=True)
         tmp.rename(final)
         try:
             flush(self.directory)
@@ -292,7 +293,7 @@ class Checkpoints:
             total_bytes -= _bytes_of(earlier[number])
             number += 1
         for path in later + earlier[:number]:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
     # ---- the best ----
 
@@ -316,10 +317,17 @@ class Checkpoints:
             return None
         return (name, score) if isinstance(name, str) and NAME.fullmatch(name) and math.isfinite(score) else None
 
-    async def export_best(self, learner: Learner, directory: Path) -> None:
+    async def export_best(
+        self, learner: Learner, directory: Path, complete: Callable[[Path], object] = lambda directory: None
+    ) -> None:
         """Export the weights of the best checkpoint as a model.
 
         The learner holds these weights afterwards, so this is for the end of a run.
+
+        Args:
+            learner: The learner.
+            directory: Where the model appears.
+            complete: Adds to the export what the learner does not know of; by default nothing.
 
         Raises:
             CheckpointDamaged: It is damaged or missing.
@@ -328,7 +336,7 @@ class Checkpoints:
         path = self.directory / str(name)
         await asyncio.to_thread(manifest.verify, path)
         await learner.load(path / "learner")
-        await learner.export(directory)
+        await whole.export(learner, directory, complete)
 
     # ---- resuming ----
 
@@ -337,8 +345,7 @@ class Checkpoints:
 
         Other files in the directory stay: ckpt.path may name a directory that holds more.
         """
-        exports = [p for p in self.directory.glob("step_*_hf") if EXPORT.fullmatch(p.name)]
-        for path in [*self._directories(), *exports, self.directory / LATEST, self.directory / BEST]:
+        for path in [*self._directories(), *self._of_exports(), self.directory / LATEST, self.directory / BEST]:
             _remove(path)
         self.tidy()
         with suppress(OSError):  # it holds other files, or does not exist
@@ -357,6 +364,16 @@ class Checkpoints:
     def exports(self) -> list[str]:
         """Names of the models that were exported here (ckpt.save_hf)."""
         return sorted(p.name for p in self.directory.glob("step_*_hf"))
+
+    def drop_export(self, step: int) -> None:
+        """Remove the model that was exported at this step, and what goes with it."""
+        for path in self._of_exports(f"step_{step:06d}_hf*"):
+            _remove(path)
+
+    def _of_exports(self, pattern: str = "step_*_hf*") -> list[Path]:
+        """Return the directories of exports: models, their averages, critics. Each model comes before what goes with
+        it, so that where it is there all is there."""
+        return sorted(p for p in self.directory.glob(pattern) if EXPORT.fullmatch(p.name))
 
     def latest(self) -> Path | None:
         """Return the checkpoint that `latest` names, not verified; None if there is none. Raises CheckpointDamaged."""
@@ -535,8 +552,13 @@ def _bytes_of(directory: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
+    """Remove a file or a directory, if it is there. No directory is left in part under its name."""
     if path.is_dir() and not path.is_symlink():
+        if not path.name.startswith("."):
+            hidden = whole.stage_of(path)
+            shutil.rmtree(hidden, ignore_errors=True)
+            with suppress(OSError):
+                path = path.rename(hidden)
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

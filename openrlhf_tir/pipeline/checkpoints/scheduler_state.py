@@ -21,6 +21,7 @@ def to_facts(snapshot: SchedulerSnapshot, settings: Config) -> dict[str, Any]:
     """
     return {
         "version": snapshot.version,
+        "previous_version": snapshot.previous_version,
         "max_staleness": settings.max_staleness,
         "updates_per_batch": settings.updates_per_batch,
         "batch_size": settings.rollout.batch_size,
@@ -46,6 +47,7 @@ def from_facts(facts: Mapping[str, Any], version: int, accepted: Iterable[Accept
     """
     return SchedulerSnapshot(
         version=version,
+        previous_version=facts.get("previous_version", version),  # older checkpoints lack it
         rolling=tuple(_group(fields) for fields in facts["rolling"]),
         accepted=tuple(accepted),
         retries=tuple(QueuedPrompt(**fields) for fields in facts["retries"]),

@@ -563,6 +563,7 @@ class RolloutScheduler:
         self.check()
         return SchedulerSnapshot(
             version=self.version,
+            previous_version=self.previous_version,
             rolling=tuple(self._rolling.values()),
             accepted=(*self._current_batch, *self._buffered),
             retries=tuple(self._retries),
@@ -583,7 +584,7 @@ class RolloutScheduler:
             CheckpointDamaged: The ledger is not that of the snapshot.
         """
         self.version = snapshot.version
-        self.previous_version = snapshot.version
+        self.previous_version = snapshot.previous_version
         self.prompts.restore(json.loads(snapshot.prompts_json))
         self.method.restore(json.loads(snapshot.method_json))
         self._last_sequence_number = snapshot.last_sequence_number

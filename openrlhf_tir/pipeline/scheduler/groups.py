@@ -93,6 +93,7 @@ class SchedulerSnapshot:
 
     Attributes:
         version: Updates behind the learner's weights.
+        previous_version: The version before the latest batch. A resume finds with it which export was due.
         rolling: Groups that were on engines.
         accepted: The current batch, then the buffered groups: copies of their metadata, and payload references.
         retries: Prompts whose attempt is to be repeated, by sequence number.
@@ -105,6 +106,7 @@ class SchedulerSnapshot:
     """
 
     version: int
+    previous_version: int
     rolling: tuple[InFlightGroup, ...]
     accepted: tuple[AcceptedGroup, ...]
     retries: tuple[QueuedPrompt, ...]
