@@ -158,7 +158,7 @@ def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):
 
 def test_a_reward_model_without_a_gpu_has_its_weights_and_a_pass_in_host_memory(tmp_path):
     (tmp_path / "reward").mkdir()
-    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 2}
+    reward = {"name": "model", "model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 2}
     without, plan = (host_plan(small(tmp_path, reward=r), gpus=False) for r in ({}, reward))
     tokens = min(REWARD_TOKENS, 100 * Config().vllm.max_num_seqs)
     assert plan.reward == {
@@ -176,7 +176,7 @@ def test_a_reward_model_without_a_gpu_has_its_weights_and_a_pass_in_host_memory(
 @pytest.mark.parametrize("offload", [False, True])
 def test_a_reward_model_on_a_gpu_is_a_process_and_its_weights_if_they_are_moved_out(tmp_path, offload):
     (tmp_path / "reward").mkdir()
-    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "offload": offload}
+    reward = {"name": "model", "model_name_or_path": model(tmp_path / "reward", SMALL), "offload": offload}
     plan = host_plan(small(tmp_path, reward=reward), gpus=True)
     assert (plan.reward_bytes, plan.rewards) == (plans.LEARNER_HOST + 2 * N * offload, 1)
 

@@ -47,7 +47,7 @@ def test_a_command_without_a_learner_needs_neither_its_memory_nor_that_of_pushes
 def test_reward_models_count_with_and_without_a_learner(tmp_path, monkeypatch, learner):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "reward").mkdir()
-    reward = {"model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 3}
+    reward = {"name": "model", "model_name_or_path": model(tmp_path / "reward", SMALL), "model_replicas": 3}
     plan = host_plan(small(tmp_path, reward=reward), gpus=False)
     need = plan.total if learner else plan.engines * plan.engine_bytes + plan.others + 3 * plan.reward_bytes
     enough = replace(CPU, memory=(0, need * 20 // 19 + 1))
