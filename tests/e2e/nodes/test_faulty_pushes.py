@@ -7,7 +7,6 @@ benchmarks.canary` does it with a real language model.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -38,14 +37,6 @@ class Learner(HfLearner):
     def reset(self, seed: int) -> None:
         model = make_model(seed, scale=self.scale)
         self.model = model.bfloat16() if self.dtype == "bf16" else model
-
-    def logprobs(self, prompt, response) -> np.ndarray:
-        import torch
-
-        ids = torch.tensor([[*map(int, prompt), *map(int, response)]])
-        with torch.no_grad():
-            logprobs_TV = self.model(ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
-        return logprobs_TV.gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
 
 
 class Target(CalledInProcess):

@@ -29,11 +29,11 @@ class LengthReward:
 
 
 class Actor:
-    def __init__(self, engine, cfg: Config | None = None) -> None:
+    def __init__(self, engine, cfg: Config | None = None, tokenizer=None) -> None:
         self.name, self.engine, self.envs = "rollout-0", engine, NoEnvs()
         self.cfg = cfg or tiny_config()
         self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
-        codec = HfCodec(make_tokenizer())
+        codec = HfCodec(tokenizer or make_tokenizer())
         self.batcher = Batcher(engine)
         self.agents = AgentBroker(Sessions(idle_s=300), codec, engine.proof.passed)
         self.runner = GroupRunner(

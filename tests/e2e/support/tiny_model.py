@@ -147,7 +147,7 @@ class HfLearner:
 
         ids = torch.tensor([[*map(int, prompt), *map(int, response)]])
         with torch.no_grad():
-            logprobs_TV = self.model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            logprobs_TV = self.model(ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
         return logprobs_TV.gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
 
     def next_logits(self, prompt) -> np.ndarray:
