@@ -244,7 +244,7 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
             place(engine, [f"engine {number}"], round(bundle[kind]))
     place(
         reward,
-        [f"reward model {number}" for number in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)],
+        [f"reward model {number}" for number in range(cfg.reward.replicas)],
         1,
     )
     if shared:

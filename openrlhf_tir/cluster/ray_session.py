@@ -100,8 +100,7 @@ def _start_local(cfg: Config) -> None:
     Raises:
         Unavailable: The daemons did not come up in any attempt.
     """
-    reward_models = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
-    actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + reward_models + 2
+    actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + cfg.reward.replicas + 2
     before = set(psutil.Process().children(recursive=True))
     # Ray would start a worker for each CPU now, a CPU second each, and none of them fits our actors, which have
     # environment variables of their own.

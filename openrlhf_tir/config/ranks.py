@@ -33,10 +33,9 @@ def ranks_of_machine(
     if fine_tuning:
         return _with_ranks(cfg, _most(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size))
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
-    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     # As many as a batch divides over: the rules refuse another number.
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
-    return _with_ranks(cfg, _most(here - engines - rewarding, samples, cfg.ds.ring_attn_size))
+    return _with_ranks(cfg, _most(here - engines - cfg.reward.replicas, samples, cfg.ds.ring_attn_size))
 
 
 def _most(gpus: int, samples: int, ring: int, sharing: int = 1) -> int:

@@ -173,7 +173,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     pushed = 2 * n * w
     one_node = cfg.actor.num_nodes == 1  # with several, files are in the run's directory, which all of them see
     in_memory = cfg.push_backend == "file" and one_node and (shm_free is None or pushed <= shm_free)
-    rewards = cfg.reward.replicas if cfg.actor.num_nodes == 1 else cfg.reward.model_replicas
+    rewards = cfg.reward.replicas if cfg.actor.num_nodes == 1 else min(cfg.reward.replicas, cfg.reward.model_replicas)
     servers = sum(1 + e.env.workers for e in cfg.environments.values() if not e.urls)
     return HostPlan(
         learner={name: part for name, part in learner.items() if part},
@@ -181,7 +181,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
         ranks=max(1, cfg.actor.num_gpus_per_node),
         engines=math.ceil(cfg.vllm.num_engines / cfg.actor.num_nodes),
         reward=_reward_model(cfg, w, gpus=gpus),
-        rewards=rewards if cfg.reward.model_name_or_path else 0,
+        rewards=rewards,
         checkpoint=checkpoint,
         pushes=pushed if in_memory else 0,
         others=CONTROLLER + ENV_WORKER * servers,

@@ -1,8 +1,9 @@
 """How many threads a learner rank and an engine compute with where there is no GPU.
 
-Learner and engines share a node's cores. In mode sync they work in turns, and each has all cores; in the other modes
-they work at the same time. More threads than cores slow both down by orders of magnitude, and so do two threads for a
-model whose operations take microseconds.
+Learner, engines and reward models share a node's cores. In mode sync learner and engines work in turns, and each has
+all cores, the engines but for one core of each reward model; in the other modes they work at the same time. More
+threads than cores slow all down by orders of magnitude, and so do two threads for a model whose operations take
+microseconds.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def compute_threads(cfg: Config, cores: int | None = None, environ: Mapping[str,
     ranks = cfg.actor.num_gpus_per_node
     engines = -(-cfg.vllm.num_engines * cfg.vllm.world_size // cfg.actor.num_nodes)
     beside = 0 if cfg.pipeline.mode == "sync" else 1
-    learner = cores // (ranks + beside * engines)
-    engine = cores // (engines + beside * ranks)
+    rewards = -(-cfg.reward.replicas // cfg.actor.num_nodes)  # they score while engines roll
+    learner = cores // (ranks + beside * (engines + rewards))
+    engine = cores // (engines + rewards + beside * ranks)
     return Threads(max(1, min(most, learner)), max(1, min(most, engine)))

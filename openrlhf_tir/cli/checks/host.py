@@ -137,7 +137,7 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs"
             " the square of its length. Set ds.attn_implementation to sdpa, or turn packing off."
         )
-    reward_models = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
+    reward_models = cfg.reward.replicas
     # Engines beside the ranks share the learner's GPUs.
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     needed_gpus = cfg.actor.num_gpus_per_node + engines + reward_models

@@ -202,8 +202,8 @@ class Reward(Section):
 
     @property
     def replicas(self) -> int:
-        """Processes on all nodes that hold the reward model."""
-        return self.num_nodes * self.model_replicas
+        """Processes on all nodes that hold the reward model; 0 without one."""
+        return self.num_nodes * self.model_replicas if self.model_name_or_path else 0
 
     @property
     def used(self) -> dict[str, float]:

@@ -44,6 +44,13 @@ def test_learner_and_engine_share_the_cores_unless_they_work_in_turns(tmp_path, 
     assert compute_threads(cfg, cores, {}) == threads
 
 
+@pytest.mark.parametrize(("mode", "threads"), [("sync", Threads(2, 1)), ("pipeline", Threads(1, 1))])
+def test_reward_models_work_beside_the_engines(tmp_path, mode, threads):
+    cfg = config(tmp_path, SMOLLM2, mode)
+    reward = cfg.reward.model_copy(update={"model_name_or_path": str(tmp_path), "model_replicas": 1})
+    assert compute_threads(cfg.model_copy(update={"reward": reward}), 2, {}) == threads
+
+
 def test_a_model_of_134_million_parameters_has_two_threads_at_most_and_a_toy_one(tmp_path):
     assert compute_threads(config(tmp_path, SMOLLM2, "sync"), 64, {}) == Threads(2, 2)
     assert compute_threads(config(tmp_path, TOY, "sync"), 64, {}) == Threads(1, 1)
