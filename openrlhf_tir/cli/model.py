@@ -10,7 +10,11 @@ from ..miniatures.packaged_models import MODELS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    parser.add_argument("name", choices=sorted(MODELS), help="model to make: smollm2 is SmolLM2-135M-Instruct")
+    parser.add_argument(
+        "name",
+        choices=sorted(MODELS),
+        help="model to make: SmolLM2-135M-Instruct or the base model of Gemma 3 270M",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write, new or empty")
 
 
@@ -20,4 +24,6 @@ def run(args: argparse.Namespace) -> int:
 
     convert(args.name, args.out)
     print(f"{args.name}: {args.out}")
+    if MODELS[args.name].terms:
+        print(MODELS[args.name].terms)
     return 0

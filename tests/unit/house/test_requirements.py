@@ -16,6 +16,7 @@ FILES = [
     "requirements-cpu-nodeps.txt",
     "requirements-puzzles.txt",
     "requirements-smollm2.txt",
+    "requirements-gemma3.txt",
     "requirements-flash-attn.txt",
     "requirements-bfcl.txt",
 ]

@@ -22,9 +22,23 @@ from openrlhf_tir.learner.attention.packed import (  # noqa: E402
 LENGTHS = (5, 1, 9, 3)
 
 
-def model(**settings):
+WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+GEMMA = {
+    "kind": "gemma3_text",
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 4,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 9,
+}
+"""Heads wider than their share of the layer, a scale of their own, and positions that each kind of layer turns by
+another base."""
+MODELS = pytest.mark.parametrize("settings", [{}, WINDOW, GEMMA], ids=["full", "sliding window", "gemma 3"])
+
+
+def model(kind="qwen2", **settings):
     torch.manual_seed(0)
-    config = transformers.Qwen2Config(
+    config = transformers.AutoConfig.for_model(
+        kind,
         vocab_size=32,
         hidden_size=32,
         intermediate_size=48,
@@ -32,10 +46,9 @@ def model(**settings):
         num_attention_heads=4,
         num_key_value_heads=2,
         use_cache=False,
-        attn_implementation="sdpa",
         **settings,
     )
-    return transformers.Qwen2ForCausalLM(config).double()
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double()
 
 
 def rows():
@@ -48,11 +61,7 @@ def gradients(made, logits):
     return torch.cat([p.grad.flatten() for p in made.parameters()])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}],
-    ids=["full", "sliding window"],
-)
+@MODELS
 def test_packed_sequences_see_themselves_alone(settings):
     made = model(**settings)
     alone = torch.cat([made(ids).logits for ids in rows()], dim=1)
@@ -63,11 +72,7 @@ def test_packed_sequences_see_themselves_alone(settings):
     assert torch.allclose(gradients(made, packed), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}],
-    ids=["full", "sliding window"],
-)
+@MODELS
 def test_responses_that_share_a_prompt_give_what_whole_sequences_give(settings):
     made = model(**settings)
     prompt, responses = rows()[2], [rows()[0], rows()[1], rows()[3]]
