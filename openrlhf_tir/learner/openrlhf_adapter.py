@@ -44,6 +44,7 @@ from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .compile_environment import nvcc_major, prepare_compilation
 from .flash_attn_shim import flash_attn_importable
 from .host_memory import limit_buffers
+from .lean_layers import make_lean
 from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
 from .optim import muon
@@ -178,6 +179,8 @@ class PolicyModel(Actor):
         self.routing = RoutingReplay(self.model) if cfg.rollout.routing_replay and not frozen else None
         self.head = ScoringHead(_output_layer(self.model), cfg.ds.keep_logits_mib << 20)
         join_layers(self.model)
+        if _is_lean(cfg, strategy):
+            make_lean(self.model)
         if frozen:
             self._offload = cfg.ref.offload  # openrlhf's strategy reads this attribute
             self.requires_grad_(False)
@@ -307,6 +310,14 @@ def join_layers(model: torch.nn.Module) -> None:
         deepspeed.utils.set_z3_leaf_modules(model, list({type(layer) for layer in layers}))
 
 
+def _is_lean(cfg: Config, strategy: ZeroStrategy) -> bool:
+    """Return True if norms and MLPs keep only their inputs. In fp32, where they keep less anyway, they stay as they are.
+
+    The memory plan counts with it (memory_plan.py).
+    """
+    return strategy.device == "cpu" and cfg.ds.param_dtype != "fp32"
+
+
 def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
     """Load openrlhf's critic from critic.model_name_or_path, or from the policy's model with a new head.
 
@@ -334,6 +345,8 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
     if cfg.ds.packing_samples:
         check_packing(model)
     join_layers(model)
+    if _is_lean(cfg, strategy):
+        make_lean(model)
     if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
         _initialize_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
     if cfg.actor.gradient_checkpointing_enable:

@@ -149,7 +149,9 @@ class Shape:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
-    def activation_bytes(self, w: int, *, fused: bool = False, fp32_attention: bool = False) -> int:
+    def activation_bytes(
+        self, w: int, *, fused: bool = False, lean: bool = False, fp32_attention: bool = False
+    ) -> int:
         """Return the bytes per token that a layer's forward pass keeps for the backward pass.
 
         These are two norms, each with its input in fp32 and its output (as transformers computes them); q, k, v, and
@@ -160,15 +162,19 @@ class Shape:
             w: Bytes of a weight.
             fused: True with fused kernels (learner/liger.py), which keep less: each norm's input and output in the
                 weights' type; q, k, v and the attention's output once; gate, up and their product.
+            lean: True on a CPU with weights of two bytes (learner/lean_layers.py): each norm's input and output in the
+                weights' type; gate and up alone, but for experts, which stay as they are.
             fp32_attention: True if the attention computes in fp32 where weights have two bytes
-                (learner/attention/packed.py, on a CPU): q, k, v and the output are there once more.
+                (learner/attention/packed.py, on a CPU): q, k, v and the kernel's output are in fp32.
         """
         copies = 2 * self.copies * self.hidden
         if fused:
             return w * (copies + 4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
-        attention = (3 * self.heads + 2 * self.keys) * self.head_dim
-        in_fp32 = 8 * (self.heads + self.keys) * self.head_dim if fp32_attention and w < 4 else 0
-        return 2 * (4 + w) * self.hidden + w * (copies + attention + 4 * self.inner) + in_fp32
+        kernel = 2 * (self.heads + self.keys) * self.head_dim * (4 if fp32_attention else w)
+        attention = kernel + w * self.heads * self.head_dim
+        norms = 4 * w * self.hidden if lean else 2 * (4 + w) * self.hidden
+        mlp = (2 if lean and not self.copies else 4) * self.inner
+        return norms + w * (copies + mlp) + attention
 
     @property
     def kv_values(self) -> int:
@@ -374,7 +380,10 @@ def learner_parts(
     states = share * (OPTIMISER_BYTES - own_masters) * trained
     recomputed = recomputed_layers(cfg, shape)
     of_layer = tokens * shape.activation_bytes(
-        w, fused=on_gpu and wants_liger(cfg), fp32_attention=not on_gpu and cfg.ds.packing_samples
+        w,
+        fused=on_gpu and wants_liger(cfg),
+        lean=not on_gpu and w < 4,
+        fp32_attention=not on_gpu and cfg.ds.packing_samples,
     )
     activations = w * tokens * shape.hidden * recomputed + of_layer * (shape.layers - recomputed + (recomputed > 0))
     sampling = cfg.rollout
