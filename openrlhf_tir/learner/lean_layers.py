@@ -48,9 +48,7 @@ def _mlp(module: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
     return module.down_proj(module.gate_proj(x), module.up_proj(x))
 
 
-def _gated_down(
-    module: torch.nn.Linear, activation: Activation, gate: torch.Tensor, up: torch.Tensor
-) -> torch.Tensor:
+def _gated_down(module: torch.nn.Linear, activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     output = _GatedDown.apply(gate, up, module.weight, activation)
     return output if module.bias is None else output + module.bias
 
