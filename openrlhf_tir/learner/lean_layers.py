@@ -1,4 +1,4 @@
-"""Norms and gated MLPs that keep less for the backward pass on a CPU: only their inputs, as Liger's kernels do on a GPU.
+"""Norms and gated MLPs that keep only their inputs for the backward pass on a CPU, as Liger's kernels do on a GPU.
 
 transformers computes a norm of a model in bf16 as several operations, of which autograd keeps the input in fp32 and the
 normalized values. Of down(act(gate) * up) it keeps act(gate), and the product as well. Here these are computed again in

@@ -311,9 +311,9 @@ def join_layers(model: torch.nn.Module) -> None:
 
 
 def _is_lean(cfg: Config, strategy: ZeroStrategy) -> bool:
-    """Return True if norms and MLPs keep only their inputs. In fp32, where they keep less anyway, they stay as they are.
+    """Return True if norms and MLPs keep only their inputs; the memory plan counts with it (memory_plan.py).
 
-    The memory plan counts with it (memory_plan.py).
+    In fp32, where they keep fewer copies, they stay as they are.
     """
     return strategy.device == "cpu" and cfg.ds.param_dtype != "fp32"
 
