@@ -25,16 +25,19 @@ def env_server(
     env: dict[str, str] | None = None,
     prefix: Sequence[str] = (),
     log: Path | None = None,
+    python: str | Path = sys.executable,
+    cwd: Path | None = None,
 ) -> Iterator[tuple[str, subprocess.Popen]]:
     """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the
     server by exec.
 
-    `log`: a file for its stderr, for those who say much; else a pipe, shown when it does not start.
+    `log`: a file for its stderr, for those who say much; else a pipe, shown when it does not start. `python`: the
+    interpreter of another installation, which runs in `cwd`.
     """
     port_file = tmp / f"{module}-{time.monotonic_ns()}.port"
-    command = [*prefix, sys.executable, "-m", module, "--port-file", str(port_file), *flags]
+    command = [*prefix, str(python), "-m", module, "--port-file", str(port_file), *flags]
     with log.open("w") if log else nullcontext(subprocess.PIPE) as stderr:
-        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(env or {})}, text=True)
+        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(env or {})}, text=True, cwd=cwd)
     try:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
