@@ -26,7 +26,7 @@ class Sft(Section):
             "Rows to learn from: JSONL or parquet file, directory of such files, or name for datasets.load_dataset."
             " Several are separated by commas."
         ),
-        short="rows to learn from: a file, directory or hub name",
+        short="messages, prompt and segments or response, text",
         names="input_files",
     )
     dataset_split: str = setting("train", description="Split of a data set that is loaded by name.")
