@@ -124,7 +124,7 @@ def check(
     if model:
         with problems.caught(code="model"):
             facts += check_model(cfg, machine)
-            facts += check_push_room(cfg, machine)
+            facts += check_push_room(cfg, machine) if training else []
         with problems.caught(code="machine"):
             facts += check_memory(cfg, machine, learner=training)
     with problems.caught(code="model"):

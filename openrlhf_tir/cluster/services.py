@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
+from ..config.sections.pipeline import ALONE
 from ..errors import ConfigError
 from ..machine.process_memory import PssSampler
 from ..pipeline.colocation.time_share import GpuTimeShare
@@ -116,6 +117,8 @@ async def running_services(
         Stopped: A signal ended the session.
     """
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
+    if not learner:
+        cfg = cfg.model_copy(update={"pipeline": ALONE})
     async with (
         stoppable(cfg) as signals,
         begun_servers(cfg) as servers,  # they start while Ray does, which blocks this process

@@ -16,6 +16,7 @@ from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
 from .ranks import ranks_of_machine
 from .schema import Algo, Config, Critic, Ref
+from .sections.pipeline import ALONE
 from .sections.rollout import Rollout
 from .settings import attempt
 
@@ -110,8 +111,7 @@ def _plain(value: Any) -> Any:
 
 def alone(cfg: Config) -> Config:
     """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature,
-    and Muon, whose learning rate is another one."""
+    Muon, whose learning rate is another one, and engines that compute beside it."""
     actor = cfg.actor.model_copy(update={"optim": "adam"})
-    return cfg.model_copy(
-        update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}}
-    )
+    without = {"algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}, "pipeline": ALONE}
+    return cfg.model_copy(update={"actor": actor, **without})

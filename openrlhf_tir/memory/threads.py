@@ -1,9 +1,9 @@
 """How many threads a learner rank and an engine compute with where there is no GPU.
 
 Learner, engines and reward models share a node's cores. In mode sync learner and engines work in turns, and each has
-all cores, the engines but for one core of each reward model; in the other modes they work at the same time. More
-threads than cores slow all down by orders of magnitude, and so do two threads for a model whose operations take
-microseconds.
+all cores, the engines but for one core of each reward model. So has each where the other is not started
+(config/sections/pipeline.py, ALONE). In the other modes they work at the same time. More threads than cores slow all
+down by orders of magnitude, and so do two threads for a model whose operations take microseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def compute_threads(cfg: Config, cores: int | None = None, environ: Mapping[str,
         return Threads(int(given), int(given))
     cores = cores or usable_cores()
     most = max(1, (parameters(cfg.actor.model_name_or_path) or 0) // PARAMETERS_PER_THREAD)
-    ranks = cfg.actor.num_gpus_per_node
+    ranks = cfg.actor.world_size // cfg.actor.num_nodes
     engines = -(-cfg.vllm.num_engines * cfg.vllm.world_size // cfg.actor.num_nodes)
     beside = 0 if cfg.pipeline.mode == "sync" else 1
     rewards = -(-cfg.reward.replicas // cfg.actor.num_nodes)  # they score while engines roll

@@ -23,6 +23,7 @@ from ...cluster.process_watch import node_memory
 from ...config import Config
 from ...config.secrets import ENV_TOKEN, ROLLOUT_TOKEN
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
+from ...config.sections.pipeline import ALONE
 from ...errors import ConfigError, Unavailable, unknown
 from ...learner.attention.choice import attention_implementation
 from ...learner.compile_environment import unreadable_architectures
@@ -292,10 +293,17 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     if machine.gpus == 0 and processes > machine.cpus:
         kinds = "learner ranks, engines and reward models" if plan.rewards else "learner ranks and engines"
         facts.append(f"{processes} {kinds} share {machine.cpus} cores")
-    threads = compute_threads(cfg, machine.cpus)
-    if machine.gpus == 0 and max(threads) > 1:
-        facts.append(f"threads of a process: {threads.learner} of a learner rank, {threads.engine} of an engine")
+    if machine.gpus == 0:
+        facts += _threads(cfg, machine.cpus, learner=learner)
     return facts
+
+
+def _threads(cfg: Config, cores: int, *, learner: bool) -> list[str]:
+    threads = compute_threads(cfg if learner else cfg.model_copy(update={"pipeline": ALONE}), cores)
+    processes = {"learner rank": threads.learner, "engine": threads.engine} if learner else {"engine": threads.engine}
+    if max(processes.values()) == 1:
+        return []
+    return [f"threads: {', '.join(f'{number} of each {process}' for process, number in processes.items())}"]
 
 
 def check_loggers(cfg: Config, machine: Machine) -> None:

@@ -191,6 +191,10 @@ class Pipeline(Section):
         return self
 
 
+ALONE = Pipeline(mode="sync")
+"""The pipeline of a command that starts learner ranks or engines alone: nothing computes beside them."""
+
+
 @rule("pipeline.max_staleness")
 def staleness_covers_the_updates_of_a_batch(c: Config) -> Iterator[Fault]:
     """Check batches of several updates; for one update the section's own checks are enough."""

@@ -10,6 +10,7 @@ from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.fine_tuning import NAMES, USED, add_flags, config_of
 from openrlhf_tir.config.flags import Parser
 from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.sections.pipeline import ALONE
 from openrlhf_tir.errors import ConfigError
 
 HERE = "--actor.num_gpus_per_node 1 --sft.dataset d.jsonl"
@@ -54,6 +55,7 @@ def test_a_recipe_of_rl_gives_model_and_ranks_and_nothing_of_its_rollouts():
         and cfg.algo.advantage.estimator != "gae"
         and cfg.algo.kl.init_coef == 0
     )
+    assert cfg.pipeline == ALONE
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from openrlhf_tir.config import fine_tuning
+from openrlhf_tir.config.sections.pipeline import ALONE
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.machine.cores import usable_cores
 from openrlhf_tir.memory.threads import Threads, compute_threads
@@ -37,6 +39,8 @@ def config(tmp_path, model: dict, mode: str, ranks: int = 1, engines: int = 1):
         ("pipeline", 1, 1, 2, Threads(1, 1)),
         ("pipeline", 1, 1, 4, Threads(2, 2)),
         ("pipeline", 2, 2, 2, Threads(1, 1)),
+        ("sync", 0, 1, 2, Threads(2, 2)),  # 0 ranks of a machine without GPUs are one process
+        ("pipeline", 0, 1, 2, Threads(1, 1)),
     ],
 )
 def test_learner_and_engine_share_the_cores_unless_they_work_in_turns(tmp_path, mode, ranks, engines, cores, threads):
@@ -49,6 +53,23 @@ def test_reward_models_work_beside_the_engines(tmp_path, mode, threads):
     cfg = config(tmp_path, SMOLLM2, mode)
     reward = cfg.reward.model_copy(update={"model_name_or_path": str(tmp_path), "model_replicas": 1})
     assert compute_threads(cfg.model_copy(update={"reward": reward}), 2, {}) == threads
+
+
+def test_the_workers_of_an_engine_and_the_engines_of_other_nodes_have_their_share(tmp_path):
+    cfg = config(tmp_path, SMOLLM2, "sync")
+    workers = cfg.model_copy(update={"vllm": cfg.vllm.model_copy(update={"tensor_parallel_size": 2})})
+    assert compute_threads(workers, 2, {}) == Threads(2, 1)
+    two_nodes = {"actor": cfg.actor.model_copy(update={"num_nodes": 2})}
+    two_nodes["vllm"] = cfg.vllm.model_copy(update={"num_engines": 2})
+    assert compute_threads(cfg.model_copy(update=two_nodes), 2, {}) == Threads(2, 2)
+
+
+def test_learner_ranks_or_engines_that_are_started_alone_have_all_cores(tmp_path):
+    """Whatever the recipe says of the others."""
+    cfg = config(tmp_path, SMOLLM2, "pipeline", ranks=1, engines=4)
+    assert compute_threads(fine_tuning.alone(cfg), 2, {}).learner == 2
+    cfg = config(tmp_path, SMOLLM2, "pipeline", ranks=4, engines=1)
+    assert compute_threads(cfg.model_copy(update={"pipeline": ALONE}), 2, {}).engine == 2
 
 
 def test_a_model_of_134_million_parameters_has_two_threads_at_most_and_a_toy_one(tmp_path):

@@ -204,6 +204,14 @@ def test_a_push_that_neither_dev_shm_nor_the_disk_can_hold_is_refused(ready, mon
     host_checks.check_push_room(cfg, replace(CPU, shm_free=2000))
 
 
+def test_a_command_without_a_learner_needs_no_room_for_pushes(ready, monkeypatch):
+    monkeypatch.setattr(host_checks, "free_above", lambda path: 999)
+    cfg = load(None, ready)
+    assert not any("weight pushes" in fact for fact in check(cfg, training=False, machine=replace(CPU, shm_free=1999)))
+    with pytest.raises(Unavailable):
+        check(cfg, machine=replace(CPU, shm_free=1999))
+
+
 def test_wandb_without_its_package_is_refused(ready):
     bare = Machine(
         gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None

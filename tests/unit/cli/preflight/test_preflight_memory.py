@@ -71,6 +71,15 @@ def test_more_processes_than_cores_are_said(tmp_path, monkeypatch):
     assert not any("cores" in fact for fact in check_memory(several, replace(CPU, cpus=4)))
 
 
+def test_threads_are_told_of_the_processes_that_are_started(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    cfg = small(tmp_path)
+    told = {learner: check_memory(cfg, CPU, learner=learner)[-1] for learner in (True, False)}
+    assert "learner rank" in told[True] and "learner rank" not in told[False]
+    assert all("engine" in fact for fact in told.values())
+
+
 def test_a_card_that_is_too_small_is_refused(cfg):
     assert check_memory(cfg, GPUS)
     with pytest.raises(ConfigError, match="a learner rank needs"):
