@@ -17,9 +17,10 @@ from env_servers.adapters.bfcl.package import functions
 from env_servers.adapters.bfcl.play import play
 from env_servers.adapters.bfcl.task import Call
 from env_servers.adapters.bfcl.world import Scene
+from openrlhf_tir.config.servers import SERVERS
 from openrlhf_tir.data.bfcl.functions import offered
 from openrlhf_tir.evaluation.suites import SUITES, find, rows_of
-from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server
+from openrlhf_tir.rollout.environment_client.check import Options, check_server
 
 from ..env_process import Http, env_server
 from .bfcl_trajectories import KINDS, Row, Turns, as_text, rows, trajectory
@@ -140,7 +141,7 @@ async def test_an_endless_call_uses_up_its_own_cpu_and_delays_no_other_step(tmp_
 async def test_check_env_passes(tmp_path):
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
         options = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
-        results = await check_server(url, actions_for("bfcl"), options)
+        results = await check_server(url, SERVERS["bfcl"].actions, options)
     kept = {f.check: (f.verdict, f.fact) for f in results if f.verdict != "pass"}
     assert set(kept) == {"401 without the token", "deadline", "capacity"} and {v for v, _ in kept.values()} == {
         "skip"

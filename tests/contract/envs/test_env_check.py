@@ -12,14 +12,15 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.config.servers import SERVERS
 from openrlhf_tir.rollout.environment_client import check as check_package
-from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server, load
+from openrlhf_tir.rollout.environment_client.check import Options, check_server, load
 from openrlhf_tir.rollout.environment_client.check.run import CHECKS
 
 from ..env_process import env_server
 from ..faulty_env import FAULTS, TOKEN, FaultyEnv
 
-ECHO = replace(actions_for("echo"), slow_task={"delay_s": 1.0})
+ECHO = replace(SERVERS["echo"].actions, slow_task={"delay_s": 1.0})
 SMALL = Options(steps=1000, concurrency=12, flood=40, oversize_bytes=8 << 20, timeout_s=60.0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from openrlhf_tir.rollout.environment_client.check import Options, actions_for, check_server
+from openrlhf_tir.config.servers import OTHER
+from openrlhf_tir.rollout.environment_client.check import Options, check_server
 
 from ..env_process import Http, env_server
 
@@ -32,7 +33,7 @@ async def test_the_environment_of_the_documentation_is_a_server_that_keeps_the_p
                     break
                 low, high = (guess + 1, high) if reply["observation"] == "higher" else (low, guess - 1)
             assert (reply["observation"], reply["reward"], reply["signals"]["tries"]) == ("Correct.", 1.0, step_id + 1)
-        actions = replace(actions_for("guess"), valid="50", failing="x", ending="1", ending_task={"high": 1})
+        actions = replace(OTHER.actions, valid="50", failing="x", ending="1", ending_task={"high": 1})
         findings = await check_server(url, actions, Options(steps=100, concurrency=8))
     assert {f.verdict for f in findings} == {"pass", "skip"}, findings
     assert sum(f.verdict == "pass" for f in findings) >= 13
