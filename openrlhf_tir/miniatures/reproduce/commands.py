@@ -118,6 +118,8 @@ def _same(mark: Mark, command: Command) -> bool:
 def share(command: Command, root: Path) -> Mark | None:
     """Link the command's directory to a finished run of the same settings, seed and weights, and return its mark.
 
+    A run of the command's own directory is not linked.
+
     Args:
         command: A command that is about to run. If it was begun before, it goes on with that instead.
         root: Directory of the comparisons, whose runs are ROOT/NAME/seed-S/ARM.
@@ -131,7 +133,7 @@ def share(command: Command, root: Path) -> Mark | None:
     if not command.settings or (own and _same(own, command) and command.directory.exists()):
         return None
     suffix = f".{command.words[0]}.json"
-    for path in sorted(root.glob(f"*/seed-*/*{suffix}")):
+    for path in (command.mark, *sorted(root.glob(f"*/seed-*/*{suffix}"))):
         mark = _read(path)
         directory = path.with_name(path.name.removesuffix(suffix))
         if (
@@ -140,6 +142,8 @@ def share(command: Command, root: Path) -> Mark | None:
             and (mark.settings, mark.weights) == (command.settings, command.weights)
             and directory.is_dir()
         ):
+            if path == command.mark:  # Only its words are others: the comparison was moved, or a later version asks.
+                return mark
             shutil.rmtree(command.directory, ignore_errors=True)
             command.mark.unlink(missing_ok=True)
             command.directory.parent.mkdir(parents=True, exist_ok=True)

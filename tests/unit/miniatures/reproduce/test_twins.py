@@ -203,6 +203,17 @@ def test_a_finished_run_of_the_same_settings_and_seed_is_shared_between_claims(t
 
 
 @pytest.mark.slow
+def test_a_comparison_that_was_moved_keeps_its_runs(tmp_path):
+    fake = Fake(lambda arm: rows_of_a_run(0.9))
+    go("torl", tmp_path / "before", fake)
+    asked = len(fake.asked)
+    (tmp_path / "before").rename(tmp_path / "moved")
+    go("torl", tmp_path / "moved", fake)
+    assert len(fake.asked) == asked
+    assert not (tmp_path / "moved/torl/seed-42/tool").is_symlink()
+
+
+@pytest.mark.slow
 def test_a_run_is_made_anew_when_the_recipe_says_something_else_by_now(tmp_path, monkeypatch):
     fake = Fake(lambda arm: rows_of_a_run(0.9))
     go("torl", tmp_path, fake)
