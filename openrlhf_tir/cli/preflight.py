@@ -299,7 +299,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     free = free_above(directory)
     if needed <= free:
         return []
-    if int(checkpoint * GROWTH) > free and not lineage.checkpoints_of(cfg).exist:
+    # 0: some file systems do not tell.
+    if 0 < free < int(checkpoint * GROWTH) and not lineage.checkpoints_of(cfg).exist:
         raise Unavailable(
             f"A checkpoint takes about {size(checkpoint)}, and the disk of {directory} has {size(free)} free: the run"
             " could save nothing. Make room, choose another --run-dir or ckpt.path, or set ckpt.disable_ds, with which"
