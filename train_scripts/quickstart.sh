@@ -2,7 +2,7 @@
 # From a clean clone to a model that has learned to use Python, on a machine without a GPU.
 #   quickstart.sh [--model toy|smollm2] [--task numbers|functions|search] [--seed N] [--run-dir DIR] [--resume] [--env.url URL] [any flag of `openrlhf-tir quickstart`]
 #     --model toy       a model of 167 thousand parameters that reads characters: some minutes (the default)
-#     --model smollm2   SmolLM2-135M-Instruct, a real language model from a package: 20 to 35 minutes (docs/real_model.md)
+#     --model smollm2   SmolLM2-135M-Instruct, a real language model from a package: 15 to 35 minutes (docs/real_model.md)
 #     --task NAME       what smollm2 learns: numbers with Python (the default), calls of functions, search of a corpus
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -26,7 +26,7 @@ OF_THE_BASE = ("data", "init", "base")
 
 SMOLLM2 = "smollm2"
 NOTICE = (
-    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes 20 to 35 minutes,"
+    "SmolLM2-135M-Instruct learns to {learns}. On two cores with nothing else to do this takes 15 to 35 minutes,"
     " 10 GB of memory and 4 GB of disk. If it is stopped, the same command with --resume goes on from the last"
     " checkpoint."
 )
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=sorted([TOY, SMOLLM2]),
         default=TOY,
-        help="toy: 167 thousand parameters, minutes; smollm2: SmolLM2-135M-Instruct, 20 to 35 minutes [%(default)s]",
+        help="toy: 167 thousand parameters, minutes; smollm2: SmolLM2-135M-Instruct, 15 to 35 minutes [%(default)s]",
     )
     parser.add_argument(
         "--task",
