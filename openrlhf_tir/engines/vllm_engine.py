@@ -134,6 +134,8 @@ class VllmEngine:
         """What the model holds after the last push, compared with what was sent."""
         self.canary_s = 0.0
         """Seconds that the last canary took."""
+        self.threads: int | None = None
+        """Threads with which each of vLLM's workers computes; None on a GPU."""
         self.broken: str | None = None
         """The reason why this engine cannot be used any more; None while it can."""
 
@@ -174,11 +176,13 @@ class VllmEngine:
         await engine.init_transfer({})
         if not gpu:
             await within(engine._unresponsive, llm.collective_rpc("draw_on_cpu"), "The change of vLLM's sampler")
-            threads = compute_threads(cfg).engine
-            await within(
-                engine._unresponsive, llm.collective_rpc("compute_with", args=(threads,)), "The start of vLLM's threads"
-            )
+            await engine.compute_with(compute_threads(cfg).engine)
         return engine
+
+    async def compute_with(self, threads: int) -> None:
+        """Let each of vLLM's workers compute with so many threads, without a GPU."""
+        change = self._llm.collective_rpc("compute_with", args=(threads,))
+        self.threads = min(await within(self._unresponsive, change, "The change of vLLM's threads"))
 
     @property
     def version(self) -> int:

@@ -3,7 +3,7 @@
 Learner, engines and reward models share a node's cores. In mode sync learner and engines work in turns, and each has
 all cores, the engines but for one core of each reward model. So has each where the other is not started
 (config/sections/pipeline.py, ALONE). In the other modes they work at the same time. More threads than cores slow all
-down by orders of magnitude, and so do two threads for a model whose operations take microseconds.
+down by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ..machine.cores import usable_cores
 from .model_size import parameters
 
 PARAMETERS_PER_THREAD = 64_000_000
-"""A model has at most one thread for so many parameters. Measured on two cores: two threads are faster for SmolLM2 with
-134.5 million, and slower for a model of 167 thousand (docs/real_model.md)."""
+"""A model has at most one thread for so many parameters. On two cores two threads are faster for SmolLM2 with 134.5
+million (docs/real_model.md). Smaller models keep the one thread with which they were measured; where the bound should
+be was not tried."""
 
 
 class Threads(NamedTuple):

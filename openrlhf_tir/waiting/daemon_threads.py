@@ -19,7 +19,8 @@ class _DaemonThreads(Executor):
         future: Future[Any] = Future()
 
         def run() -> None:
-            future.set_running_or_notify_cancel()
+            if not future.set_running_or_notify_cancel():
+                return  # cancelled before it began
             try:
                 result = fn(*args, **kwargs)
             except BaseException as error:

@@ -22,6 +22,7 @@ from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
+from openrlhf_tir.memory.threads import compute_threads
 from openrlhf_tir.pushes import Canary
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.types import Sampling
@@ -68,6 +69,17 @@ def worst(learner: HfLearner, prompt, completion, part=slice(None)) -> float:
     """Largest difference, engine vs transformers, over the chosen sampled tokens."""
     reference_T = learner.logprobs(prompt, completion.token_ids)
     return float(np.abs(reference_T - completion.logprobs)[part].max())
+
+
+async def test_a_forked_engine_computes_with_the_threads_that_it_is_told(engine, learner, prompt):
+    assert engine.threads == compute_threads(tiny_config()).engine
+    try:
+        await engine.compute_with(2)
+        assert engine.threads == 2
+        completion = await engine.generate(prompt, Sampling(16), request_id="two-threads")
+        assert worst(learner, prompt, completion) <= TOLERANCE
+    finally:
+        await engine.compute_with(1)
 
 
 async def test_sampled_logprobs_equal_a_plain_forward(engine, learner, prompt):

@@ -10,6 +10,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.learner.minibatches import train_batch
+from openrlhf_tir.memory.threads import Threads
 from tests.e2e.support.learner_batch import make_batch, random_groups
 from tests.e2e.support.tiny_model import save_tiny
 
@@ -64,6 +65,18 @@ def weights(engine) -> dict[str, np.ndarray]:
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_a_rank_on_a_cpu_computes_with_the_threads_of_the_plan(learner, monkeypatch):
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr("openrlhf_tir.learner.zero3.compute_threads", lambda cfg: Threads(learner=3, engine=1))
+    try:
+        learner()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_critic_takes_its_own_number_of_steps_and_each_trajectory_goes_once_through_a_pass(learner):
