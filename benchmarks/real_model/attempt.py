@@ -14,7 +14,9 @@ from typing import Any
 
 from openrlhf_tir.machine.process_memory import PssSampler
 from openrlhf_tir.miniatures import seeds
-from openrlhf_tir.miniatures.reproduce.twins import NO_TOOL
+from openrlhf_tir.miniatures.end_process import end_process
+from openrlhf_tir.miniatures.reproduce.arms import NO_TOOL
+from openrlhf_tir.miniatures.reproduce.commands import STOP_S
 from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
 from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
 from openrlhf_tir.pipeline.ledger.audit import audit
@@ -104,14 +106,12 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
     load_before = os.getloadavg()[0]
     started = time.monotonic()
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO)
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO, start_new_session=True)
         with PssSampler(root_pid=process.pid) as pss:
             try:
                 status = process.wait()
-            except BaseException:  # this benchmark was told to stop
-                process.terminate()
-                process.wait()
-                raise
+            finally:
+                end_process(process, STOP_S)
     attempt = Attempt(
         arm=arm,
         seed=seed,

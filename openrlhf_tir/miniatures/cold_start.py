@@ -23,6 +23,7 @@ from .. import errors
 from ..config import Config
 from ..config.settings import to_toml
 from ..errors import ConfigError, DataError, DeadlineMissed, Diverged, InfraError, Stopped, Unavailable
+from .end_process import end_process
 
 DIRECTORY = "cold_start"
 """Directory of the cold start inside the run directory."""
@@ -115,7 +116,7 @@ def run_watched(
         log: Where its standard error goes.
         progress: Returns a value that changes whenever the process has made progress.
         quiet_s: Seconds without progress after which the process is ended.
-        grace_s: Seconds that it has to end after it was told to; then it is killed.
+        grace_s: Seconds that it has to end after it was told to; then it is killed, with what it started.
         by_hand: The command for a person who wants to see more.
         poll_s: Seconds between two looks.
         clock: Returns seconds.
@@ -124,13 +125,11 @@ def run_watched(
         TirError: The process failed; its own error if that is one of PASSED_ON.
     """
     with log.open("w", encoding="utf-8") as errors:
-        # A session of its own: Ctrl-C at the terminal reaches this process alone, which then asks the other to stop
-        # once. A second signal would end it without a checkpoint.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True)
         try:
             code = _wait(process, progress, quiet_s, poll_s, clock)
         finally:
-            _end(process, grace_s)
+            end_process(process, grace_s)
     if code is None:
         raise DeadlineMissed(
             f"The cold start made no progress for {quiet_s:g} s (timeouts.start_s + timeouts.learner_s) and was ended."
@@ -157,18 +156,6 @@ def _wait(
             since = clock()
         elif clock() - since > quiet_s:
             return None
-
-
-def _end(process: subprocess.Popen, grace_s: float) -> None:
-    """Ask a process that still runs to stop; kill it if it does not."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _error_of(code: int, log: Path, by_hand: str) -> Exception:

@@ -27,8 +27,8 @@ WARM = ("--actor.lr_warmup_ratio", "0.1")
 """Adam's first steps are as long as the rate, whatever the gradient: without it `toolrl` (1e-3, seed 42) and `skyrl`
 (5e-4, seed 7) lost their format within six updates and never found it again."""
 NO_TOOL = ("--env.max_calls", "0", "--filter.names")
-"""The same RL without a tool. Nothing is filtered: hardly any of its groups has a right answer, and a run of none but
-these would end as unproductive, without a figure."""
+"""Flags of an arm without the tool. Nothing is filtered: nearly all of its groups are all wrong, and with the filter the
+run would end as unproductive, without a figure."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
 """The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out
 problems, four samples each."""

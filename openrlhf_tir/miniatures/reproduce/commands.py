@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ReproductionFailed
 from ...evaluation.settings import weights_of
+from ..end_process import end_process
 
 LOOK_S = 2.0
 """Between two looks at what the running command has logged; its end is noticed at once."""
@@ -240,16 +240,4 @@ def _execute(
                     tick()
             raise subprocess.TimeoutExpired(arguments, timeout_s)
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Told to stop, then killed with all that it started. Nothing, where it has ended."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(STOP_S)
+            end_process(process, STOP_S)

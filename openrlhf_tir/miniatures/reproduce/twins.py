@@ -16,7 +16,7 @@ from ...telemetry import metrics
 from ..results import FIGURES, Evaluation, evaluations
 from ..seeds import digest
 from ..tasks import NUMBERS, TASKS
-from .arms import Arm, Place, Read, figures_file
+from .arms import NO_TOOL, Arm, Place, Read, figures_file
 from .commands import Command
 from .measures import MEASURES, USUAL, curves_of
 from .miniature import Arms, Check, Miniature, Packaged, Panel, at_least, at_most
@@ -24,9 +24,6 @@ from .miniature import Arms, Check, Miniature, Packaged, Panel, at_least, at_mos
 MODEL = "smollm2"
 LENIENT = ("--reward.name", "openrlhf_tir.miniatures.lookup_reward:contained")
 """Flags of an evaluation: the right answer may stand anywhere in what the model says."""
-NO_TOOL = ("--env.max_calls", "0", "--filter.names", "[]")
-"""Flags of an arm without the tool. Nearly all of its groups are all wrong: with the filter a run would end because
-nothing is left to train."""
 FUNCTIONS = "functions"
 SEARCH = "search"
 THREE_CALLS = (
