@@ -16,7 +16,7 @@ from .export_template import template_of
 from .jinja_template import of_text
 
 USER = {"role": "user", "content": "question"}
-SYSTEM = {"role": "system", "content": "instructed"}
+SYSTEM = {"role": "system", "content": "whatthesystemsaid"}
 TOOL: Message = {
     "type": "function",
     "function": {
@@ -47,7 +47,7 @@ def shown_by(template: ChatTemplate) -> Shows:
     with_system = _rendered(template, [SYSTEM, USER])
     with_tools = _rendered(template, [USER], [TOOL])
     return Shows(
-        system=with_system is not None and (SYSTEM["content"] in with_system or with_system != plain),
+        system=with_system is not None and SYSTEM["content"] in with_system,
         tools=with_tools is not None and with_tools != plain,
     )
 

@@ -22,8 +22,8 @@ LOGPROB_TOLERANCE = 0.01
 which agree to about 1e-4 between CPUs; the next coarser quantisation differs by more than 0.1."""
 
 BLOCK_BYTES = 1 << 20
-ORDINARY, CONTROL, OWN = 1, 3, 4
-"""GGUF's types of a token: one that merges make, a special one, and a text that always is a token of its own."""
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""Types of a token in a GGUF: one that merges make, a special one, and a text that is always a token of its own."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class PackagedModel:
         conversation: A conversation that the converted model scores, rendered by its chat template.
         token_ids: The conversation's expected token ids.
         logprobs: The expected log-probs of its last tokens, in nats.
-        pieces: The vocabulary is SentencePiece's, which transformers reads with another algorithm than the model was
-            trained with (tokenizer_from_pieces).
-        ends: Further tokens that end a message, besides the end token.
+        sentencepiece: True if the vocabulary is SentencePiece's, which transformers reads with another algorithm than
+            the model was trained with (tokenizer_from_pieces).
+        end_tokens: Tokens that end a message, besides the special token of that name.
         chat_template: The chat template, of a GGUF that has none.
         terms: A sentence about the terms of use, of weights that are under terms of their own.
     """
@@ -58,8 +58,8 @@ class PackagedModel:
     conversation: tuple[dict[str, str], ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    pieces: bool = False
-    ends: tuple[str, ...] = ()
+    sentencepiece: bool = False
+    end_tokens: tuple[str, ...] = ()
     chat_template: str | None = None
     terms: str = ""
 
@@ -154,8 +154,8 @@ MODELS = {
         conversation=_CONVERSATION,
         token_ids=_GEMMA3_TOKEN_IDS,
         logprobs=_GEMMA3_LOGPROBS,
-        pieces=True,
-        ends=("<end_of_turn>",),
+        sentencepiece=True,
+        end_tokens=("<end_of_turn>",),
         chat_template=_GEMMA3_TEMPLATE,
         terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
     ),
@@ -242,7 +242,7 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     import torch
     import transformers
 
-    if model.pieces:
+    if model.sentencepiece:
         tokenizer = tokenizer_from_pieces(*_pieces(source), model.special_tokens)
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
@@ -258,10 +258,10 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     weights = transformers.AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.bfloat16
     )
-    ends = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(model.ends))]
+    ends = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(model.end_tokens))]
     weights.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=ends if model.ends else tokenizer.eos_token_id,
+        eos_token_id=ends if model.end_tokens else tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     weights.save_pretrained(out)
@@ -296,11 +296,13 @@ def tokenizer_from_pieces(
     from transformers.convert_slow_tokenizer import generate_merges
 
     blank = "\u2581"
-    runs = {i for i, text in enumerate(texts) if types[i] == OWN and not text.strip()}  # of blanks, newlines and tabs
+    runs = {
+        i for i, text in enumerate(texts) if types[i] == USER_DEFINED and not text.strip()
+    }  # of blanks, newlines and tabs
     names = [text.replace(" ", blank) if i in runs else text for i, text in enumerate(texts)]
     vocabulary = {name: i for i, name in enumerate(names)}
     # A run is never cut: its merges come before all others, the longest first.
-    ranks = {name: scores[i] for i, name in enumerate(names) if types[i] == ORDINARY} | {names[i]: 1.0 for i in runs}
+    ranks = {name: scores[i] for i, name in enumerate(names) if types[i] == NORMAL} | {names[i]: 1.0 for i in runs}
     tokenizer = transformers.GemmaTokenizer(
         vocab=vocabulary, merges=generate_merges(vocabulary, ranks), add_bos_token=True, **special_tokens
     )
@@ -308,7 +310,7 @@ def tokenizer_from_pieces(
         [
             transformers.AddedToken(text, special=types[i] == CONTROL, normalized=False)
             for i, text in enumerate(names)
-            if types[i] in (CONTROL, OWN) and i not in runs
+            if types[i] in (CONTROL, USER_DEFINED) and i not in runs
         ]
     )
     return tokenizer

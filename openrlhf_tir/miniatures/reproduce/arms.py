@@ -27,8 +27,8 @@ WARM = ("--actor.lr_warmup_ratio", "0.1")
 """Adam's first steps are as long as the rate, whatever the gradient: without it `toolrl` (1e-3, seed 42) and `skyrl`
 (5e-4, seed 7) lost their format within six updates and never found it again."""
 NO_TOOL = ("--env.max_calls", "0", "--filter.names")
-"""Flags of an arm without the tool. Nothing is filtered: nearly all of its groups are all wrong, and with the filter the
-run would end as unproductive, without a figure."""
+"""Flags of an arm without the tool. Nothing is filtered: nearly all of its groups are all wrong, and a run that trains
+on none of them ends as unproductive, without a figure."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
 """The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out
 problems, four samples each."""
@@ -91,6 +91,7 @@ class Arm(Protocol):
     @property
     def settings(self) -> str:
         """What tells this arm from one with other settings."""
+        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         """To be run one after the other."""
@@ -100,7 +101,7 @@ class Arm(Protocol):
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Arm):
     """`flags` in addition to the recipe's and the protocol's, `figures` (of MEASURES) in addition to the usual ones."""
 
     flags: tuple[str, ...] = ()
@@ -109,10 +110,6 @@ class Train:
     every: int = EVERY
     tuned: int = 0
     """Samples of a fine-tuning before it; 0: none."""
-
-    @property
-    def settings(self) -> str:
-        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         model, before = place.base / "base", []
@@ -139,14 +136,10 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Tune:
+class Tune(Arm):
     """`samples` of the lesson's examples, each once; figures of the model that comes of it."""
 
     samples: int
-
-    @property
-    def settings(self) -> str:
-        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         before, out = tuning(place, self.samples), figures_file(place)
@@ -163,15 +156,11 @@ class Tune:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Arm):
     """`of`: the arm whose model is asked. Figures: accuracy_0, accuracy_2, ... by N."""
 
     of: str
     calls: tuple[int, ...]
-
-    @property
-    def settings(self) -> str:
-        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         model, out = place.seed_dir / self.of / "model", figures_file(place)

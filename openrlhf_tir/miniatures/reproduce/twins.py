@@ -40,7 +40,7 @@ def recipe_of(task: str) -> str:
 
 
 @dataclass(frozen=True)
-class Quickstart:
+class Quickstart(Arm):
     """An arm: RL by `quickstart --model smollm2`, evaluated before and after.
 
     Attributes:
@@ -90,7 +90,7 @@ class Quickstart:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(Arm):
     """An arm: an evaluation by the settings of another arm, without training unless `tuned` asks for some.
 
     Attributes:
@@ -108,10 +108,6 @@ class Evaluated:
     rows: str = "test.jsonl"
     flags: tuple[str, ...] = ()
     tuned: bool = False
-
-    @property
-    def settings(self) -> str:
-        return repr(self)
 
     def commands(self, place: Place) -> list[Command]:
         """Return the fine-tuning if there is one, and the evaluation."""

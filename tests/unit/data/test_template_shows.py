@@ -14,12 +14,15 @@ PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 TOOLS = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
 WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+DEFAULT_SYSTEM = "{% if messages[0].role != 'system' %}<|system|>You are helpful.{% endif %}"
 NO_TOOLS = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
 TEMPLATES = {
     "messages alone": (PLAIN, Shows(system=True, tools=False)),
     "messages and tools": (TOOLS + PLAIN, Shows(system=True, tools=True)),
     "a system message is refused": (NO_SYSTEM + TOOLS + PLAIN, Shows(system=False, tools=True)),
     "a system message is left out": (WITHOUT_SYSTEM, Shows(system=False, tools=False)),
+    "a system message takes the place of a default one": (DEFAULT_SYSTEM + PLAIN, Shows(system=True, tools=False)),
+    "a system message takes away a default one": (DEFAULT_SYSTEM + WITHOUT_SYSTEM, Shows(system=False, tools=False)),
     "tools are refused": (NO_TOOLS + PLAIN, Shows(system=True, tools=False)),
     "everything is refused": ("{{ raise_exception('no') }}", Shows()),
 }

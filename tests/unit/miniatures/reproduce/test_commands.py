@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.miniatures.reproduce import commands
-from openrlhf_tir.miniatures.reproduce.commands import Command, is_finished, mark_of, run
+from openrlhf_tir.miniatures.reproduce.commands import Command, is_finished, mark_of, run, share
 
 
 def command(tmp_path, *more: str, resumes: bool = True) -> Command:
@@ -62,6 +62,65 @@ def test_what_was_finished_and_is_gone_is_run_anew(tmp_path):
     assert not is_finished(asked)
     run(asked, timeout_s=9, execute=execute)
     assert len(execute.words) == 3
+
+
+def of_claim(tmp_path, claim: str, settings: str = "a/42") -> Command:
+    """Return a command of the comparison `claim`. All comparisons start from one model."""
+    directory = tmp_path / claim / "seed-42" / "rl"
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return Command(["train", "--run-dir", str(directory)], directory, True, (tmp_path / "base",), settings=settings)
+
+
+@pytest.fixture
+def finished(tmp_path) -> Command:
+    """A command of another comparison, which has ended well."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"weights")
+    other = of_claim(tmp_path, "other")
+    run(other, timeout_s=9, execute=Execute())
+    return other
+
+
+def test_a_finished_run_of_another_comparison_is_linked(tmp_path, finished):
+    own = of_claim(tmp_path, "own")
+    assert share(own, tmp_path) == mark_of(finished)
+    assert own.directory.resolve() == finished.directory
+    assert not own.mark.exists()
+
+
+def fail_again(finished: Command) -> None:
+    with pytest.raises(ReproductionFailed):
+        run(finished._replace(words=[*finished.words, "--eval.wait"]), timeout_s=9, execute=Execute(3))
+    assert finished.directory.is_dir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        fail_again,
+        lambda finished: (finished.of[0] / "model.safetensors").write_bytes(b"other weights"),
+        lambda finished: shutil.rmtree(finished.directory),
+        lambda finished: finished.mark.write_text("torn"),
+    ],
+    ids=["not finished", "of other weights", "gone", "its mark is torn"],
+)
+def test_a_run_that_is_not_the_same_is_not_linked(tmp_path, finished, change):
+    change(finished)
+    assert share(of_claim(tmp_path, "own"), tmp_path) is None
+    assert not (tmp_path / "own/seed-42/rl").exists()
+
+
+@pytest.mark.parametrize("settings", ["b/42", "a/7", ""])
+def test_a_run_of_other_or_unknown_settings_is_not_linked(tmp_path, finished, settings):
+    assert share(of_claim(tmp_path, "own", settings), tmp_path) is None
+
+
+def test_a_run_that_was_begun_goes_on_although_another_comparison_has_finished_it(tmp_path, finished):
+    own = of_claim(tmp_path, "own")
+    with pytest.raises(ReproductionFailed):
+        run(own, timeout_s=9, execute=Execute(3))
+    assert share(own, tmp_path) is None
+    assert own.directory.is_dir() and not own.directory.is_symlink()
 
 
 def test_what_was_made_of_a_model_that_is_another_by_now_is_deleted_and_run_anew(tmp_path):
