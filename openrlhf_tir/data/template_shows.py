@@ -1,7 +1,7 @@
 """What a chat template shows the model of a request: system messages, and the tools that it may call.
 
-Some templates refuse a system message, and some leave one out. A template that knows no tools leaves them out without
-a word: a client that sends tools would wait for calls that the model does not know it can make.
+Some templates refuse a system message, and some leave one out. A template that knows no tools leaves them out in
+silence: a client that sends tools would wait for calls that the model does not know it can make.
 """
 
 from __future__ import annotations

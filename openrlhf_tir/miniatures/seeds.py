@@ -1,4 +1,4 @@
-"""Seeds: the resolved settings of a run on a packaged model -> their digest -> seeds that nobody picks."""
+"""Seeds of runs on a packaged model, which follow from a digest of the run's settings, so that nobody picks them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SEED_BITS = 31
 
 
 def digest(task: RealTask, recipe: str, flags: Sequence[str], demonstrations: int = 0) -> str:
-    """Return a hash of a run's resolved settings and of its problems' text; neither seed nor directory counts.
+    """Return a hash of a run's resolved settings, without seed and directory, and of its held-out rows.
 
     Runs of the same digest, seed and base model are one run.
 
     Args:
         task: What the model learns.
         recipe: The run's recipe.
-        flags: What the run is asked besides.
-        demonstrations: Rows of the cold start. Without one the settings of fine-tuning do not count.
+        flags: Flags in addition to the recipe's.
+        demonstrations: Rows of the cold start; 0: there is none, and the settings of fine-tuning do not count.
     """
     cfg = _settings(recipe, tuple(flags))
     if not demonstrations:

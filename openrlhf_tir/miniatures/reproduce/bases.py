@@ -23,7 +23,7 @@ def directory_of(base: Base | Packaged, seed: int, bases: Path) -> Path:
 
 
 def corpus_of(base: Base, seed: int, bases: Path) -> Path:
-    """Beside the directory: the server reads it before the base is made."""
+    """Return the file of a lesson's corpus, beside the directory: the server reads it before the base is made."""
     directory = directory_of(base, seed, bases)
     return directory.with_name(f"{directory.name}.corpus.jsonl")
 
@@ -43,9 +43,24 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
     )
 
 
+def write_corpus(base: Base | Packaged, seed: int, bases: Path, how: How) -> None:
+    """Write what the server of a toy's lesson searches, if it searches anything, unless it is there."""
+    corpus = None if isinstance(base, Packaged) else lessons.named(base.lesson).corpus
+    if corpus is None:
+        return
+    path = corpus_of(base, seed, bases)
+    with how.lock(bases / "locks" / path.stem):
+        if not path.exists():
+            write_jsonl(corpus(), path)
+
+
 def made(base: Base | Packaged, seed: int, bases: Path, how: How) -> Path:
-    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates. Another process
-    that makes it is waited for."""
+    """Return the base's run directory. Another process that makes it is waited for.
+
+    Raises:
+        ReproductionFailed: It cannot be made, or missed its gates.
+    """
+    write_corpus(base, seed, bases, how)
     directory = directory_of(base, seed, bases)
     with how.lock(bases / "locks" / directory.name):
         if isinstance(base, Packaged):
@@ -67,9 +82,6 @@ def _convert(base: Packaged, directory: Path, how: How) -> None:
 
 def _make(base: Base, seed: int, bases: Path, how: How) -> None:
     directory = directory_of(base, seed, bases)
-    corpus = lessons.named(base.lesson).corpus
-    if corpus and not (path := corpus_of(base, seed, bases)).exists():
-        write_jsonl(corpus(), path)
     if not is_ready(base, seed, bases):
         words = [
             "toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory),

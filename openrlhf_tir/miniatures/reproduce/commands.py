@@ -1,15 +1,14 @@
-"""Commands: one command of this program, in a process of its own with a deadline, its output in a log, and a mark that
-says how it ended.
+"""Commands of this program, each run once, in a process of its own with a deadline.
 
     RUN_DIR/..             what the command writes
     RUN_DIR.train.log      what it printed
-    RUN_DIR.train.json     {"words", "seconds", "finished", "weights", "settings"}: what was asked, how long it took so
-                           far, whether it ended well, of which weights, by which settings
+    RUN_DIR.train.json     the command's Mark: how it was asked, how long it took so far, whether it ended well
 
-What is finished, was asked in the same words, with the same settings, of the same weights, and is still there, is not
-run again. What was interrupted goes on from its checkpoint, where it has one; what was asked otherwise, or of a model
-that is another by now, is deleted and run anew. A run that another comparison has finished is shared: RUN_DIR is then a
-link to it, and it has no mark of its own."""
+A command is not run again if it finished, was asked in the same words, with the same settings, of the same weights, and
+what it wrote is still there. If it was interrupted, it goes on from its checkpoint, where it has one. If it was asked
+otherwise, or its model is another by now, what it wrote is deleted and it is run anew. A run that another comparison
+has finished is shared: RUN_DIR is then a link to it, and it has no mark of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +36,15 @@ LAST_LINES = 2000
 
 
 class Command(NamedTuple):
-    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with
-    --resume.
+    """A command and what it reads and writes.
 
-    `of`: directories of models that it reads; `out`: a file that it writes beside its directory; `settings`: the digest
-    of its resolved settings and the seed, where runs of the same settings are one run.
+    Attributes:
+        words: What follows `openrlhf-tir`.
+        directory: What it writes.
+        resumes: True if it goes on from a checkpoint with --resume.
+        of: Directories of models that it reads.
+        out: A file that it writes beside its directory.
+        settings: Digest of its resolved settings, and the seed, if runs of the same settings are one run; else "".
     """
 
     words: list[str]
@@ -74,12 +77,21 @@ class Command(NamedTuple):
 
 
 class Mark(NamedTuple):
+    """What is kept of a command.
+
+    Attributes:
+        words: Its words.
+        seconds: Seconds that it took so far.
+        finished: True if it ended well.
+        weights: What told the models that it read from others.
+        settings: Its settings; "" in a mark of an earlier version.
+    """
+
     words: list[str]
     seconds: float = 0.0
     finished: bool = False
     weights: list[list[Any]] | None = None
     settings: str = ""
-    """Empty in a mark of an earlier version."""
 
 
 Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
@@ -88,20 +100,26 @@ interrupts it stops the process."""
 
 
 class How(NamedTuple):
-    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock`
-    for what others may make as well, `check` for what must hold before any of them starts."""
+    """How commands are run.
+
+    Attributes:
+        timeout_s: Seconds that each may take.
+        say: Called with each line for a person.
+        execute: Runs a process; a test gives a stand-in.
+        lock: Given a directory of the lock's own, returns a context that waits while another process holds the lock.
+            It guards what other comparisons make as well.
+        check: Given a command's words, raises ConfigError if it cannot work. Called for all before any of them starts.
+    """
 
     timeout_s: float
     say: Callable[[str], None]
     execute: Execute | None = None
     lock: Callable[[Path], AbstractContextManager[None]] = lambda directory: nullcontext()
-    """Given a directory of the lock's own; waits while another process holds it."""
     check: Callable[[list[str]], None] = lambda words: None
-    """Given a command's words; raises ConfigError if it cannot work."""
 
 
 def mark_of(command: Command) -> Mark | None:
-    """None where the command was never started, or the mark is no mark (a crash of the machine)."""
+    """Return the command's mark; None if it was never started, or a crash of the machine has torn the mark."""
     return _read(command.mark)
 
 
@@ -155,9 +173,10 @@ def share(command: Command, root: Path) -> Mark | None:
 def run(
     command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda: None, execute: Execute | None = None
 ) -> float:
-    """Runs a command that is not finished; returns its seconds, those of earlier tries included.
+    """Run a command that is not finished, and return its seconds, those of earlier tries included.
 
-    Raises ReproductionFailed when it fails or misses its deadline, and says which log to read.
+    Raises:
+        ReproductionFailed: It failed or missed its deadline. The error says which log to read.
     """
     mark = mark_of(command)
     if mark and is_finished(command):

@@ -1,9 +1,10 @@
-"""Run: a miniature and its seeds -> every arm, a summary, a page. What is finished is read again, so the same command
-goes on where it ended.
+"""Run a comparison: every arm of every seed, then a summary and a page.
+
+What is finished is read again, so that the same command goes on where it ended.
 
 OUT/seed-42/ARM/      the arm's run directory; beside it ARM.train.log and ARM.train.json. A link, if another comparison
                       beside OUT has finished a run of the same settings and seed
-OUT/attempts/         a file for each seed and each version of the settings, failed ones included
+OUT/attempts/         a file for each seed and each version of the settings, also of attempts that failed
 OUT/summary.json      {"name", "claim", "seen", "seeds": [{"seed", "arms": {arm: {figure: value}}, "seen"}], "seconds"};
                       after each seed
 OUT/index.html        the page; OUT/curves.png its picture
@@ -57,7 +58,7 @@ class SeedResult(NamedTuple):
 
 
 def reproduce(miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir: Path, how: How) -> dict[str, Any]:
-    """Returns what summary.json holds.
+    """Run every arm of every seed and return what summary.json holds.
 
     Raises:
         ConfigError: A command of an arm cannot work. None was started.
@@ -65,12 +66,9 @@ def reproduce(miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir:
     """
     results: list[SeedResult] = []
     summary: dict[str, Any] = {}
-    if isinstance(miniature.base, Packaged):
-        check_arms(miniature, seeds[0], base_dir, how)
+    check_arms(miniature, seeds[0], base_dir, how)
     for seed in seeds:
         base = bases.made(miniature.base, seed, base_dir, how)
-        if seed == seeds[0] and not isinstance(miniature.base, Packaged):
-            check_arms(miniature, seed, base_dir, how)  # A toy's corpus is made with it.
         flags = bases.flags_of(miniature.base, seed, base_dir)
         attempt = out / ATTEMPTS / f"{_settings_of(miniature)[:8]}-{seed}.json"
         try:
@@ -95,6 +93,7 @@ def check_arms(miniature: Miniature, seed: int, base_dir: Path, how: How) -> Non
         ConfigError: Some cannot work; a line each, with the arm.
     """
     problems = Problems()
+    bases.write_corpus(miniature.base, seed, base_dir, how)
     base = bases.directory_of(miniature.base, seed, base_dir)
     flags = bases.flags_of(miniature.base, seed, base_dir)
     with tempfile.TemporaryDirectory(prefix="tir-reproduce-") as scratch:

@@ -1,9 +1,9 @@
 """The wheel: built from what a checkout has, installed by pip with what it declares and nothing else, and used from
 another directory. The packages come from the registry that pip is set up for.
 
-Servers and `--help` need no more than that. A command that reads a recipe needs libraries of the extra `cpu`, and is
-lent those of this test. The server `swe` needs pytest, of the extra `env`, and is not started: its repositories are
-seen to be in the wheel.
+Servers and `--help` run with the declared packages alone. A command that reads a recipe needs libraries of the extra
+`cpu`, which it finds in the environment that runs this test. The server `swe` is not started, because it needs pytest,
+of the extra `env`; only its files are compared.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 PACKAGES = ("openrlhf_tir", "env_servers")
 ELSEWHERE = {"PYTHONPATH": ""}
 """Environment variables of a program that must not find this checkout."""
-LENT = {"PYTHONPATH": sysconfig.get_path("purelib")}
-"""The same, and it finds the libraries of this test; a checkout that is installed there is found by its .pth alone."""
+LIBRARIES = {"PYTHONPATH": sysconfig.get_path("purelib")}
+"""The same for a program that finds the libraries of the environment that runs this test. A checkout that is installed
+there is not found: no .pth file is read from PYTHONPATH."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel):
     assert files - packed == set()
 
 
-@pytest.mark.parametrize(("environ", "has_torch"), [(ELSEWHERE, False), (LENT, True)])
+@pytest.mark.parametrize(("environ", "has_torch"), [(ELSEWHERE, False), (LIBRARIES, True)])
 def test_what_is_installed_is_the_wheel_without_a_library_of_training(programs, tmp_path, environ, has_torch):
     script = "import importlib.util as u, openrlhf_tir; print(openrlhf_tir.__file__, bool(u.find_spec('torch')))"
     file, torch = printed(tmp_path, environ, programs / "python", "-c", script).split()
@@ -84,7 +85,7 @@ def test_what_is_installed_is_the_wheel_without_a_library_of_training(programs, 
 
 @pytest.mark.parametrize(
     ("environ", "words"),
-    [(ELSEWHERE, ["--help"]), (ELSEWHERE, ["recipes"]), (LENT, ["show-config", "--recipe", "quickstart_cpu"])],
+    [(ELSEWHERE, ["--help"]), (ELSEWHERE, ["recipes"]), (LIBRARIES, ["show-config", "--recipe", "quickstart_cpu"])],
 )
 def test_a_command_prints_from_the_wheel_what_it_prints_from_the_checkout(programs, tmp_path, environ, words):
     checkout = printed(tmp_path, {"PYTHONPATH": str(REPO)}, sys.executable, "-m", "openrlhf_tir.cli", *words)

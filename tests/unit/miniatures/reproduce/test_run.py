@@ -9,11 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.reproduce import check_words
 from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ConfigError, ReproductionFailed
 from openrlhf_tir.miniatures.reproduce import methods
 from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_of
+from openrlhf_tir.miniatures.reproduce.run import check_arms, reproduce, seeds_of
 
 from .fakes import Fake, rows_of_a_run
 
@@ -182,7 +183,19 @@ def test_a_command_that_cannot_work_is_refused_before_the_first_arm_starts(tmp_p
         reproduce(methods.named("otc"), (42,), tmp_path / "otc", tmp_path / "bases", how)
     assert refused.value.setting == "train.max_tokens_per_gpu"
     assert "otc_ppo" in str(refused.value)
-    assert [what for what, *_ in fake.asked] == ["toy-model"]
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_the_arms_of_every_toy_can_be_checked_before_its_model_is_made(name, tmp_path):
+    checked: list[str] = []
+
+    def check(words: list[str]) -> None:
+        check_words(words)
+        checked.append(words[0])
+
+    check_arms(methods.named(name), 42, tmp_path, How(9, lambda line: None, check=check))
+    assert len(checked) >= len(methods.named(name).arms)
 
 
 def test_a_base_that_is_there_is_taken(tmp_path):
