@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from .gguf_tokenizer import pieces_of, tokenizer_from_pieces
 
 LOGPROB_TOLERANCE = 0.01
 """Largest difference between a stored and a computed log-prob, in nats. Both are of bf16 weights computed in float32,
 which agree to about 1e-4 between CPUs; the next coarser quantisation differs by more than 0.1."""
 
 BLOCK_BYTES = 1 << 20
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Types of a token in a GGUF: one that merges make, a special one, and a text that is always a token of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class PackagedModel:
         token_ids: The conversation's expected token ids.
         logprobs: The expected log-probs of its last tokens, in nats.
         sentencepiece: True if the vocabulary is SentencePiece's, which transformers reads with another algorithm than
-            the model was trained with (tokenizer_from_pieces).
+            the model was trained with (gguf_tokenizer.py).
         end_tokens: Tokens that end a message, besides the special token of that name.
         chat_template: The chat template, of a GGUF that has none.
         terms: A sentence about the terms of use, of weights that are under terms of their own.
@@ -243,7 +242,7 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     import transformers
 
     if model.sentencepiece:
-        tokenizer = tokenizer_from_pieces(*_pieces(source), model.special_tokens)
+        tokenizer = tokenizer_from_pieces(*pieces_of(source), model.special_tokens)
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     for kind, token in model.special_tokens.items():
@@ -267,53 +266,6 @@ def _write(model: PackagedModel, source: Path, out: Path) -> None:
     weights.save_pretrained(out)
     for path in out.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
-
-
-def _pieces(source: Path) -> tuple[list[str], list[float], list[int]]:
-    """Return the texts of a GGUF's vocabulary, their scores and their types."""
-    from gguf import GGUFReader
-
-    fields = GGUFReader(source).fields
-    texts, scores, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "scores", "token_type"))
-    return texts, scores, types
-
-
-def tokenizer_from_pieces(
-    texts: list[str], scores: list[float], types: list[int], special_tokens: dict[str, str]
-) -> Any:
-    """Return Gemma's tokenizer, which merges pairs by the scores of their pieces.
-
-    transformers' own reading of a GGUF takes the scores for a unigram model's log-probs. They are ranks of merges, so
-    that it cuts a text into other pieces than the model was trained with, and nothing fails.
-
-    Args:
-        texts: The piece of each token id.
-        scores: Minus the rank of each ordinary piece.
-        types: GGUF's type of each piece.
-        special_tokens: Named special tokens, by the name of the tokenizer's argument.
-    """
-    import transformers
-    from transformers.convert_slow_tokenizer import generate_merges
-
-    blank = "\u2581"
-    runs = {
-        i for i, text in enumerate(texts) if types[i] == USER_DEFINED and not text.strip()
-    }  # of blanks, newlines and tabs
-    names = [text.replace(" ", blank) if i in runs else text for i, text in enumerate(texts)]
-    vocabulary = {name: i for i, name in enumerate(names)}
-    # A run is never cut: its merges come before all others, the longest first.
-    ranks = {name: scores[i] for i, name in enumerate(names) if types[i] == NORMAL} | {names[i]: 1.0 for i in runs}
-    tokenizer = transformers.GemmaTokenizer(
-        vocab=vocabulary, merges=generate_merges(vocabulary, ranks), add_bos_token=True, **special_tokens
-    )
-    tokenizer.add_tokens(
-        [
-            transformers.AddedToken(text, special=types[i] == CONTROL, normalized=False)
-            for i, text in enumerate(names)
-            if types[i] in (CONTROL, USER_DEFINED) and i not in runs
-        ]
-    )
-    return tokenizer
 
 
 def score(model: PackagedModel, directory: Path) -> tuple[list[int], list[float]]:
