@@ -88,6 +88,14 @@ def test_a_finished_run_of_another_comparison_is_linked(tmp_path, finished):
     assert not own.mark.exists()
 
 
+def test_the_link_takes_the_place_of_a_run_of_other_settings_and_of_its_mark(tmp_path, finished):
+    """The mark would say that the run behind the link is one of those settings."""
+    run(of_claim(tmp_path, "own", "b/42"), timeout_s=9, execute=Execute())
+    own = of_claim(tmp_path, "own")
+    assert share(own, tmp_path) == mark_of(finished)
+    assert own.directory.is_symlink() and not own.mark.exists()
+
+
 def fail_again(finished: Command) -> None:
     with pytest.raises(ReproductionFailed):
         run(finished._replace(words=[*finished.words, "--eval.wait"]), timeout_s=9, execute=Execute(3))
