@@ -249,8 +249,8 @@ def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[Fault]:
         yield (
             "algo.advantage.credit = 'turn' compares a turn with the same turns of its group, and"
             f" algo.advantage.estimator = {c.algo.advantage.estimator!r} compares with the whole batch, or does not say"
-            " that a group is enough. Use one that compares within a group, e.g. reinforce_baseline; declare your own"
-            " as Estimator(function, whiten=False, by_group=True) if it does; or use credit = 'trajectory'."
+            " that a group is enough. Use one that compares within a group, e.g. reinforce_baseline; give your own"
+            " Estimator by_group=True if it does; or use credit = 'trajectory'."
         )
 
 

@@ -79,6 +79,18 @@ def test_flash_reinforce_compares_with_the_whole_batch():
     assert get_estimator("flash_reinforce").fn(inputs)[0].tolist() == [0.75] * 3
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_declares_that_its_group_is_enough_if_the_other_rewards_of_the_batch_change_nothing(name):
+    estimator = ESTIMATORS[name]
+    rewards = [1.0, 0.0, 0.0]
+
+    def beside(others: list[float]) -> list[list[float]]:
+        inputs = AdvantageInputs(np.array(rewards), [THREE] * 3, batch_rewards=np.array(rewards + others))
+        return [advantage.tolist() for advantage in estimator.fn(inputs)]
+
+    assert (beside([0.0]) == beside([1.0, 1.0])) is estimator.by_group
+
+
 def test_whitening_weighs_tokens_not_trajectories():
     # +1 on three tokens, -1 on one: mean 0.5, variance 1 - 0.25 = 0.75, 1/std = 1.1547
     adv, masks = [np.ones(3), -np.ones(1)], [THREE, np.ones(1, bool)]

@@ -258,7 +258,9 @@ def test_the_advantage_is_the_estimators_and_unknown_where_only_the_learner_has_
         return group_advantages(estimator, credit="trajectory", gamma=1.0, options={})(meta, group)
 
     assert given("rloo") == [1.0, -0.5, -0.5]
-    assert given("gae") is None
+    assert given("reinforce_baseline") == pytest.approx([2 / 3, -1 / 3, -1 / 3]), "before the batch is whitened"
+    assert given("gae") is None, "it has a critic"
+    assert given("flash_reinforce") is None, "it compares with the whole batch"
 
 
 def test_samples_to_show_are_of_several_reasons_and_groups_before_a_second_of_any():
