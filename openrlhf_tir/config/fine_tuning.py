@@ -112,6 +112,14 @@ def _plain(value: Any) -> Any:
 def alone(cfg: Config) -> Config:
     """Return the configuration without what a recipe of RL adds to a learner: critic, reference model, temperature,
     Muon, whose learning rate is another one, and engines that compute beside it."""
-    actor = cfg.actor.model_copy(update={"optim": "adam"})
-    without = {"algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}, "pipeline": ALONE}
-    return cfg.model_copy(update={"actor": actor, **without})
+    return cfg.model_copy(
+        update={
+            "actor": cfg.actor.model_copy(update={"optim": "adam"}),
+            "algo": Algo(),
+            "critic": Critic(),
+            "ref": Ref(),
+            "rollout": Rollout(),
+            "envs": {},
+            "pipeline": ALONE,
+        }
+    )

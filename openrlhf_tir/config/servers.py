@@ -85,11 +85,15 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
     try: print(open(place).read())
     except OSError: pass
 """
-_MAZE, _CODE = {"puzzle": "labyrinth", "level": 20, "seed": 0}, {"puzzle": "mastermind", "level": 0, "seed": 0}
+_MAZE = {"puzzle": "labyrinth", "level": 20, "seed": 0}
+_CODE = {"puzzle": "mastermind", "level": 0, "seed": 0}
 _FILE_TASK = {"domains": ["files"], "gold": [[]]}
 _REPO_TASK = {"repo": "roman"}
 _CLASS_TASK = {
-    **{"id": "check_0", "functions_told": True, "involved_classes": ["GorillaFileSystem"], "label": [[]]},
+    "id": "check_0",
+    "functions_told": True,
+    "involved_classes": ["GorillaFileSystem"],
+    "label": [[]],
     "initial_config": {
         "GorillaFileSystem": {
             "root": {"home": {"type": "directory", "contents": {"leak": {"type": "file", "content": ""}}}}
