@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from openrlhf_tir.cli import command_line
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.config import Config
 
+def blocked():  # In short sleeps: a signal that comes just before a sleep does not wake it.
+    while True:
+        time.sleep(0.01)
+
 def elsewhere():
     time.sleep(0.5)  # the main thread is asleep in the event loop by now
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
@@ -35,7 +40,7 @@ async def main(stubborn, limit):
         child = subprocess.Popen(["sleep", "1000"])
         print(child.pid, flush=True)
         if stubborn == "blocked":
-            time.sleep(1000)
+            blocked()
         if stubborn in ("starting", "alarmed"):
             try:
                 with s.blocking():
@@ -43,7 +48,7 @@ async def main(stubborn, limit):
                         ours = signal.getsignal(signal.SIGTERM)
                         signal.signal(signal.SIGTERM, lambda *received: (signal.alarm(5), ours(*received)))
                         print("as in ray.init", flush=True)
-                    time.sleep(1000)
+                    blocked()
             finally:
                 child.kill()
                 if stubborn == "alarmed":
@@ -71,12 +76,27 @@ sys.exit(command_line.main(["x"]))
 """
 
 
-def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, int]:
-    """The program, and the id of the process that it started, once it is up."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    return process, int(process.stdout.readline())
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen, int]]]:
+    """Starts the program; returns it and the id of the process that it started, once that is up."""
+    processes: list[psutil.Process] = []
+
+    def start(*args: str) -> tuple[subprocess.Popen, int]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *args],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        child = int(process.stdout.readline())
+        processes.extend([psutil.Process(process.pid), psutil.Process(child)])
+        return process, child
+
+    yield start
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def gone(child: int) -> bool:
@@ -87,25 +107,25 @@ def gone(child: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tmp_path, number):
-    process, child = started(tmp_path, "polite", "1.0")
+def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(started, number):
+    process, child = started("polite", "1.0")
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child)
     assert f"Stopped by {number.name}" in said and "--resume continues from it" in said and "Traceback" not in said
 
 
-def test_signals_that_come_together_are_one_request(tmp_path):
+def test_signals_that_come_together_are_one_request(started):
     """The launcher passes on what the terminal has sent to both. (Within 600 s here, so no machine is too slow.)"""
-    process, child = started(tmp_path, "polite", "600")
+    process, child = started("polite", "600")
     for _ in range(3):
         process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child) and "without a checkpoint" not in said
 
 
-def test_a_second_signal_ends_everything_at_once(tmp_path):
-    process, child = started(tmp_path, "stubborn", "0")
+def test_a_second_signal_ends_everything_at_once(started):
+    process, child = started("stubborn", "0")
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "winding down\n"
     process.send_signal(signal.SIGTERM)
@@ -113,9 +133,9 @@ def test_a_second_signal_ends_everything_at_once(tmp_path):
     assert process.returncode == 130 and gone(child) and "SIGTERM came a second time: everything is ended now" in said
 
 
-def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(tmp_path):
+def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(started):
     """As ray.init and imports block it. Sent until it ends: two that are pending together are delivered as one."""
-    process, child = started(tmp_path, "blocked", "0")
+    process, child = started("blocked", "0")
     for _ in range(1200):
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -127,8 +147,8 @@ def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(tmp_
     assert process.returncode == 130 and gone(child) and "everything is ended now" in said
 
 
-def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
-    process, child = started(tmp_path, "starting", "600")
+def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(started):
+    process, child = started("starting", "600")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert (
@@ -139,10 +159,10 @@ def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
     )
 
 
-def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
+def test_a_signal_that_another_thread_takes_wakes_the_event_loop(started):
     """The kernel gives it to any thread that does not block it: Ray, torch and gRPC have dozens. One that comes just
     before the loop sleeps is the same."""
-    process, child = started(tmp_path, "elsewhere", "600")
+    process, child = started("elsewhere", "600")
     try:
         _, said = process.communicate(timeout=120)
         assert process.returncode == STOPPED and gone(child) and "Stopped by SIGTERM" in said
@@ -150,24 +170,24 @@ def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
         process.kill()
 
 
-def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(tmp_path):
+def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(started):
     """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls
     ours; closing may take longer."""
-    process, child = started(tmp_path, "alarmed", "0.2")
+    process, child = started("alarmed", "0.2")
     assert process.stdout.readline() == "as in ray.init\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == STOPPED
     assert gone(child)
 
 
-def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
-    process, child = started(tmp_path, "polite", "1.0", "0.6")
+def test_the_time_limit_of_the_job_asks_like_a_signal(started):
+    process, child = started("polite", "1.0", "0.6")
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 0.6 s" in said
 
 
 @pytest.mark.parametrize("started_by", ["a launcher", "a command of its child"])
-def test_the_time_limit_counts_from_the_launcher_however_that_was_started(tmp_path, started_by):
+def test_the_time_limit_counts_from_the_launcher_however_that_was_started(started_by):
     """The launcher is a second older than its child. A process that the child starts is no run of the launcher's."""
     tells = (
         "import os, psutil, time; from openrlhf_tir.machine.launcher import seconds_up;"

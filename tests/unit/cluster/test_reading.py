@@ -113,10 +113,11 @@ async def test_a_bug_in_the_reader_is_no_fault_of_the_machine():
 async def test_the_readers_own_processes_end_with_it(cfg, monkeypatch):
     """Those that a library starts to read the data."""
     monkeypatch.setattr(sys, "executable", "/bin/sh")
-    started = psutil.Process()
+    before = set(psutil.Process().children())
     monkeypatch.setattr(reading_module, "COMMAND", ("-c", "sleep 1000 & sleep 1000 & wait"))
     async with reading(cfg):
-        while len(workers := [c for c in started.children(recursive=True) if c.name() == "sleep"]) < 2:
+        [reader] = set(psutil.Process().children()) - before
+        while len(workers := [c for c in reader.children() if c.name() == "sleep"]) < 2:
             await asyncio.sleep(0.01)
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
