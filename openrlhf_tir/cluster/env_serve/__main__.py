@@ -12,6 +12,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -139,7 +140,7 @@ def run(args: argparse.Namespace, module: str) -> None:
         signal.alarm(0)
         print(f"http://{args.host}:{args.port}/{name}", flush=True)
         while True:
-            signal.pause()
+            time.sleep(1.0)  # not signal.pause: a signal that comes just before that call does not end it
     except RuntimeError as error:  # Serve's, with its replicas' own words
         sys.exit(f"The copies did not come up: {error}")
     finally:

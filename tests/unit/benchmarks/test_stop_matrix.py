@@ -17,7 +17,7 @@ from openrlhf_tir.cli.exit_codes import FAULT, NO, STOPPED
 
 OBEDIENT = (
     "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
-    " print('up', flush=True); time.sleep(1000)"
+    " print('up', flush=True)\nwhile True: time.sleep(0.01)"
 )
 LEAVES_A_CHILD = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'],"

@@ -138,13 +138,13 @@ ended = launch([sys.executable, "-c", CHILD])
 print("ended", ended.code, ended.stop_requested, flush=True)
 """
 CHILD = """
-import os, signal, sys
+import os, signal, sys, time
 from openrlhf_tir.cli.parent import die_with
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"child: TERM\\n"), sys.exit(7)))
 signal.signal(signal.SIGINT, lambda *_: (os.write(1, b"child: INT\\n"), sys.exit(8)))
 die_with(int(sys.argv[sys.argv.index("--die-with-parent") + 1]))
 print(os.getpid(), flush=True)
-while True: signal.pause()
+while True: time.sleep(0.01)  # a signal that comes just before a longer sleep, or signal.pause, would not end it
 """
 
 

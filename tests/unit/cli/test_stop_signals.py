@@ -187,7 +187,7 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(started):
 
 
 @pytest.mark.parametrize("started_by", ["a launcher", "a command of its child"])
-def test_the_time_limit_counts_from_the_launcher_however_that_was_started(started_by):
+def test_the_time_limit_counts_from_the_launcher_however_that_was_started(tmp_path, started_by):
     """The launcher is a second older than its child. A process that the child starts is no run of the launcher's."""
     tells = (
         "import os, psutil, time; from openrlhf_tir.machine.launcher import seconds_up;"
@@ -211,7 +211,7 @@ def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
     """The child sends the signal, to its launcher only, and exits with a stopped run's code when it gets it back."""
     program = (
         "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5));"
-        " os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+        " os.kill(os.getppid(), signal.SIGINT)\nwhile True: time.sleep(0.01)"
     )
     launcher = (
         "import sys; from openrlhf_tir.cli.restarts import launch;"

@@ -198,7 +198,7 @@ def test_whoever_interrupts_the_command_stops_the_fine_tuning_in_good_order(tmp_
         f"def stop(*_): open({str(said)!r}, 'w').write('stopped'); sys.exit(5)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         f"open({str(ready)!r}, 'w').close()\n"
-        "time.sleep(600)"
+        "while True: time.sleep(0.01)"
     )
 
     def progress() -> int:

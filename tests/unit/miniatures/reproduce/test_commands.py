@@ -201,8 +201,8 @@ def test_the_real_thing_gives_the_exit_code_and_keeps_the_output(tmp_path):
 
 
 ENDS_WELL = (
-    "import signal,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True),"
-    " sys.exit(5)))\nprint('up', flush=True)\nsignal.pause()"
+    "import signal,sys,time\nsignal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True),"
+    " sys.exit(5)))\nprint('up', flush=True)\nwhile True: time.sleep(0.01)"
 )
 
 
