@@ -45,8 +45,7 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
 
 def write_corpus(base: Base | Packaged, seed: int, bases: Path, how: How) -> None:
     """Write what the server of a toy's lesson searches, if it searches anything, unless it is there."""
-    corpus = None if isinstance(base, Packaged) else lessons.named(base.lesson).corpus
-    if corpus is None:
+    if isinstance(base, Packaged) or (corpus := lessons.named(base.lesson).corpus) is None:
         return
     path = corpus_of(base, seed, bases)
     with how.lock(bases / "locks" / path.stem):
