@@ -237,7 +237,7 @@ class Zero3Rank:
 
     def _diagnostics(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
         """Add up over the ranks what the objective collected on micro batches, and return it as metrics."""
-        for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
+        for sums in (tally.sums, tally.gated, tally.histogram, *([kl.sums] if kl else [])):
             sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
         return tally.metrics() | (kl.metrics() if kl else {})
