@@ -3,8 +3,9 @@
 Everything else (sessions, retries, deadlines, capacity) is done by `serving`. One instance lives as long as one
 session, and its steps come one at a time. `step` may be cancelled at any await, when its deadline passes or the session
 is closed: release resources in `finally`. An exception becomes outcome `env_error` and never reaches the model. An
-exception of MALFORMED_TASK in `reset` of this package's classes is a mistake of the caller: HTTP 422: the
-call is not tried again, its group once. In a user's class it is a bug with file and line, as any other exception.
+exception of MALFORMED_TASK in `reset` of this package's classes is a mistake of the caller and answered with HTTP 422:
+the call is not sent again, and the group is issued once more, as another server may know the row. In a user's class it
+is a bug with file and line, as any other exception.
 """
 
 from __future__ import annotations

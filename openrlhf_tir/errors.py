@@ -10,10 +10,10 @@
     |  |  |                   sessions are hit
     |  |  |- TaskRefused      an environment server can make no episode of the row
     |  |- EnvTimeout          the server or the network missed its deadline
-    |  |- EnvFull             the environment had no room for five minutes
+    |  |- EnvFull             the environment had no room for five minutes, or for env.step_timeout_s if that is longer
     |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
-    |  |  |- EngineGone       its process died
+    |  |  |- EngineGone       its process died, or did not answer in time
     |  |  |- VersionGone      no engine is left that has the weights which are evaluated
     |  |- LearnerDied         a learner rank died; all ranks start again from the last checkpoint
     |  |- PayloadLost         the object store lost a sampled group, with the node that held it

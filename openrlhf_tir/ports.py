@@ -339,9 +339,11 @@ class Publisher(Protocol):
             must_differ: True if an update since the last push must have changed something.
 
         Raises:
-            WeightsUnverified: The weights equal those of the last push though they `must_differ`. An engine on which
-                they cannot be proved raises nothing: it is discarded and counted in the report.
-            LearnerDied: A rank of the learner died while it wrote or scored.
+            LearnerDied: A rank of the learner died while it wrote or scored. cluster/jobs/train.py starts the ranks
+                again.
+            WeightsUnverified: The weights equal those of the last push though they `must_differ`, or a full file has
+                another digest than the delta for which it stands. It ends the run, as all below do. An engine on which
+                weights cannot be proved raises nothing: it is discarded and counted in the report.
             Diverged: The learner's own log-probs of the texts of the proof are not finite.
             InfraError: The weights could not be written or sent, for example on a full disk.
         """
@@ -390,7 +392,7 @@ class Saves(Protocol):
 
 
 class Learner(Protocol):
-    """All learner ranks as one: cluster/learner_group.py. Every method raises InfraError if a rank died."""
+    """All learner ranks as one: cluster/learner_group.py. Every method raises LearnerDied if a rank died."""
 
     version: int
     """Number of updates behind the current weights."""

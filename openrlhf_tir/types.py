@@ -73,8 +73,8 @@ class GroupState(StrEnum):
     FILTERED = "filtered"
     """Dropped by a filter. Terminal."""
     FAILED = "failed"
-    """Failed for good: a fault after five new attempts, an error in the user's own
-    code (which is not tried again), or a gradient that is not finite. Terminal."""
+    """Failed for good: a fault after five new attempts, a row that the environment has refused twice, an error in the
+    user's own code (which is not tried again), or a gradient that is not finite. Terminal."""
     REQUEUED = "requeued"
     """This attempt is over (a fault, surplus, an interruption) and the prompt is dispatched again. Terminal."""
 

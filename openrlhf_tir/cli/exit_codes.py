@@ -13,8 +13,9 @@ code  name          meaning                                                     
                     and wrote a checkpoint
 6     HOPELESS      training itself is broken (no group can be used, nothing     nobody: the message says what to
                     is finite)                                                   look at
-130   INTERRUPTED   Ctrl-C                                                       nobody
-143   TERMINATED    SIGTERM                                                      nobody
+130   INTERRUPTED   a second signal, or a session that did not close in time:    nobody
+                    all was killed. Ctrl-C before there was a run to stop
+143   TERMINATED    SIGTERM before there was a run to stop                       nobody
 -N                  killed by signal N, as the launcher sees it; it ends with    `train.max_restarts`; after SIGTERM
                     128 + N                                                      nobody
 """

@@ -10,17 +10,18 @@
     names                              which values are the user's files (own_files.py, recipe_paths.py)
     fine_tuning                        the settings of `openrlhf-tir sft` (fine_tuning.py)
 
-A setting is declared in its section (sections/), and so is every rule that it must satisfy together with settings of
-other sections: a function below the section's class, with `@rule("section.setting")`. `rules.violations` calls them.
+A setting is declared in its section (sections/), and so is every rule that it must satisfy together with other
+settings: a function below the section's class, with `@rule("section.setting")`. `rules.violations` calls them, and
+tests/unit/config/test_rules.py has a configuration that breaks each.
 
-    depth: int | None = setting(None, description="Groups that are rolling ...", unit="groups", ge=1)
+    min_valid: int = setting(2, description="Samples of a group that must be valid ...", unit="samples", ge=1)
 
-    @rule("pipeline.depth")
-    def depth_fills_a_batch(c: Config) -> Iterator[Fault]:
-        if isinstance(c.pipeline.depth, int) and c.pipeline.depth < c.rollout.batch_size:
-            yield "pipeline.depth = ... can never fill a batch ..."
+    @rule("rollout.min_valid")
+    def a_group_can_be_valid(c: Config) -> Iterator[Fault]:
+        if c.rollout.n_samples_per_prompt < c.rollout.min_valid:
+            yield "rollout.min_valid = ... exceeds rollout.n_samples_per_prompt = ...: every group would fail. ..."
 
-A program sees a `Problem` with the code `depth_fills_a_batch` and the setting `pipeline.depth`.
+A program sees a `Problem` with the code `a_group_can_be_valid` and the setting `rollout.min_valid`.
 """
 
 from __future__ import annotations
@@ -190,9 +191,9 @@ RULES: list[Rule] = []
 def rule(
     setting: str, *, reads_estimator: bool = False, commands: tuple[Command, ...] = ("train",)
 ) -> Callable[[Check], Check]:
-    """Register a function as a rule that `setting` must satisfy together with settings of other sections.
+    """Register a function as a rule that `setting` must satisfy together with other settings.
 
-    A rule about one section alone is a pydantic validator of the section.
+    What can be said of a value by itself is a bound or a validator of its field.
 
     Args:
         setting: The setting's dotted name.

@@ -1,9 +1,9 @@
 """How many threads a learner rank and an engine compute with where there is no GPU.
 
-Learner, engines and reward models share a node's cores. In mode sync learner and engines work in turns, and each has
-all cores, the engines but for one core of each reward model. So has each where the other is not started
-(config/sections/pipeline.py, ALONE). In the other modes they work at the same time. More threads than cores slow all
-down by orders of magnitude.
+In mode sync learner and engines work in turns: the learner's ranks share all cores of a node, and then its engines and
+reward models share them. So it is where only one side is started (config/sections/pipeline.py, ALONE). In the other
+modes all of them work at the same time and share the cores. More threads than cores slow all down by orders of
+magnitude.
 """
 
 from __future__ import annotations

@@ -209,7 +209,8 @@ class WeightPublisher:
                 a learning rate of 0 a step changes nothing.)
 
         Raises:
-            WeightsUnverified: The weights equal those of the last push, although `must_differ` is set.
+            WeightsUnverified: The weights equal those of the last push, although `must_differ` is set, or a full file
+                has another digest than the delta for which it stands.
             LearnerDied: A rank of the learner died while it wrote or scored.
             Diverged: The learner's own log-probs of the texts of the proof are not finite.
             InfraError: The weights could not be written or sent, for example on a full disk.

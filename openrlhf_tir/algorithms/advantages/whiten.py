@@ -1,7 +1,8 @@
-"""Whitening over the trained tokens of the global batch: A <- (A - mean) / std, every token weighing the same.
+"""Whitening over the tokens of the global batch: A <- (A - mean) / std, every token weighing the same.
 
-    mean = sum(A) / n        std = sqrt(max(sum(A^2) / n - mean^2, 1e-8))        n = trained tokens of all ranks
+    mean = sum(A) / n        std = sqrt(max(sum(A^2) / n - mean^2, 1e-8))        n = tokens of all ranks
 
+The tokens are those that are trained, and those of samples that a filter masks: they count in statistics only.
 Every token has the same weight, so long trajectories weigh more than short ones. Each rank computes `moments` of the
 tokens that it trains, the ranks add them up (in float64, so that the split over ranks does not show), and each whitens
 its own share.

@@ -206,7 +206,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
         "KL to the reference": (("kl_ref",), "nats per token", False),
         "Gradient norm": (("grad_norm",), "before clipping", False),
         "Clipping": (("clip_low", "clip_high"), "share of tokens", False),
-        "Canary after each push": (("canary_max_diff",), "max |Δ log-prob|", True),
+        "Proof of each push": (("canary_excess",), "above 1 it is refused", False),
         "Effective sample size": (("ess",), "share of tokens", False),
     }
     present = {
@@ -341,7 +341,7 @@ CURVES = (
         "health",
         "Learner health",
         "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy,"
-        " a canary above its tolerance.",
+        " the proof of a push near what is refused.",
         health,
     ),
     Curve(

@@ -3,13 +3,15 @@
 It answers whether a prompt was lost or trained twice, also after crashes and resumes.
 
     ledger(format, run)    first line: the run that the file belongs to
-    issued ---> trained(step)      provisional until committed(step)
+    issued ---> trained(step)      step is the version before the update; provisional until a checkpoint whose mark
+                                   stands behind this line is complete
            ---> filtered(reason)   dropped by a filter
            ---> failed(reason)     failed for good: after MAX_REISSUES, after two attempts if the environment refuses
-                                   the row, or at once by the user's own code
+                                   the row, at once by the user's own code or a gradient that is not finite
            ---> requeued(reason)   this attempt is over; the prompt is issued again as attempt + 1
                                    (failed once, surplus, open at a crash)
-    committed(step, upto)          a checkpoint of that step is safe on disk; it describes the events before line `upto`
+    committed(step, upto)          such a checkpoint is safe on disk; it describes the events before line `upto`. For
+                                   the audit only: a resume reads the checkpoint itself
     rolled_back(upto)              a resume from such a checkpoint: the events from line `upto` on are no part of the
                                    surviving lineage, and those before it are committed
     finished                       the run ended by itself; no prompt is open

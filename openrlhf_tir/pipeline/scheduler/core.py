@@ -84,9 +84,9 @@ class DispatchObstacle(StrEnum):
 class RolloutScheduler:
     """Decides what the pipeline does next, and keeps the books on every group. One per run, on one event loop.
 
-    Three words of the staleness rule (staleness.py): a group's *deadline* is the last version at which it may be
-    trained; *admission* bounds how many groups are under way, so that all of them can meet theirs; the *gate* holds a
-    step back while a group that is due would become too old by it.
+    Three words of the staleness rule (staleness.py): a group's *deadline* is the last version at which its batch
+    may begin; *admission* bounds how many groups are under way, so that all of them can meet theirs; the *gate* holds
+    a step back while a group that is due would become too old by it.
 
     Example (batch_groups = 2, batches_ahead = 1, one update per batch, so at most 4 groups are under way):
 

@@ -17,10 +17,13 @@ it begin at v, v + k, v + 2k, ... at the latest (an update whose gradient is not
 (d - v) // k more begin by d.
 
 Waiting always helps. If max_accepted(n) = n, admission leaves at most ((d - v) // k + 1) * B groups due by d; once the
-old ones have ended, the B groups due first make the condition true. So the gate cannot deadlock, and no group is ever
-dropped for its age. If max_accepted(n) < n (depth = auto), more groups may be accepted than fit. Then for some d more
-than ((d - v) // k + 1) * B groups are buffered; no order of steps can train the excess, the *surplus*. It does not
-count at the gate and is dropped when the gate opens. What max_accepted gets wrong costs surplus, never staleness.
+old ones have ended, the B groups due first make the condition true. So the gate cannot deadlock. A group never becomes
+too old, because the learner waits for it.
+
+What can be left over is *surplus*. If max_accepted(n) < n (depth = auto), more groups may be accepted than fit: for
+some d more than ((d - v) // k + 1) * B groups are buffered, and no order of steps can train the excess. It does not
+count at the gate, and when a batch is taken its prompts are sampled again, at no cost in attempts. What max_accepted
+gets wrong costs surplus, never staleness.
 
 When a part of the batch was taken early (early_accumulation.py), the step at v has `places` < B places left. Everything
 above holds with `places` for the B of that one step.

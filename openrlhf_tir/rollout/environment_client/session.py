@@ -92,7 +92,8 @@ class HttpSession:
             step_id: Number of the step. The server executes a number once and repeats its reply.
 
         Raises:
-            EnvLost: The session's server is down until the deadline, or does not know the session any more.
+            EnvLost: Four exchanges in a row broke, which takes about a second; or the server, left alone after
+                failures, was not well again by the deadline; or it does not know the session any more.
             EnvironmentCodeError: The environment's own code failed; file and line are in the message.
             EnvError: The environment failed, or its reply is not valid.
             EnvTimeout: The deadline passed.

@@ -49,7 +49,7 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
         "step_s": 2.0,
         "failed/timeout": 1,
     }
-    extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_max_diff": 0.0, "tokens_per_s": 900.0}
+    extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_excess": 0.4, "tokens_per_s": 900.0}
     extra |= {"eval/pass_at_2": 0.6, "eval/pass_at_4": 0.7, "eval/pass_hat_4": 0.3}
     extra |= {"eval/kind/sums/accuracy": 0.9, "eval/kind/games/accuracy": 0.1}
     extra |= {"n_calls/0": 0.75, "n_calls/9_up": 0.25}
