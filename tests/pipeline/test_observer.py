@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.pipeline.observer import Observer, rollout_metrics
+from openrlhf_tir.pipeline.group_metrics import rollout_metrics
+from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.rollout.group_meta import describe
 from openrlhf_tir.types import KEEP, GroupKey, GroupMeta, StepReport, ToolCall, Trajectory
 

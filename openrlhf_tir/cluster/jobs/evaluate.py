@@ -14,7 +14,7 @@ from ...config.environments import without_calls
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError, TaskRefused
 from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 from ...pipeline.evaluation import attempt
-from ...pipeline.observer import reward_parts
+from ...pipeline.group_metrics import reward_parts
 from ...rollout.group_runner import EvalMode
 from ...telemetry.progress import bar
 from ...types import GroupKey, GroupMeta, Task

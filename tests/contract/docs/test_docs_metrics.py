@@ -15,7 +15,8 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.data import PromptStream
 from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.pipeline.evaluation import Evaluator
-from openrlhf_tir.pipeline.observer import METRICS, Observer, reward_parts
+from openrlhf_tir.pipeline.group_metrics import reward_parts
+from openrlhf_tir.pipeline.observer import METRICS, Observer
 from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
 from openrlhf_tir.pushes import PublishReport
 from openrlhf_tir.types import KEEP, GroupKey, StepReport, Verdict

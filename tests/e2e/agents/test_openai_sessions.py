@@ -19,7 +19,7 @@ from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.cluster.service import RolloutService
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import batch_samples
-from openrlhf_tir.pipeline.observer import rollout_metrics
+from openrlhf_tir.pipeline.group_metrics import rollout_metrics
 from openrlhf_tir.rollout.serving.app import build_app, serve
 from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE, TOOLS_NOTE
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
