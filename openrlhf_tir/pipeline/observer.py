@@ -1,8 +1,17 @@
-"""What the loop reports: its phases become spans of the timeline, its groups and steps rows of metrics.
+"""What the loop reports: its phases become spans of the timeline, its groups, pushes and steps rows of metrics.
 
-phase, evaluating                     a span; the seconds of a phase are also a metric of the next step
-group_finished, group_left, push_finished    counted until the next step
-step_finished                         one row of metrics
+Between two steps, in any order:
+
+    phase             a span, and seconds of the next row
+    group_finished    one rolled group: a count by its outcome, and its figures for the means of the next row
+    group_left        one accepted group that ends untrained: a count
+    push_finished     figures for every row until the next push
+
+Then, at each step:
+
+    step_finished     writes one row and begins to count anew
+
+Evaluations stand apart: `evaluating` is a span, `evaluated` writes the row of the version that was measured.
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..pushes import PublishReport
@@ -21,7 +31,7 @@ from .bias_meter import SelectionMeter
 from .group_metrics import env_metrics, rollout_metrics
 
 log = logging.getLogger(__name__)
-MAX_EXPLAINED = 100
+MAX_LOGGED_ERRORS = 100
 """Different error messages of trajectories that are logged, over a run."""
 TRACKS = {
     "turn": "learner",
@@ -31,7 +41,7 @@ TRACKS = {
     "drain": "weights",
     "checkpoint": "ckpt",
 }
-"""Phase -> track of the timeline."""
+"""Phase -> track of the timeline. Other phases have no span."""
 METRICS = {
     "wait for replay": "replay_wait_s",
     "wait for gate": "gate_wait_s",
@@ -69,18 +79,26 @@ class Display(Protocol):
         """Show lines that a person should read now. An empty sequence ends the last notice."""
 
 
-def _loop_time() -> float | None:
-    """Return the time of the running event loop, None where none runs."""
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return None
+@dataclass(slots=True)
+class _SinceLastStep:
+    """What is counted for the next row.
+
+    Attributes:
+        seconds: Seconds of the phases, by metric.
+        counts: Groups and trajectories by metric, as `drops/zero_variance` or `failed/timeout`.
+        groups: Groups that were evaluated, kept or filtered.
+    """
+
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: Counter[str] = field(default_factory=Counter)
+    groups: list[GroupMeta] = field(default_factory=list)
 
 
 class Observer:
     """Collects figures between two steps and writes them at each step.
 
-    Groups count when they finish, trained or not: all groups since the last step, and at least a batch of them.
+    The means of a row are over the groups that *finished* since the last step, trained or not, and at least a batch of
+    groups: see `_groups_for_means`.
     """
 
     def __init__(
@@ -98,60 +116,66 @@ class Observer:
             trace: Receives the spans.
             progress: Shows the run.
             envs: The environments of the run. If there are several, each has its own metrics `env/NAME/...`.
-            without_calls: Environments in which a response makes no call; see group_metrics.py.
+            without_calls: Environments in which a response makes no call; see `rollout_metrics`.
         """
         self.metrics = metrics
         self.trace = trace
         self.progress = progress
         self.envs = tuple(envs) if len(envs) > 1 else ()
+        """The environments that have metrics of their own; empty if there is only one."""
         self.without_calls = frozenset(without_calls)
         self.current_phase = "start"
         self.phase_started_at = _loop_time()
         """When the current phase began, in seconds of the event loop; None if the observer was made outside of one."""
         self.on_phase: Callable[[], None] = lambda: None
-        """Called at the beginning of each phase."""
-        self._canary = 0.0
-        self._push: dict[str, float] = {}
-        """Metrics of the last weight push."""
+        """Called at the beginning of each phase and evaluation. The watchdog sets it: the run makes progress."""
         self.selection = SelectionMeter(self.envs)
-        self._last_step = time.monotonic()
-        self._previous_groups: list[GroupMeta] = []
-        """The latest groups of the last row, a batch of them."""
-        self._explained: set[tuple[str, str]] = set()
-        self._reset()
+        self._last_push: dict[str, float] = {"canary_max_diff": 0.0}
+        """Metrics of the last weight push."""
+        self._last_step_at = time.monotonic()
+        self._since_step = _SinceLastStep()
+        self._earlier_groups: list[GroupMeta] = []
+        """The latest groups of the last row, a batch of them at most."""
+        self._logged_errors: set[tuple[str, str]] = set()
+        """(code of the fault, message) of trajectories' errors that the log has."""
 
     @property
     def phase_s(self) -> float:
         """Seconds for which the current phase lasts."""
-        began = self.phase_started_at
-        return 0.0 if began is None else asyncio.get_running_loop().time() - began
-
-    def _reset(self) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._ends: Counter[str] = Counter()
-        self._groups: list[GroupMeta] = []
+        if self.phase_started_at is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - self.phase_started_at
 
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
-        """Mark a phase of the trainer: a span of the timeline, seconds of the next row, and the watchdog's message."""
-        outer, outer_started_at = self.current_phase, self.phase_started_at
+        """Mark a phase of the trainer: a span of the timeline, seconds of the next row, and the watchdog's message.
+
+        Phases nest. After an inner one, the outer one goes on from where it began.
+
+        Args:
+            name: A key of METRICS.
+            version: The learner's version, for the name of the span.
+        """
+        outer_phase = self.current_phase
+        outer_started_at = self.phase_started_at
         self.current_phase = name
         self.phase_started_at = asyncio.get_running_loop().time()
         self.on_phase()
+        # The timeline joins the spans of several processes, so they are in seconds since the epoch.
         start = time.time()
         try:
             yield
         finally:
             end = time.time()
-            self.current_phase = outer
+            self.current_phase = outer_phase
             self.phase_started_at = outer_started_at
-            self._seconds[METRICS[name]] += end - start
+            self._since_step.seconds[METRICS[name]] += end - start
             if name in TRACKS:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)
 
     @contextmanager
     def evaluating(self, version: int) -> Iterator[None]:
-        """Mark an evaluation, which is a span of the timeline and no phase of the trainer."""
+        """Mark an evaluation, which is a span of the timeline and no phase: the trainer goes on meanwhile."""
         self.on_phase()
         start = time.time()
         try:
@@ -168,54 +192,49 @@ class Observer:
         """Count a rolled group.
 
         Args:
-            end: The state that it moved to.
+            end: The state that it moved to: "buffered" or "filtered"; "requeued" or "failed" if the attempt failed.
             meta: Its metadata; None if it failed before there was any.
             failed: The reason if the attempt failed; None if it did not.
         """
         self.selection.ended(end, meta)
         self.progress.group(end, meta, failed)
-        if failed is not None:
-            self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
-        elif end == "filtered" and meta is not None:
-            self._ends[f"drops/{meta.verdict.reason}"] += 1
-        if meta is not None and meta.env in self.envs:
-            self._end_of_env(end, meta, failed)
-        if meta is not None:
-            for reason, n in meta.failures.items():
-                self._ends[f"trajectories_failed/{reason}"] += n
-            self._log_errors(meta)
-            if end == "buffered":
-                for reason in filter(None, meta.masked):
-                    self._ends[f"masked/{reason}"] += 1
-            if failed is None:
-                self._groups.append(meta)
+        counts = self._since_step.counts
+        outcome = _outcome(end, meta, failed)
+        if outcome != "kept":  # the selection meter counts the kept groups
+            counts[outcome] += 1
+        if meta is None:
+            return
+        if meta.env in self.envs:
+            counts[f"env/{meta.env}/{outcome}"] += 1
+            counts[f"env/{meta.env}/trajectories_failed"] += sum(meta.failures.values())
+        for reason, trajectories in meta.failures.items():
+            counts[f"trajectories_failed/{reason}"] += trajectories
+        self._log_new_errors(meta)
+        if end == "buffered":
+            for reason in meta.masked:
+                if reason:
+                    counts[f"masked/{reason}"] += 1
+        if failed is None:
+            self._since_step.groups.append(meta)
 
     def group_left(self, end: str, meta: GroupMeta, reason: str) -> None:
         """Count an accepted group that ends untrained: as surplus, or because its step changed nothing."""
-        self._ends[f"{end}/{reason}"] += 1
+        self._since_step.counts[f"{end}/{reason}"] += 1
         self.selection.left(end, meta)
 
-    def _end_of_env(self, end: str, meta: GroupMeta, failed: str | None) -> None:
-        prefix = f"env/{meta.env}"
-        if failed is not None:
-            self._ends[f"{prefix}/{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
-        elif end == "filtered":
-            self._ends[f"{prefix}/drops/{meta.verdict.reason}"] += 1
-        else:
-            self._ends[f"{prefix}/kept"] += 1
-        self._ends[f"{prefix}/trajectories_failed"] += sum(meta.failures.values())
-
-    def _log_errors(self, meta: GroupMeta) -> None:
+    def _log_new_errors(self, meta: GroupMeta) -> None:
         """Log each different error message once: thousands of trajectories may fail for the same reason."""
         for reason, message in meta.why.items():
-            if (reason, message) not in self._explained and len(self._explained) < MAX_EXPLAINED:
-                self._explained.add((reason, message))
+            if len(self._logged_errors) >= MAX_LOGGED_ERRORS:
+                return
+            if (reason, message) not in self._logged_errors:
+                self._logged_errors.add((reason, message))
                 log.warning("a trajectory of group %s failed (%s): %s", meta.key, reason, message)
 
     def push_finished(self, report: PublishReport) -> None:
         """Keep the figures of a weight push for the rows until the next push."""
-        self._canary = report.canary_max_diff
-        self._push = {
+        self._last_push = {
+            "canary_max_diff": report.canary_max_diff,
             "canary_level": report.canary_level,
             "canary_excess": round(report.canary_excess, 4),
             "canary_repeats": float(report.canary_repeats),
@@ -234,7 +253,7 @@ class Observer:
     def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:
-        """Write the row of a step.
+        """Write the row of a step, and begin to count for the next one.
 
         Args:
             report: The learner's report of the step.
@@ -244,40 +263,39 @@ class Observer:
             extra: More metrics of the row.
         """
         now = time.monotonic()
-        wall, self._last_step = now - self._last_step, now
-        groups = self._latest(batch_groups)
-        row = {
-            **rollout_metrics(groups, self.without_calls),
-            **{
-                name: value
-                for env in self.envs
-                for name, value in env_metrics(env, [g for g in groups if g.env == env], self.without_calls).items()
-            },
-            **self.selection.row(),
-            **report.metrics,
-            **{name: float(n) for name, n in self._ends.items()},
-            **{name: round(s, 4) for name, s in self._seconds.items()},
-            **extra,
-            "rolling": float(rolling),
-            "buffered": float(buffered),
-            "canary_max_diff": self._canary,
-            **self._push,
+        wall_s = now - self._last_step_at
+        self._last_step_at = now
+        finished = self._since_step
+        groups = self._groups_for_means(batch_groups)
+        # Of two metrics with one name the later one counts.
+        row = rollout_metrics(groups, self.without_calls)
+        for env in self.envs:
+            row |= env_metrics(env, groups, self.without_calls)
+        row |= self.selection.row()
+        row |= report.metrics
+        row |= {name: float(count) for name, count in finished.counts.items()}
+        row |= {name: round(seconds, 4) for name, seconds in finished.seconds.items()}
+        row |= extra
+        row |= {"rolling": float(rolling), "buffered": float(buffered)}
+        row |= self._last_push
+        row |= {
             "trained_tokens": float(report.trained_tokens),
-            "tokens_per_s": report.trained_tokens / wall,
-            "wall_s": wall,
+            "tokens_per_s": report.trained_tokens / wall_s,
+            "wall_s": wall_s,
         }
         self.metrics.log(report.version, row)
         self.progress.update(report.version, row)
-        self._reset()
+        self._since_step = _SinceLastStep()
 
-    def _latest(self, at_least: int) -> list[GroupMeta]:
+    def _groups_for_means(self, at_least: int) -> list[GroupMeta]:
         """Return the groups that finished since the last step, and earlier ones until there are `at_least`.
 
         There may be few of them, for example while the buffer was full. A mean of one group says nothing, and the first
         groups to finish are the short ones.
         """
-        groups = (self._previous_groups + self._groups)[-max(at_least, len(self._groups)) :]
-        self._previous_groups = groups[-at_least:]
+        finished = self._since_step.groups
+        groups = (self._earlier_groups + finished)[-max(at_least, len(finished)) :]
+        self._earlier_groups = groups[-at_least:]
         return groups
 
     def rewind(self, version: int, evaluated: bool = True) -> None:
@@ -288,4 +306,21 @@ class Observer:
             evaluated: False if the evaluation of this version is made again: its row is removed as well.
         """
         self.metrics.truncate_after(version, evaluated)
-        self._last_step = time.monotonic()
+        self._last_step_at = time.monotonic()
+
+
+def _outcome(end: str, meta: GroupMeta | None, failed: str | None) -> str:
+    """Return what became of a rolled group: "failed/REASON", "requeued/REASON", "drops/FILTER" or "kept"."""
+    if failed is not None:
+        return f"{end}/{failed}"
+    if end == "filtered" and meta is not None:
+        return f"drops/{meta.verdict.reason}"
+    return "kept"
+
+
+def _loop_time() -> float | None:
+    """Return the time of the running event loop, None where none runs."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return None

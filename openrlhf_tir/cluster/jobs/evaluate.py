@@ -221,7 +221,7 @@ def summarise(
         response_tokens=float(np.concatenate([meta.response_tokens for meta in metas]).mean()),
         pass_at=_by_k(metas, n, pass_at_k),
         pass_hat=_by_k(metas, n, pass_hat_k),
-        parts=reward_parts(metas, [len(meta.correct) for meta in metas]),
+        parts=reward_parts(metas),
         by_env=_by_env(tasks, ended, n, without_calls),
         by_kind={
             kind: (

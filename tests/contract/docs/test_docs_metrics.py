@@ -107,7 +107,7 @@ def logged(monkeypatch) -> set[str]:
         pass_at={2: 0.5},
         pass_hat={2: 0.5},
         by_kind={"easy": (0.5, 0.5), "hard": (0.5, 0.5)},
-        parts=reward_parts([meta], [1]),
+        parts=reward_parts([meta]),
         by_env={"guess": guess},
     )
     evaluated = HeldOut.of(found, found).row
