@@ -31,60 +31,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
-import xxhash
-from vllm.model_executor.layers.linear import (
-    ColumnParallelLinear,
-    LinearBase,
-    MergedColumnParallelLinear,
-    QKVParallelLinear,
-    ReplicatedLinear,
-    RowParallelLinear,
-    UnquantizedLinearMethod,
-)
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    UnquantizedEmbeddingMethod,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from ..pushes import ReadBackReport
 from . import fused_experts
+from .bits import _BITS, _blocks, _has_equal_bits, checksum, same_checksum
+from .coverage import _ancestors, _is_known, _kind
 from .fused_experts import ExpertPart
-from .packed_columns import PackedColumns, dtype_of
+from .model_places import Key, Place, _map_prefixes, _place_of_experts, _places_of
+from .packed_columns import PackedColumns
 
 log = logging.getLogger(__name__)
-Cut = Callable[[torch.Tensor], torch.Tensor]
-_HASH_WEIGHT = 6364136223846793005
-"""Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
-_BLOCK = 1 << 22
-"""Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of the same size, in bytes, as a value."""
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
-Key = tuple[int, str, int | None]
-"""A place in a model: module, parameter, and position among the tensors that are fused there. It does not depend on the
-names in the checkpoint."""
-
-
-class Place(NamedTuple):
-    """Where one rank of a model holds (a part of) one checkpoint tensor.
-
-    Attributes:
-        copy: Identity of the module, and True for its packed copy. A module may hold two copies of a tensor.
-        read: Return what the model holds there.
-        cut: Return the part of the checkpoint's tensor that belongs there.
-        dtype: The dtype that loading converts to.
-    """
-
-    copy: tuple[int, bool]
-    read: Callable[[], torch.Tensor]
-    cut: Cut
-    dtype: torch.dtype
 
 
 Equal = Callable[[Place, torch.Tensor, Any], bool | None]
@@ -448,127 +411,6 @@ class ReadBack:
         )
 
 
-def _ancestors(path: str) -> set[str]:
-    """Return `path` and the path of every module around it; the whole model is the empty path."""
-    names = path.split(".")
-    return {".".join(names[:length]) for length in range(len(names) + 1)}
-
-
-def _kind(path: str) -> str:
-    """Return a path that is the same for one module of every layer."""
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
-
-
-def _is_known(module: torch.nn.Module) -> bool:
-    """Return whether `module` is one that a checkpoint fills and that this file can read: linear, embedding, norm."""
-    if isinstance(module, LinearBase):
-        return isinstance(module.quant_method, UnquantizedLinearMethod)
-    if isinstance(module, VocabParallelEmbedding | torch.nn.Linear | torch.nn.Embedding):
-        return True
-    if fused_experts.is_readable(module):
-        return True
-    return type(module).__name__.endswith("Norm")
-
-
-def _places_of(
-    module: torch.nn.Module, parameter: str, position: int | None, columns: PackedColumns
-) -> Iterator[Place]:
-    """Yield where `module` holds a checkpoint tensor: the `position`-th of those fused in it, or its only one.
-
-    `columns` reads a packed copy.
-    """
-    cut: Cut
-    rows: slice | None = None
-    fused_in_checkpoint = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear) and position is None
-    if fused_in_checkpoint and module.tp_size > 1:
-        return  # a rank's rows are not contiguous in the checkpoint's tensor
-    if isinstance(module, QKVParallelLinear) and position is not None:
-        part = ("q", "k", "v")[position]
-        size = module._get_shard_size_mapping(part)
-        offset = module._get_shard_offset_mapping(part)
-        rank = module.tp_rank if part == "q" else module.tp_rank // module.num_kv_head_replicas
-        rows = slice(offset, offset + size)
-        cut = _rows(rank * size, size)
-    elif isinstance(module, MergedColumnParallelLinear) and position is not None:
-        sizes = [total // module.tp_size for total in module.output_sizes]
-        offset = sum(sizes[:position])
-        rows = slice(offset, offset + sizes[position])
-        cut = _rows(module.tp_rank * sizes[position], sizes[position])
-    elif position is not None:
-        return
-    elif isinstance(module, ColumnParallelLinear) and not fused_in_checkpoint:
-        cut = _rows(module.tp_rank * module.output_size_per_partition, module.output_size_per_partition)
-    elif isinstance(module, RowParallelLinear) and parameter == "weight":
-        size = module.input_size_per_partition
-        begin = module.tp_rank * size
-        cut = lambda sent: sent[:, begin : begin + size]  # noqa: E731
-    elif isinstance(module, VocabParallelEmbedding):
-        shard = module.shard_indices
-        count = shard.org_vocab_end_index - shard.org_vocab_start_index
-        rows = slice(0, count)
-        cut = _rows(shard.org_vocab_start_index, count)
-    elif isinstance(module, LinearBase) and not isinstance(
-        module, ReplicatedLinear | RowParallelLinear | ColumnParallelLinear
-    ):
-        return  # a layout that is not known here
-    else:
-        cut = lambda sent: sent  # noqa: E731
-    method = getattr(module, "quant_method", None)
-    if isinstance(module, LinearBase) and not isinstance(method, UnquantizedLinearMethod):
-        return
-    dtype = dtype_of(module, parameter)
-    if getattr(module, parameter).numel():
-        yield Place((id(module), False), _part(lambda: getattr(module, parameter).detach(), rows), cut, dtype)
-    packed = parameter == "weight" and hasattr(module, "cpu_linear")
-    if packed and isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod):
-        read = _part(lambda: columns.weights(module, is_fused=position is not None), rows)
-        yield Place((id(module), True), read, _cut_columns(cut, columns.indices(module), dtype), dtype)
-
-
-def _place_of_experts(part: ExpertPart) -> Place:
-    """Return where a model holds some of a layer's experts."""
-    held: torch.Tensor = getattr(part.module, part.parameter)
-    return Place(
-        (id(part.module), False),
-        lambda: fused_experts.read(part),
-        lambda sent: fused_experts.cut(part, sent),
-        held.dtype,
-    )
-
-
-def _cut_columns(cut: Cut, columns: torch.Tensor, dtype: torch.dtype) -> Cut:
-    """Return a cut that also selects columns of what `cut` returns.
-
-    A packed layer makes NaN of a whole row with a value that is not finite, whichever columns are read.
-    """
-
-    def columns_of(sent: torch.Tensor) -> torch.Tensor:
-        part = cut(sent).to(dtype)
-        # A sum in the tensor's own dtype takes a tenth of the time of one in float32. If it overflows, rows are looked
-        # at, and none is masked.
-        if not torch.isfinite(part.sum()):
-            part = part.masked_fill(~torch.isfinite(part).all(dim=1, keepdim=True), float("nan"))
-        return part.t().index_select(0, columns.to(part.device)).t()  # laid out as the layer's outputs are
-
-    return columns_of
-
-
-def _rows(begin: int, size: int) -> Cut:
-    return lambda sent: sent[begin : begin + size]
-
-
-def _part(read: Callable[[], torch.Tensor], rows: slice | None) -> Callable[[], torch.Tensor]:
-    return read if rows is None else lambda: read()[rows]
-
-
-def _map_prefixes(mapper: Any, name: str) -> str:
-    """Return the checkpoint's name as the model's module tree has it, before projections are fused."""
-    from dataclasses import replace
-
-    mapped = replace(mapper, orig_to_new_stacked={})._map_name(name)
-    return name if mapped is None else mapped
-
-
 def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
     """Return whether a model holds what was sent, bit by bit; None if the shapes differ: then loading changed it."""
     wanted = place.cut(sent)
@@ -578,14 +420,6 @@ def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
         return True  # in a fraction of the time that the blocks take
     blocks = zip(_blocks(held, held.device, held.dtype), _blocks(wanted, held.device, held.dtype), strict=True)
     return all(torch.equal(held_block, wanted_block) for held_block, wanted_block in blocks)
-
-
-def _has_equal_bits(held: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Return whether two tensors on the CPU have the same bits. The bits that differ may still be equal values."""
-    if held.device != wanted.device or held.dtype != wanted.dtype:
-        return False
-    kind = _BITS[held.element_size()]
-    return torch.equal(held.view(kind), wanted.view(kind))
 
 
 def _differs(place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
@@ -598,62 +432,3 @@ def _differs(place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tens
         return None
     kind = _BITS[held.element_size()]
     return (held.view(kind) != wanted.view(kind)).any()
-
-
-def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    """Yield the bits of a tensor as flat blocks of whole rows on a device; equal values have equal bits.
-
-    -0.0 becomes 0.0, as it does in a packed kernel. A row that is not finite becomes NaN as a whole, which is what
-    applying a packed layer to the identity makes of it.
-    """
-    table = tensor.detach()
-    table = table.reshape(1) if table.dim() == 0 else table
-    row = max(1, table[0].numel()) if table.shape[0] else 1
-    step = max(1, _BLOCK // row)
-    for begin in range(0, table.shape[0], step):
-        block = table[begin : begin + step].to(device, dtype).reshape(-1, row) + 0
-        kind = _BITS[block.element_size()]
-        if dtype.is_floating_point and block.element_size() > 1:
-            block = block.masked_fill(~torch.isfinite(block).all(dim=1, keepdim=True), float("nan"))
-        yield block.contiguous().reshape(-1).view(kind)
-
-
-def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return (shape, checksum) of a tensor's values as `dtype`: equal if, and for practical purposes only if, they are.
-
-    Both sides of a comparison are computed on `device`, wherever the tensor is. On the CPU it is a hash of the bits. On
-    a GPU it is two sums of the bits modulo 2**64, [2] int64, so that nothing is copied to the host or waits for it; the
-    second sum has a weight for each position, so that it changes if values are exchanged or shifted.
-    """
-    blocks = _blocks(tensor, device, dtype)
-    shape = tuple(tensor.shape)
-    if device.type != "cpu":
-        return shape, _sums(blocks, device)
-    digest = xxhash.xxh3_128()
-    for block in blocks:
-        digest.update(block.numpy())
-    return shape, digest.hexdigest()
-
-
-def same_checksum(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Return True if two checksums are equal. Waits for the device if they are there."""
-    if one[0] != other[0]:
-        return False
-    return one[1] == other[1] if isinstance(one[1], str) else bool(torch.equal(one[1], other[1]))
-
-
-def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the sum and the weighted sum of blocks of bits, [2] int64, computed where they are."""
-    total = torch.zeros((), dtype=torch.int64, device=device)
-    weighted = torch.zeros((), dtype=torch.int64, device=device)
-    begin = 0
-    for whole in blocks:
-        for bits in whole.split(_BLOCK):
-            block = bits.to(torch.int64)
-            position = torch.arange(begin, begin + block.numel(), dtype=torch.int64, device=device)
-            weight = (2 * position + 1) * _HASH_WEIGHT
-            weight ^= weight >> 29
-            total += block.sum()
-            weighted += (block * weight).sum()
-            begin += block.numel()
-    return torch.stack((total, weighted))
