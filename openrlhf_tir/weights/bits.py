@@ -1,83 +1,130 @@
-"""Checksums of tensors, and their bits in blocks, for the read-back (readback.py)."""
+"""Compare two tensors exactly: element by element, or by checksums of one side.
+
+Equal means that the bits are, with two exceptions, which packed layers need (packed_columns.py): -0.0 equals 0.0, and
+a row with a value that is not finite equals every other such row.
+
+    has_equal_values, differs_on_device    both tensors are there
+    checksum, same_checksum                one of them is not kept
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 import xxhash
 
+MAX_BLOCK_ELEMENTS = 1 << 22
+"""Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
 _HASH_WEIGHT = 6364136223846793005
 """Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
-_BLOCK = 1 << 22
-"""Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of the same size, in bytes, as a value."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of a value -> integers of the same size, as which its bits are compared."""
+
+Checksum = tuple[tuple[int, ...], str | torch.Tensor]
+"""Shape of a tensor, and a checksum of its values: of a CPU a hash in hexadecimal, of a GPU [2] int64 there."""
 
 
-def _has_equal_bits(held: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Return whether two tensors on the CPU have the same bits. The bits that differ may still be equal values."""
-    if held.device != wanted.device or held.dtype != wanted.dtype:
+def has_equal_values(held: torch.Tensor, sent: torch.Tensor) -> bool:
+    """Return True if a model's tensor holds the values of the one sent, in the dtype of the model's.
+
+    Args:
+        held: The model's tensor.
+        sent: The tensor that was sent, of the same shape.
+    """
+    # Equal bits are equal values, and on a CPU they are seen in a fraction of the time that the blocks take.
+    if held.device.type == "cpu" and _has_equal_bits(held, sent):
+        return True
+    held_blocks = blocks(held, held.device, held.dtype)
+    sent_blocks = blocks(sent, held.device, held.dtype)
+    return all(torch.equal(*pair) for pair in zip(held_blocks, sent_blocks, strict=True))
+
+
+def _has_equal_bits(held: torch.Tensor, sent: torch.Tensor) -> bool:
+    if held.device != sent.device or held.dtype != sent.dtype:
         return False
-    kind = _BITS[held.element_size()]
-    return torch.equal(held.view(kind), wanted.view(kind))
+    integers = _INTEGERS[held.element_size()]
+    return torch.equal(held.view(integers), sent.view(integers))
 
 
-def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    """Yield the bits of a tensor as flat blocks of whole rows on a device; equal values have equal bits.
+def differs_on_device(held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
+    """Return a bool on the tensors' device, True if any bit differs. Does not wait for the device.
 
-    -0.0 becomes 0.0, as it does in a packed kernel. A row that is not finite becomes NaN as a whole, which is what
-    applying a packed layer to the identity makes of it.
+    Bits that differ may still be equal values, which only `has_equal_values` knows.
+
+    Returns:
+        A scalar; None if the tensors are not of one device, dtype and shape.
     """
-    table = tensor.detach()
-    table = table.reshape(1) if table.dim() == 0 else table
-    row = max(1, table[0].numel()) if table.shape[0] else 1
-    step = max(1, _BLOCK // row)
-    for begin in range(0, table.shape[0], step):
-        block = table[begin : begin + step].to(device, dtype).reshape(-1, row) + 0
-        kind = _BITS[block.element_size()]
-        if dtype.is_floating_point and block.element_size() > 1:
-            block = block.masked_fill(~torch.isfinite(block).all(dim=1, keepdim=True), float("nan"))
-        yield block.contiguous().reshape(-1).view(kind)
+    if held.device != sent.device or held.dtype != sent.dtype or held.shape != sent.shape:
+        return None
+    integers = _INTEGERS[held.element_size()]
+    return (held.view(integers) != sent.view(integers)).any()
 
 
-def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return (shape, checksum) of a tensor's values as `dtype`: equal if, and for practical purposes only if, they are.
+def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Checksum:
+    """Return the shape and a checksum of a tensor's values as `dtype`.
 
-    Both sides of a comparison are computed on `device`, wherever the tensor is. On the CPU it is a hash of the bits. On
-    a GPU it is two sums of the bits modulo 2**64, [2] int64, so that nothing is copied to the host or waits for it; the
-    second sum has a weight for each position, so that it changes if values are exchanged or shifted.
+    Two checksums are equal if, and for practical purposes only if, the values are. Both sides of a comparison are
+    computed on `device`, wherever the tensor is. On a GPU nothing is copied to the host, and nothing waits for it.
     """
-    blocks = _blocks(tensor, device, dtype)
+    bits = blocks(tensor, device, dtype)
     shape = tuple(tensor.shape)
     if device.type != "cpu":
-        return shape, _sums(blocks, device)
+        return shape, position_sums(bits, device)
     digest = xxhash.xxh3_128()
-    for block in blocks:
+    for block in bits:
         digest.update(block.numpy())
     return shape, digest.hexdigest()
 
 
-def same_checksum(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def same_checksum(left: Checksum, right: Checksum) -> bool:
     """Return True if two checksums are equal. Waits for the device if they are there."""
-    if one[0] != other[0]:
+    left_shape, left_value = left
+    right_shape, right_value = right
+    if left_shape != right_shape:
         return False
-    return one[1] == other[1] if isinstance(one[1], str) else bool(torch.equal(one[1], other[1]))
+    if isinstance(left_value, torch.Tensor) and isinstance(right_value, torch.Tensor):
+        return torch.equal(left_value, right_value)
+    return left_value == right_value
 
 
-def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the sum and the weighted sum of blocks of bits, [2] int64, computed where they are."""
+def blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield the bits of a tensor's values as `dtype`, as flat blocks [n] of whole rows on `device`.
+
+    Values that count as equal (see the module's docstring) have equal bits here.
+    """
+    table = tensor.detach()
+    if table.dim() == 0:
+        table = table.reshape(1)
+    row_elements = max(1, table[0].numel()) if table.shape[0] else 1
+    rows_of_block = max(1, MAX_BLOCK_ELEMENTS // row_elements)
+    for begin in range(0, table.shape[0], rows_of_block):
+        block = table[begin : begin + rows_of_block].to(device, dtype).reshape(-1, row_elements)
+        block = block + 0  # makes 0.0 of -0.0, as a packed kernel does
+        # A packed layer is read by applying it to the identity, which makes NaN of a row that is not finite. Types of
+        # one byte are left out: torch has no isfinite for some of them.
+        if dtype.is_floating_point and block.element_size() > 1:
+            block = block.masked_fill(~torch.isfinite(block).all(dim=1, keepdim=True), float("nan"))
+        yield block.contiguous().reshape(-1).view(_INTEGERS[block.element_size()])
+
+
+def position_sums(bits: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return the sum and the weighted sum of blocks of bits modulo 2**64, [2] int64, computed where they are.
+
+    The second sum has a weight for each position, so that it changes if values are exchanged or shifted.
+    """
     total = torch.zeros((), dtype=torch.int64, device=device)
     weighted = torch.zeros((), dtype=torch.int64, device=device)
     begin = 0
-    for whole in blocks:
-        for bits in whole.split(_BLOCK):
-            block = bits.to(torch.int64)
-            position = torch.arange(begin, begin + block.numel(), dtype=torch.int64, device=device)
+    for rows in bits:
+        # A row may be longer than a block.
+        for part in rows.split(MAX_BLOCK_ELEMENTS):
+            values = part.to(torch.int64)
+            position = torch.arange(begin, begin + values.numel(), dtype=torch.int64, device=device)
             weight = (2 * position + 1) * _HASH_WEIGHT
+            # Not linear in the position any more: differences that cancel in a linear sum do not in this one.
             weight ^= weight >> 29
-            total += block.sum()
-            weighted += (block * weight).sum()
-            begin += block.numel()
+            total += values.sum()
+            weighted += (values * weight).sum()
+            begin += values.numel()
     return torch.stack((total, weighted))

@@ -4,45 +4,50 @@
                                                           ├── equal, element by element, or the tensor is named
     model's "…qkv_proj.weight"    ──> its rows of q ──────┘
 
-The read-back does not use the loader that it checks: it finds the place of each checkpoint tensor from the layers' own
-sizes and ranks. It undoes what loading does to a tensor:
+Once, before the first push:
 
-    fused             the rows of qkv_proj and gate_up_proj are separated again
-    tensor parallel   rows or columns of this rank; key/value heads that several ranks share
-    padded            the rows of the vocabulary's padding are left out
-    tied              a head that has no tensor of its own must hold the embedding
-    experts           those of a mixture are matrices of two tensors (fused_experts.py)
-    packed (CPU)      vLLM packs a linear layer into oneDNN's own format and empties `weight`. What is compared is the
-                      packed copy that computes, read by a matrix product (packed_columns.py), so every push reads one
-                      column of each block of eight, and the next push another one: all rows and every block are seen
-                      at once, every element in eight pushes.
+    check_itself     compare with the weights that the engine loaded from disk: what is not found there is not trusted.
+                     A loader may change values (GPT-NeoX reorders rows, GPT-2 transposes), and a right push must not
+                     be refused because of it. Without such a load only model types are read back whose loaders are
+                     known to change nothing.
 
-Where both sides are on a GPU, each tensor is compared there, and the host reads all answers at once at the end: a host
-that waits for each tensor would hold the engine up. What differs so is compared once more in the exact way above.
+After each push, either
 
-What it cannot place (quantised layers, experts spread over ranks, what the checkpoint has fused where ranks share it,
-another shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may
-also change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back itself is checked once, on the weights
-that the engine loaded from disk when it started: what it does not find there stays unread. Without such a load it is
-used only for model types whose loaders are known to change nothing.
+    compare          the tensors that were sent are still there
+or
+    note             while they arrive: keep checksums, not tensors
+    compare_noted    then: compare with these
+
+The comparison of a push:
+
+    1. find the places of each tensor in the model (model_places.py). A tensor without a trusted place is unread.
+    2. on a GPU, compare all places there, and wait for the answers once: a host that waits for each tensor would hold
+       the engine up. A tensor whose bits are all equal is done.
+    3. compare the others exactly (bits.py), one by one: a tensor is equal, differs or is unread.
+    4. look for modules that were sent nothing (coverage.py).
+
+vLLM packs a linear layer on a CPU and empties its `weight`. What is compared is the packed copy that computes, read by
+a matrix product, so every push reads one column of each block of eight, and the next push another one: all rows and
+every block are seen at once, every element in eight pushes (packed_columns.py).
+
+What cannot be placed or compared (quantised layers, experts spread over ranks, what the checkpoint has fused where
+ranks share it, another shape) is unread and left to the log-probs. So is what raises here: a failure of the read-back
+says nothing about the push.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from ..pushes import ReadBackReport
-from . import fused_experts
-from .bits import _BITS, _blocks, _has_equal_bits, checksum, same_checksum
-from .coverage import _ancestors, _is_known, _kind
-from .fused_experts import ExpertPart
-from .model_places import Key, Place, _map_prefixes, _place_of_experts, _places_of
+from .bits import Checksum, checksum, differs_on_device, has_equal_values, same_checksum
+from .coverage import modules_without_tensor
+from .model_places import Copy, Key, ModelPlaces, Place
 from .packed_columns import PackedColumns
 
 log = logging.getLogger(__name__)
@@ -50,46 +55,79 @@ PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
 
 
-Equal = Callable[[Place, torch.Tensor, Any], bool | None]
-"""Returns whether a place holds what was sent; None if that is unknown."""
-Differs = Callable[[Place, torch.Tensor, Any], torch.Tensor | None]
-"""Returns a bool on the device, True if a place holds something else than what was sent; None if only the exact
-comparison can say. Does not wait for the device."""
+class _Comparison(Protocol):
+    """Compares a place with what was sent: a tensor, or what `note` kept of it."""
+
+    def differs(self, place: Place, held: torch.Tensor, sent: Any) -> torch.Tensor | None:
+        """Return a bool on the device, True if the bits differ; None if only `is_equal` can say. Does not wait."""
+
+    def is_equal(self, place: Place, held: torch.Tensor, sent: Any) -> bool | None:
+        """Return whether the values are equal; None if that is unknown."""
+
+
+class _WithTensors:
+    """Compares with tensors that were sent."""
+
+    def differs(self, place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
+        return None if place.copy.packed else differs_on_device(held, place.cut(sent))
+
+    def is_equal(self, place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
+        wanted = place.cut(sent)
+        if held.shape != wanted.shape:
+            return None  # loading has changed the tensor
+        return has_equal_values(held, wanted)
+
+
+class _WithChecksums:
+    """Compares with the checksums, by copy, of tensors that were sent."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`device`: where the checksums were computed."""
+        self._device = device
+
+    def differs(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> torch.Tensor | None:
+        noted = self._noted_for(place, held, sent)
+        if noted is None or isinstance(noted[1], str):
+            return None
+        _, sums = checksum(held, self._device, held.dtype)
+        return (sums != noted[1]).any()
+
+    def is_equal(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> bool | None:
+        noted = self._noted_for(place, held, sent)
+        if noted is None:
+            return None
+        return same_checksum(checksum(held, self._device, held.dtype), noted)
+
+    def _noted_for(self, place: Place, held: torch.Tensor, sent: Mapping[Copy, Checksum]) -> Checksum | None:
+        """Return the checksum for a place; None if there is none, or if loading has changed the tensor's shape."""
+        noted = sent.get(place.copy)
+        if noted is None or noted[0] != tuple(held.shape):
+            return None
+        return noted
 
 
 class ReadBack:
     """Compares a model's weights with those that were sent to it. One for each worker; see the module's docstring."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._modules: dict[str, torch.nn.Module] = dict(model.named_modules(remove_duplicate=False))
-        self._fused: dict[str, tuple[str, int]] = {}
-        for fused, parts in (getattr(model, "packed_modules_mapping", None) or {}).items():
-            for position, part in enumerate(parts):
-                if part != fused:
-                    self._fused[part] = (fused, position)
-        self._mapped_names: dict[str, str] = {}
-        """Names in the checkpoint -> in the module tree, as far as they were asked for."""
-        self._known_places: dict[str, list[Place]] = {}
-        """The places of each tensor on a GPU, as far as they were asked for."""
-        self._noted: dict[str, dict[tuple[int, bool], Any]] = {}
-        self._compared = 0
-        """Number of comparisons without a difference; it says which columns of packed layers the next one reads."""
-        self._packed = PackedColumns(0)
-        """Reads packed layers in the comparison that runs, or notes their columns for the next one."""
-        self._trusted: set[Key] | None = None
-        """Places at which a load from disk was read back correctly; None: all places."""
-        self._logged: set[str] = set()
-        """Tensors that the log has named as unread."""
-        self._covered_for: tuple[frozenset[str], frozenset[str]] | None = None
-        """The tensors that were sent and not read when `_missing` was computed."""
-        self._missing: tuple[str, ...] = ()
-        """Modules that should have been sent a tensor and were not, in the last comparison."""
-        self._never_sent: frozenset[str] = frozenset()
-        """Modules for which the checkpoint on disk has no tensor either."""
+        self._model = ModelPlaces(model)
         devices = (parameter.device for parameter in model.parameters())
         self._device = next((device for device in devices if device.type != "meta"), torch.device("cpu"))
         """The device of all checksums. It is stored because a parameter is a meta tensor while weights are loaded."""
+        self._trusted: set[Key] | None = None
+        """Places at which a load from disk was read back correctly; None: all places."""
+        self._never_sent: frozenset[str] = frozenset()
+        """Modules for which the checkpoint on disk has no tensor either."""
+        self._places_on_gpu: dict[str, list[Place]] = {}
+        """The places of each tensor on a GPU, as far as they were asked for."""
+        self._noted: dict[str, dict[Copy, Checksum]] = {}
+        """Checksums of the tensors of a push, by name."""
+        self._compared = 0
+        """Number of comparisons without a difference. It says which columns of packed layers the next one reads."""
+        self._logged: set[str] = set()
+        """Tensors that the log has named as unread."""
+        self._last_missing: tuple[tuple[frozenset[str], frozenset[str]], tuple[str, ...]] | None = None
+        """(sent, unread) of the last comparison, and the modules that should have been sent a tensor and were not."""
 
     def check_itself(self, loaded: Iterable[tuple[str, torch.Tensor]] | None) -> tuple[str, ...]:
         """Find out, on weights that are known to be loaded rightly, which tensors can be read back; trust only those.
@@ -100,99 +138,92 @@ class ReadBack:
         Returns:
             Tensors of the checkpoint that are left to the log-probs.
         """
-        self._trusted = None
-        self._covered_for = None
-        self._known_places.clear()
-        self._packed = PackedColumns(self._compared)
+        self._trust(None)
         if loaded is not None:
-            held, found, unread, names = self._held(loaded)
-            self._known_places.clear()  # what is not held is not trusted from now on
-            if len(held) > found / 2:
-                self._trusted = held
-                self._never_sent = frozenset(self._not_covered(names, set()))
+            names, unread, held = self._read_back_loaded(loaded)
+            if held:
+                self._trust(held)
+                self._never_sent = frozenset(modules_without_tensor(self._model, names, (), self._never_sent))
                 self._log_once(unread)
                 return tuple(unread)
-        kind = getattr(getattr(self._model, "config", None), "model_type", None)
-        if kind not in PLAIN_TYPES:
-            self._trusted = set()
-            log.info("The read-back is unchecked and %s is not a plain model type: only log-probs prove a push", kind)
+        model_type = getattr(getattr(self._model.model, "config", None), "model_type", None)
+        if model_type not in PLAIN_TYPES:
+            self._trust(set())
+            log.info(
+                "The read-back is unchecked and %s is not a plain model type: only log-probs prove a push", model_type
+            )
         return ()
 
-    def _held(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[set[Key], int, list[str], list[str]]:
-        """Find the places that hold what was loaded.
+    def _trust(self, keys: set[Key] | None) -> None:
+        """Trust the read-back at these places only (None: at all of them), and forget what depends on that."""
+        self._trusted = keys
+        self._places_on_gpu.clear()
+        self._last_missing = None
+
+    def _read_back_loaded(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[str], list[str], set[Key]]:
+        """Compare the model with what it was loaded from.
 
         Returns:
-            The places that hold all of their tensors, the number of places that hold some of them (an expert's place
-            has many), the names that were not found, and all names.
+            The names of all tensors, of those that were not found in the model, and the places that hold all of their
+            tensors (an expert's place has many). No place unless these are more than half of the places that hold some
+            tensor: such a check proves nothing.
         """
-        held: set[Key] = set()
-        unread: list[str] = []
         names: list[str] = []
+        unread: list[str] = []
+        held: set[Key] = set()
         wrong: set[Key] = set()
+        columns = PackedColumns(self._compared)
         for name, tensor in loaded:
             names.append(name)
             with torch.no_grad():
-                verdict, _ = self._verdict(name, tensor, _equal)
-            key = self._key(name)
-            if key is not None and verdict:
-                held.add(key)
-            else:
+                verdict, _ = self._verdict(name, tensor, _WithTensors(), columns)
+            key = self._model.key(name)
+            if not verdict or key is None:
                 unread.append(name)
-                if key is not None:
-                    wrong.add(key)
-        return held - wrong, len(held), unread, names
+            if key is not None:
+                (held if verdict else wrong).add(key)
+        complete = held - wrong
+        return names, unread, complete if len(complete) > len(held) / 2 else set()
 
     def compare(self, sent: Iterable[tuple[str, torch.Tensor]]) -> ReadBackReport:
         """Compare what the model holds with the tensors `sent`, under their names in the checkpoint."""
-        return self._report(dict(sent), _equal, _differs)
+        return self._report(dict(sent), _WithTensors())
 
     def note(self, sent: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Store checksums of tensors that arrive and are not kept, for `compare_noted`."""
-        self._packed = PackedColumns(self._compared)
+        columns = PackedColumns(self._compared)
         for name, tensor in sent:
-            self._noted[name] = sums = {}
-            for place in self._places(name):
+            checksums: dict[Copy, Checksum] = {}
+            for place in self._places(name, columns):
                 try:
-                    sums[place.copy] = checksum(place.cut(tensor), self._device, place.dtype)
+                    checksums[place.copy] = checksum(place.cut(tensor), self._device, place.dtype)
                 except Exception as error:
-                    # This is no reason to refuse a push: the tensor counts as unread.
-                    log.debug("%s cannot be noted: %s", name, error)
+                    log.debug("%s cannot be noted: %s", name, error)  # it counts as unread
+            self._noted[name] = checksums
 
     def compare_noted(self) -> ReadBackReport:
         """Compare what the model holds with the tensors of all `note` calls since the last comparison."""
         noted = self._noted
         self._noted = {}
-
-        def equal(place: Place, held: torch.Tensor, sums: dict[tuple[int, bool], Any]) -> bool | None:
-            noted_sum = sums.get(place.copy)
-            if noted_sum is None or noted_sum[0] != tuple(held.shape):
-                return None
-            return same_checksum(checksum(held, self._device, held.dtype), noted_sum)
-
-        def differs(place: Place, held: torch.Tensor, sums: dict[tuple[int, bool], Any]) -> torch.Tensor | None:
-            noted_sum = sums.get(place.copy)
-            if noted_sum is None or noted_sum[0] != tuple(held.shape) or isinstance(noted_sum[1], str):
-                return None
-            return (checksum(held, self._device, held.dtype)[1] != noted_sum[1]).any()
-
-        return self._report(noted, equal, differs)
+        return self._report(noted, _WithChecksums(self._device))
 
     def forget(self) -> None:
         """Drop the checksums of a push that was torn."""
         self._noted = {}
 
-    def _report(self, sent: Mapping[str, Any], equal: Equal, differs: Differs) -> ReadBackReport:
+    def _report(self, sent: Mapping[str, Any], comparison: _Comparison) -> ReadBackReport:
+        """Compare all tensors of a push; see the module's docstring."""
         start = time.monotonic()
         differing: list[str] = []
         unread: list[str] = []
-        self._packed = PackedColumns(self._compared)
+        columns = PackedColumns(self._compared)
         with torch.no_grad():
-            held, nbytes = self._held_by_quick_comparison(sent, differs)
+            equal, nbytes = self._equal_on_device(sent, comparison, columns)
             for name, tensor in sent.items():
-                if name in held:
+                if name in equal:
                     continue
-                verdict, size = self._verdict(name, tensor, equal)
-                nbytes += size
+                verdict, tensor_bytes = self._verdict(name, tensor, comparison, columns)
+                nbytes += tensor_bytes
                 if verdict is None:
                     unread.append(name)
                 elif not verdict:
@@ -200,20 +231,17 @@ class ReadBack:
         if not differing:  # a repeated push is read where the fault was seen
             self._compared += 1
         self._log_once(unread)
-        key = (frozenset(sent), frozenset(unread))
-        if key != self._covered_for:  # the same tensors are sent in every push
-            self._missing = self._not_covered(sent, set(unread))
-            self._covered_for = key
-        return ReadBackReport(
-            len(sent), tuple(differing), tuple(unread), self._missing, nbytes, time.monotonic() - start
-        )
+        missing = self._missing(sent, unread)
+        return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
 
-    def _held_by_quick_comparison(self, sent: Mapping[str, Any], differs: Differs) -> tuple[set[str], int]:
+    def _equal_on_device(
+        self, sent: Mapping[str, Any], comparison: _Comparison, columns: PackedColumns
+    ) -> tuple[set[str], int]:
         """Compare all tensors where they are, and read the answers once.
 
         Returns:
-            Tensors that every place holds bit by bit, and the bytes that were compared for them. The others are not
-            judged: they differ, or need the exact comparison.
+            Tensors that every place holds bit by bit, and the bytes that were compared. Of the others nothing is said:
+            they differ, or need the exact comparison.
         """
         if self._device.type == "cpu":
             return set(), 0  # waiting costs nothing there, and packed layers need the exact comparison
@@ -222,213 +250,81 @@ class ReadBack:
         nbytes = 0
         for name, tensor in sent.items():
             try:
-                size, answer = self._quick_answer(name, tensor, differs)
+                answer, tensor_bytes = self._differs_on_device(name, tensor, comparison, columns)
             except Exception as error:
-                # A failure of the read-back itself says nothing about the push.
                 log.debug("%s cannot be compared quickly: %s", name, error)
                 continue
             if answer is not None:
                 names.append(name)
                 answers.append(answer)
-                nbytes += size
+                nbytes += tensor_bytes
         if not names:
             return set(), 0
-        different = torch.stack(answers).tolist()  # the only wait for the device
-        return {name for name, differs_there in zip(names, different, strict=True) if not differs_there}, nbytes
+        differing = torch.stack(answers).tolist()  # the only wait for the device
+        return {name for name, differs in zip(names, differing, strict=True) if not differs}, nbytes
 
-    def _quick_answer(self, name: str, tensor: Any, differs: Differs) -> tuple[int, torch.Tensor | None]:
-        """Return the bytes compared, and whether any place of a tensor differs; None if that is not known quickly."""
+    def _differs_on_device(
+        self, name: str, tensor: Any, comparison: _Comparison, columns: PackedColumns
+    ) -> tuple[torch.Tensor | None, int]:
+        """Return whether any place of a tensor differs, as a bool on the device, and the bytes compared.
+
+        None instead of the bool if a place needs the exact comparison, or there is no place.
+        """
         combined: torch.Tensor | None = None
         nbytes = 0
-        for place in self._places(name):
+        for place in self._places(name, columns):
             held = place.read()
-            answer = differs(place, held, tensor)
-            if answer is None:
-                return 0, None
+            differs = comparison.differs(place, held, tensor)
+            if differs is None:
+                return None, 0
             nbytes += held.numel() * held.element_size()
-            combined = answer if combined is None else combined | answer
-        return nbytes, combined
+            combined = differs if combined is None else combined | differs
+        return combined, nbytes
 
-    def _verdict(self, name: str, tensor: Any, equal: Equal) -> tuple[bool | None, int]:
+    def _verdict(
+        self, name: str, tensor: Any, comparison: _Comparison, columns: PackedColumns
+    ) -> tuple[bool | None, int]:
         """Return whether every place of a tensor holds it (None if that is unknown), and the bytes compared."""
         verdicts: list[bool | None] = []
         nbytes = 0
-        for place in self._places(name):
+        for place in self._places(name, columns):
             try:
                 held = place.read()
                 nbytes += held.numel() * held.element_size()
-                verdicts.append(equal(place, held, tensor))
+                verdicts.append(comparison.is_equal(place, held, tensor))
             except Exception as error:
-                # A failure of the read-back itself says nothing about the push.
                 log.debug("%s cannot be read back: %s", name, error)
                 verdicts.append(None)
         if False in verdicts:
             return False, nbytes
-        return (None if None in verdicts or not verdicts else True), nbytes
+        if None in verdicts or not verdicts:
+            return None, nbytes
+        return True, nbytes
+
+    def _places(self, name: str, columns: PackedColumns) -> list[Place]:
+        """Return every trusted place that a checkpoint tensor goes to."""
+        if self._device.type == "cpu":
+            return self._trusted_places(name, columns)
+        # On a GPU no layer is packed, so that a tensor has the same places in every push: they are found once.
+        if name not in self._places_on_gpu:
+            self._places_on_gpu[name] = self._trusted_places(name, columns)
+        return self._places_on_gpu[name]
+
+    def _trusted_places(self, name: str, columns: PackedColumns) -> list[Place]:
+        if self._trusted is not None and self._model.key(name) not in self._trusted:
+            return []
+        return self._model.places(name, columns)
+
+    def _missing(self, sent: Mapping[str, Any], unread: list[str]) -> tuple[str, ...]:
+        """Return modules that should have been sent a tensor and were not. Every push usually sends the same ones."""
+        names = (frozenset(sent), frozenset(unread))
+        if self._last_missing is None or self._last_missing[0] != names:
+            missing = modules_without_tensor(self._model, sent, frozenset(unread), self._never_sent)
+            self._last_missing = (names, missing)
+        return self._last_missing[1]
 
     def _log_once(self, unread: list[str]) -> None:
         new = [name for name in unread if name not in self._logged]
         self._logged.update(new)
         if new:
             log.info("%d tensors cannot be read back; only log-probs prove them: %s", len(new), ", ".join(new[:10]))
-
-    def _unstacked(self, name: str) -> str:
-        """Return the checkpoint's name as the module tree has it, before projections are fused."""
-        mapper = getattr(self._model, "hf_to_vllm_mapper", None)
-        if mapper is None:
-            return name
-        mapped = self._mapped_names.get(name)
-        if mapped is None:
-            mapped = self._mapped_names[name] = _map_prefixes(mapper, name)
-        return mapped
-
-    def _found(self, name: str) -> tuple[torch.nn.Module, str, int | None] | None:
-        """Return the module, the parameter and the position in it of a checkpoint tensor; None if there is none."""
-        path, _, parameter = self._unstacked(name).rpartition(".")
-        parent, _, leaf = path.rpartition(".")
-        module = self._modules.get(path)
-        position: int | None = None
-        if module is None and leaf in self._fused:
-            fused, position = self._fused[leaf]
-            module = self._modules.get(f"{parent}.{fused}" if parent else fused)
-        if module is None or not hasattr(module, parameter):
-            return None
-        return module, parameter, position
-
-    def _experts(self, name: str) -> ExpertPart | None:
-        """Return what a checkpoint tensor is of a layer's experts; None if it is something else."""
-        return fused_experts.part_of(self._modules, self._unstacked(name))
-
-    def _key(self, name: str) -> Key | None:
-        experts = self._experts(name)
-        if experts is not None:
-            # One key for all experts of a layer: checkpoint and learner cut them into different tensors.
-            return id(experts.module), experts.parameter, None
-        found = self._found(name)
-        return None if found is None else (id(found[0]), found[1], found[2])
-
-    def _places(self, name: str) -> list[Place]:
-        """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find or trust it.
-
-        On a GPU no layer is packed, so that a tensor has the same places in every push: they are found once.
-        """
-        if self._device.type == "cpu":
-            return self._find_places(name)
-        places = self._known_places.get(name)
-        if places is None:
-            places = self._known_places[name] = self._find_places(name)
-        return places
-
-    def _find_places(self, name: str) -> list[Place]:
-        if self._trusted is not None and self._key(name) not in self._trusted:
-            return []
-        experts = self._experts(name)
-        if experts is not None:
-            return [_place_of_experts(experts)] if fused_experts.is_readable(experts.module) else []
-        found = self._found(name)
-        if found is None:
-            return []
-        module, parameter, position = found
-        try:
-            places = list(_places_of(module, parameter, position, self._packed))
-            if places:
-                for head in self._heads_tied_to(module):
-                    places += _places_of(head, parameter, None, self._packed)
-        except Exception as error:  # a layer whose structure is not known here
-            log.debug("%s cannot be placed: %s", name, error)
-            return []
-        return places
-
-    def _heads_tied_to(self, module: torch.nn.Module) -> list[torch.nn.Module]:
-        if not isinstance(module, VocabParallelEmbedding) or isinstance(module, ParallelLMHead) or not self._ties():
-            return []
-        return [head for head in (getattr(self._model, "lm_head", None),) if isinstance(head, ParallelLMHead)]
-
-    def _ties(self) -> bool:
-        config = getattr(self._model, "config", None)
-        inner = getattr(config, "get_text_config", lambda: config)()
-        return any(bool(getattr(of, "tie_word_embeddings", False)) for of in (config, inner))
-
-    def _not_covered(self, sent: Iterable[str], unread: set[str]) -> tuple[str, ...]:
-        """Return modules that should have been sent a tensor and were not: a layer that was left out.
-
-        Only linear layers, embeddings and norms count, and only where the learner has tensors for such modules: for
-        another of their kind (the same path in another layer) or for one beside them. A tensor that was sent and not
-        placed may belong to the modules that it lies beside.
-        """
-        covered: set[int] = set()
-        paths: set[str] = set()
-        parts: dict[str, set[int]] = {}
-        unplaced: set[str] = set()
-        pieces: dict[str, set[tuple[int, str, int]]] = {}
-        for name in sent:
-            experts = self._experts(name)
-            if experts is not None:
-                pieces.setdefault(experts.path, set()).update(experts.pieces)
-                continue
-            path = self._unstacked(name).rpartition(".")[0]
-            parent, _, leaf = path.rpartition(".")
-            if path in self._modules:
-                covered.add(id(self._modules[path]))
-                paths.add(path)
-            elif leaf in self._fused:
-                fused, position = self._fused[leaf]
-                whole = f"{parent}.{fused}" if parent else fused
-                parts.setdefault(whole, set()).add(position)
-                if whole not in self._modules:
-                    unplaced |= _ancestors(path)
-            elif name in unread:
-                unplaced |= _ancestors(path)
-        for path, positions in parts.items():
-            fused = path.rpartition(".")[2]
-            if path in self._modules and positions >= {at for of, at in self._fused.values() if of == fused}:
-                covered.add(id(self._modules[path]))
-            paths.add(path)
-        for path, filled in pieces.items():
-            module = self._modules[path]
-            if filled >= fused_experts.expected_pieces(module):
-                covered.add(id(module))
-            paths.add(path)
-        kinds = {_kind(path) for path in paths}
-        beside = {ancestor for path in paths for ancestor in _ancestors(path)}
-        uncovered = []
-        for path, module in self._model.named_modules():
-            if not any(True for _ in module.parameters(recurse=False)) or id(module) in covered:
-                continue
-            parent = path.rpartition(".")[0]
-            if path in self._never_sent or path in unplaced or parent in unplaced or not _is_known(module):
-                continue
-            if isinstance(module, ParallelLMHead) and self._shares_embedding(module):
-                continue
-            if _kind(path) in kinds or parent in beside:
-                uncovered.append(path)
-        return tuple(uncovered)
-
-    def _shares_embedding(self, head: torch.nn.Module) -> bool:
-        return self._ties() or any(
-            module is not head and isinstance(module, VocabParallelEmbedding) and module.weight is head.weight
-            for module in self._modules.values()
-        )
-
-
-def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
-    """Return whether a model holds what was sent, bit by bit; None if the shapes differ: then loading changed it."""
-    wanted = place.cut(sent)
-    if held.shape != wanted.shape:
-        return None
-    if held.device.type == "cpu" and _has_equal_bits(held, wanted):
-        return True  # in a fraction of the time that the blocks take
-    blocks = zip(_blocks(held, held.device, held.dtype), _blocks(wanted, held.device, held.dtype), strict=True)
-    return all(torch.equal(held_block, wanted_block) for held_block, wanted_block in blocks)
-
-
-def _differs(place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
-    """Return whether a model's bits are other than those that were sent, on their device; None if either is elsewhere.
-
-    Bits that differ may still be equal values (-0.0 and 0.0), which only `_equal` knows.
-    """
-    wanted = place.cut(sent)
-    if held.device != wanted.device or held.dtype != wanted.dtype or held.shape != wanted.shape or place.copy[1]:
-        return None
-    kind = _BITS[held.element_size()]
-    return (held.view(kind) != wanted.view(kind)).any()

@@ -174,11 +174,11 @@ def test_weights_that_are_not_finite_are_held_as_sent_and_finite_ones_in_their_p
 def test_comparison_and_checksums_do_not_depend_on_the_size_of_blocks_and_see_an_exchange(monkeypatch, block):
     tensor = torch.arange(30.0).reshape(10, 3)
     whole = checksum(tensor, CPU, torch.bfloat16)
-    monkeypatch.setattr(bits, "_BLOCK", block)
+    monkeypatch.setattr(bits, "MAX_BLOCK_ELEMENTS", block)
     assert checksum(tensor, CPU, torch.bfloat16) == whole
     assert checksum(tensor.flip(0), CPU, torch.bfloat16) != whole
-    sums = bits._sums(bits._blocks(tensor, CPU, torch.float32), CPU)
-    exchanged = bits._sums(bits._blocks(tensor.flip(0), CPU, torch.float32), CPU)
+    sums = bits.position_sums(bits.blocks(tensor, CPU, torch.float32), CPU)
+    exchanged = bits.position_sums(bits.blocks(tensor.flip(0), CPU, torch.float32), CPU)
     assert sums[0] == exchanged[0] and sums[1] != exchanged[1]
     assert checksum(torch.tensor([0.0, 1.0]), CPU, torch.float32) == checksum(
         torch.tensor([-0.0, 1.0]), CPU, torch.float32
@@ -235,7 +235,7 @@ def test_checksums_on_a_gpu_are_compared_there_and_read_once(monkeypatch):
     readback = ReadBack(model)
 
     def sums_on_the_device(tensor, _, dtype):
-        return tuple(tensor.shape), bits._sums(bits._blocks(tensor, CPU, dtype), CPU)
+        return tuple(tensor.shape), bits.position_sums(bits.blocks(tensor, CPU, dtype), CPU)
 
     monkeypatch.setattr(readback_module, "checksum", sums_on_the_device)
     readback._device = torch.device("cuda", 0)
