@@ -1,25 +1,4 @@
-"""Make copies of hidden tests in which one assertion of each test is wrong, so that no right solution passes them.
-
-    assert to_roman(4) == "IV"                    ->  assert to_roman(4) == "QV"
-    @parametrize("n, numeral", [(4, "IV")])       ->  @parametrize("n, numeral", [(4, "IQ")])
-    assert abs(area(2) - 12.5) < 1e-6             ->  assert abs(area(2) - 391.5) < 1e-6
-    with pytest.raises(ValueError, match="none")  ->  with pytest.raises(ValueError, match="kvor")
-    assert is_valid("IV")                         ->  assert not (is_valid("IV"))
-
-A process that runs patched code can make its tests report anything. It cannot know which of two copies is the true one
-without knowing what is right, since both are ordinary tests with the same names, in the same files, at the same lines.
-`examine` believes a run of the true tests only if the falsified ones fail in other processes with the same code.
-
-A falsified test must always fail for a right solution. So an assertion is falsified only where it is surely reached,
-and in a way that contradicts the true one. The remaining text of a file does not change.
-
-A copy must not be recognizable either: not by its text, not by how many of its tests fail, and not by how far its
-values are from the true ones. So some copies falsify only tests that fail without the patch: honest code that fixes
-nothing fails the same tests there as among the true ones. Half of the changed values lie close to the true ones. A
-negation is written as people write it. And since a misspelt word, or a number that occurs nowhere else, reveals a
-change, some copies are made of what the tests contain anyway: their changed values are words and numbers of the same
-test, or of its file, and the opposite of an assertion is used instead of a word or an error that no test expects.
-"""
+"""Find the assertions of tests, and make copies of the tests in which one of each is wrong."""
 
 from __future__ import annotations
 
@@ -34,20 +13,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from .reached import LEAVING, _always_reached
+from .syntax import (
+    SHORTEST_SEARCHED,
+    _cells,
+    _functions_in,
+    _is_literal,
+    _is_literal_table,
+    _is_searchable,
+    _keyword,
+    _last_name,
+    _leaves,
+    _names,
+    _number,
+    _values_in,
+)
+from .words import _is_equal_ignoring_case, _with_another_word, _with_two_words_swapped
+
 MAX_FILE_BYTES = 2 << 20
 """Bytes of the largest test file that is changed. Larger ones are tables of data."""
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
 """For each comparison of order, how it is written, and its opposite."""
-WORD = re.compile(r"[A-Za-z0-9]+")
 CAMEL_WORD = re.compile(r"[A-Z][a-z]+")
-MAX_SEARCHED = 500
-"""Characters of a text in which words are looked for."""
 MAX_VALUES = 100
 """Values of a file that are considered for one change."""
 ATTEMPTS = 20
 """How often a change that must meet a condition is drawn."""
-SHORTEST_SEARCHED = 4
-"""Characters of the shortest text whose falsified copy is surely not found within another text."""
 PURE: Mapping[str, Callable[[Any], Any] | None] = {
     **{kind.__name__: kind for kind in (set, frozenset, list, tuple, bytes, bytearray, complex, Counter)},
     **dict.fromkeys(("Decimal", "Fraction", "date", "datetime", "timedelta", "deque")),
@@ -81,8 +72,6 @@ OFTEN_BOTH = {
 """Pairs of built-in exceptions that an exception of a library sometimes derives from at once."""
 COMMON_BESIDE_OWN = ("ZeroDivisionError", "NotImplementedError", "RecursionError", "TimeoutError")
 """Exceptions that replace an exception of a library, which may derive from any of COMMON."""
-LEAVING = ("skip", "xfail", "exit", "skipTest")
-"""Calls that end a passing test before its last line."""
 EQUAL_METHODS = frozenset(
     {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
     | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
@@ -922,51 +911,6 @@ class _Module:
         return start, end
 
 
-def _always_reached(body: Sequence[ast.stmt], is_never_empty: Callable[[ast.expr], bool]) -> Iterator[ast.stmt]:
-    """Yield the statements of a function that are reached in every passing run, and whose failure fails the function.
-
-    Args:
-        body: The statements.
-        is_never_empty: Returns True for an iterable that surely has an element.
-    """
-    for statement in body:
-        if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
-            return
-        yield statement
-        if isinstance(statement, ast.With | ast.AsyncWith):
-            if not any(_catches(item.context_expr) for item in statement.items):
-                yield from _always_reached(statement.body, is_never_empty)
-        elif isinstance(statement, ast.For):
-            is_left_early = any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(statement))
-            if not is_left_early and is_never_empty(statement.iter):
-                yield from _always_reached(statement.body, is_never_empty)
-        elif isinstance(statement, ast.Try) and not statement.handlers:
-            yield from _always_reached(statement.body, is_never_empty)
-        if _may_end_early(statement):
-            return
-
-
-def _catches(context: ast.expr) -> bool:
-    """Return True for a context manager that may suppress an exception: every one that is not known to let it pass."""
-    name = _last_name(context).lower()
-    return not any(word in name for word in ("warn", "subtest", "open", "patch", "chdir", "temporarydirectory"))
-
-
-def _may_end_early(statement: ast.stmt) -> bool:
-    """Return True if a test may end successfully within the statement."""
-    pending: list[ast.AST] = [statement]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Return):
-            return True
-        if isinstance(node, ast.Call) and _last_name(node.func) in LEAVING:
-            return True
-        pending += ast.iter_child_nodes(node)
-    return False
-
-
 def _is_plain(value: object) -> bool:
     """Return True for a number or a short text of a file, other than 0 and 1, which equal False and True."""
     if type(value) is int:
@@ -974,148 +918,9 @@ def _is_plain(value: object) -> bool:
     return type(value) is str and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
 
 
-def _values_in(tree: ast.AST) -> list[Any]:
-    """Return the numbers and texts in a part of a file; negative numbers with their sign."""
-    signed = [node for node in ast.walk(tree) if isinstance(node, ast.UnaryOp) and _number(node) is not None]
-    inner = {id(node.operand) for node in signed}
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in inner]
-    values = [*(_number(node) for node in signed), *(node.value for node in constants)]
-    return [value for value in values if type(value) in (int, float, str)]
-
-
 def _in_any_order(values: Sequence[Any]) -> object:
     """Return the elements in an order that does not depend on the given one."""
     return sorted(map(repr, values))
-
-
-def _is_equal_ignoring_case(value: Any, other: Any) -> bool:
-    """Return True for equal values, and for texts that differ by case only."""
-    if isinstance(value, str) and isinstance(other, str):
-        return value.casefold() == other.casefold()
-    return bool(value == other)
-
-
-def _with_two_words_swapped(text: str) -> Iterator[str]:
-    """Yield the text with two of its words swapped, once for each pair."""
-    words = list(WORD.finditer(text[:MAX_SEARCHED]))[:20]
-    for i, a in enumerate(words):
-        for b in words[i + 1 :]:
-            if a.group().casefold() != b.group().casefold():
-                yield text[: a.start()] + b.group() + text[a.end() : b.start()] + a.group() + text[b.end() :]
-
-
-def _with_another_word(text: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield the text with one of its words replaced by a word of other texts, in the case of the replaced word.
-
-    Texts that differ by case only count as one.
-    """
-    words = sorted({word for other in texts for word in WORD.findall(other[:MAX_SEARCHED])})
-    for match in WORD.finditer(text[:MAX_SEARCHED]):
-        word = match.group()
-        for other in words:
-            if other.isdigit() != word.isdigit():
-                continue
-            written = other
-            if word.islower():
-                written = other.lower()
-            elif word.isupper():
-                written = other.upper()
-            elif word.istitle():
-                written = other.capitalize()
-            if written.casefold() != word.casefold():
-                yield text[: match.start()] + written + text[match.end() :]
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
-def _is_literal_table(decorator: ast.expr) -> bool:
-    """Return True for @parametrize with values written in place, and for any other decorator."""
-    if not isinstance(decorator, ast.Call) or _last_name(decorator.func) != "parametrize":
-        return True
-    table = decorator.args[1] if len(decorator.args) > 1 else None
-    if not isinstance(table, ast.List | ast.Tuple):
-        return False
-    rows = [row.args if isinstance(row, ast.Call) and _last_name(row) == "param" else [row] for row in table.elts]
-    return all(_is_literal(value) for row in rows for value in row)
-
-
-def _is_searchable(node: ast.expr) -> bool:
-    """Return True for a text that is long enough for its changed copy to occur in no other text."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) >= SHORTEST_SEARCHED
-
-
-def _leaves(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the constants of a literal whose change changes its value: of a dict, the values only."""
-    if isinstance(node, ast.Constant | ast.UnaryOp):  # a sign is part of its number
-        yield node
-    elif isinstance(node, ast.Dict):
-        for value in node.values:
-            yield from _leaves(value)
-    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-        for element in node.elts:
-            yield from _leaves(element)
-
-
-def _cells(names: Sequence[str], rows: Sequence[ast.expr], name: str) -> list[ast.expr] | None:
-    """Return the cells of a table in the column `name`; None if one of them is not a literal."""
-    if name not in names:
-        return None
-    column = names.index(name)
-    cells: list[ast.expr] = []
-    for row in rows:
-        values: Sequence[ast.expr] = [row]
-        if isinstance(row, ast.Call) and _last_name(row.func) == "param":
-            values = row.args
-        elif len(names) > 1:
-            values = row.elts if isinstance(row, ast.Tuple | ast.List) else []
-        if column >= len(values) or not _is_literal(values[column]):
-            return None
-        cells.append(values[column])
-    return cells or None
-
-
-def _names(target: ast.expr) -> list[str]:
-    """Return the names that a loop binds, in order, with "" for a target that is not a name."""
-    targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    return [t.id if isinstance(t, ast.Name) else "" for t in targets]
-
-
-def _number(node: ast.expr | None) -> int | float | None:
-    try:
-        value = ast.literal_eval(node) if node is not None else None
-    except (ValueError, TypeError):
-        return None
-    return value if type(value) in (int, float) else None
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        node = node.func
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _functions_in(contents: Iterator[bytes]) -> set[str]:
-    """Return the functions of files, dumped in a form that does not depend on where they are."""
-    dumped_functions: set[str] = set()
-    for content in contents:
-        try:
-            tree = ast.parse(content.decode())
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        dumped_functions |= {
-            ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-    return dumped_functions
 
 
 def _overlap(change: Change, earlier_edits: Sequence[Edit]) -> bool:
