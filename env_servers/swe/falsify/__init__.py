@@ -4,7 +4,7 @@
     @parametrize("n, numeral", [(4, "IV")])       ->  @parametrize("n, numeral", [(4, "IQ")])
     assert abs(area(2) - 12.5) < 1e-6             ->  assert abs(area(2) - 391.5) < 1e-6
     with pytest.raises(ValueError, match="none")  ->  with pytest.raises(ValueError, match="kvor")
-    assert is_valid("IV")                         ->  assert not (is_valid("IV"))
+    assert is_valid("IV")                         ->  assert not is_valid("IV")
 
 A process that runs patched code can make its tests report anything. It cannot know which of two copies is the true one
 without knowing what is right, since both are ordinary tests with the same names, in the same files, at the same lines.
@@ -19,6 +19,14 @@ nothing fails the same tests there as among the true ones. Half of the changed v
 negation is written as people write it. And since a misspelt word, or a number that occurs nowhere else, reveals a
 change, some copies are made of what the tests contain anyway: their changed values are words and numbers of the same
 test, or of its file, and the opposite of an assertion is used instead of a word or an error that no test expects.
+
+    copies.py        Falsifier: reads all files once; `copy(n)` falsifies the n-th assertion of each test
+    assertions.py    finds the assertions of a test, and for each the change that falsifies it
+    reached.py       which statements of a test every passing run reaches
+    changes.py       Changes: makes the edits of one copy, with random values
+    words.py         other words for a text
+    parsed_file.py   a test file: its syntax tree, its constants and tables, and where a node is in its bytes
+    syntax.py        questions about one syntax node
 """
 
 from .copies import FalseCopy, Falsifier
