@@ -245,6 +245,15 @@ def test_methods_of_unittest_are_falsified():
         assert ", 1e-3)" in changed[12]
 
 
+def test_a_comparison_with_a_delta_of_its_own_gets_a_value_far_away():
+    text = (
+        "class TestA(unittest.TestCase):\n    def test_a(self):\n        self.assertAlmostEqual(f(), 4.5, delta=0.5)\n"
+    )
+    for copy in copies(text, 10):
+        changed = re.search(r"assertAlmostEqual\(f\(\), (-?[\d.]+), delta=0.5\)", copy.files["test_a.py"].decode())
+        assert changed and abs(float(changed[1]) - 4.5) > 100
+
+
 def test_tests_that_the_model_has_seen_change_in_every_other_copy_only():
     seen = "def test_old():\n    assert f(1) == 2\n"
     text = seen + "\n\ndef test_new():\n    assert f(2) == 4\n"
