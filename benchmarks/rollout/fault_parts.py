@@ -40,6 +40,9 @@ class SleepingEngine:
     async def alive(self) -> None:
         """Always well: its process is what fails."""
 
+    def stats(self) -> dict[str, float]:
+        return {}
+
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         await asyncio.sleep(self.segment_s * random.uniform(0.5, 1.5))
         sample, turn = request_id.rsplit("/", 1)

@@ -118,7 +118,8 @@ class LearnerRank:
         # Each epoch passes the whole batch through the model once, without a part that was accumulated early.
         metas = [item.meta for item in batch.items]
         tokens = tokens_of(metas, share_prompts=cfg.shares_prompts) * cfg.train.max_epochs
-        return metrics | gpu_metrics(parameters(cfg.actor.model_name_or_path), tokens, seconds, self.world_size)
+        utilisation = gpu_metrics(parameters(cfg.actor.model_name_or_path), tokens, seconds, self.world_size)
+        return metrics | self.inner.runner.seconds | utilisation
 
     def accumulate(self, part: TrainBatch, *groups: Any) -> None:
         """Accumulate the gradients of a part of the batch."""

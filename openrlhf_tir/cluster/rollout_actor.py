@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from ..config import Config
+from ..engines.busy import IdleWithGroups
 from ..ports import RolloutEngine
 from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
@@ -64,6 +65,7 @@ class RolloutActor(MovesResponses):
     def __init__(self, index: int) -> None:
         self.index = index
         self.name = f"rollout-{index}"
+        self.idle_with_groups = IdleWithGroups(lambda: self.engine.stats().get("idle_s", 0.0))
 
     async def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
         """Compare this node with the controller's, and return its address and its time.
@@ -189,7 +191,8 @@ class RolloutActor(MovesResponses):
 
     async def run_group(self, key: GroupKey, task: Task, mode: EvalMode | None = None) -> tuple[GroupMeta, Group]:
         """Run one group to its end and return its metadata, with this actor's load, and the group."""
-        meta, group = await self.runner.run(key, task, mode)
+        with self.idle_with_groups.group():
+            meta, group = await self.runner.run(key, task, mode)
         if mode is None:
             await asyncio.to_thread(self.trajectory_log.write, meta, group)
         return replace(meta, load=self.load()), group
@@ -197,17 +200,28 @@ class RolloutActor(MovesResponses):
     def load(self) -> dict[str, float]:
         """Return what the engine and the queue in front of it hold, for the controller's router.
 
-        `running` and `waiting` sequences, the most that run at once by configuration (`width`), preemptions so far, and
-        the seconds for which the last push froze the engine.
+        `running` and `waiting` sequences, the most that run at once by configuration (`width`), preemptions so far, the
+        seconds for which the last push froze the engine. An engine that measures it also tells its seconds since its
+        start by what it did.
         """
+        env_wait_s = self.idle_with_groups.seconds
         stats = self.engine.stats()
-        return {
+        load = {
             "running": stats["running"],
             "waiting": stats["waiting"] + self.batcher.waiting,
             "width": float(min(self.cfg.vllm.max_num_seqs, self.cfg.max_running)),
             "preemptions": stats.get("preemptions", 0.0),
             "push_pause_s": stats.get("push_pause_s", 0.0),
         }
+        if "busy_s" in stats:
+            load |= {
+                "engine_busy_s": stats["busy_s"],
+                "engine_prefill_s": stats["prefill_s"],
+                "engine_env_wait_s": env_wait_s,
+                "engine_idle_s": stats["idle_s"] - env_wait_s,
+                "engine_paused_s": stats["paused_s"],
+            }
+        return load
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         """Use these servers for new sessions. Open sessions end where they are."""

@@ -46,6 +46,8 @@ class LatestStats:
         """Requests that lost their KV cache to others since the engine started."""
         self.tokens_done = 0
         """Tokens sampled since the engine started, and those of prefills that are over, of all requests."""
+        self.prefill_s = 0.0
+        """Seconds since the engine started of steps that computed tokens of prompts (vllm_scheduler.py)."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
@@ -60,6 +62,8 @@ class LatestStats:
             self.kv_usage = scheduler_stats.kv_cache_usage
             self.prefix_tokens += scheduler_stats.prefix_cache_stats.queries
             self.prefix_hits += scheduler_stats.prefix_cache_stats.hits
+            if scheduler_stats.iteration_details:
+                self.prefill_s += scheduler_stats.iteration_details.elapsed_ms / 1e3
         if iteration_stats:
             self.preemptions += iteration_stats.num_preempted_reqs
             self.tokens_done += iteration_stats.num_generation_tokens + iteration_stats.num_prompt_tokens

@@ -671,7 +671,7 @@ class VllmEngine:
         """See RolloutEngine. Requests of the OpenAI app are included."""
         unfinished = self._llm.get_num_unfinished_requests()
         running = min(self._latest.running, unfinished)
-        return {
+        stats = {
             "running": running,
             "waiting": unfinished - running,
             "kv_usage": self._latest.kv_usage if unfinished else 0.0,
@@ -683,6 +683,10 @@ class VllmEngine:
             "paused": float(self._paused),
             "push_pause_s": self._push_pause_s,
         }
+        if self.inbox is not None:  # with another scheduler than ours nobody measures prefills
+            stats |= {f"{state}_s": seconds for state, seconds in self.requests.busy.count().items()}
+            stats["prefill_s"] = self._latest.prefill_s
+        return stats
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         """See RolloutEngine."""

@@ -2,6 +2,7 @@
 
 This module runs in vLLM's EngineCore process, which imports it because the engine argument `scheduler_cls` names it.
 What is scheduled, sampled and computed stays vLLM's: only the form of a step's outputs, and when they leave, differs.
+The scheduler also tells how long each step took that computed tokens of prompts.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.metrics.stats import SchedulerIterationDetails
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
+from vllm.v1.utils import compute_iteration_details
 
 from .packed_logprobs import HOLD_S, HeldTokens, TokenTexts, is_packed
 
@@ -53,6 +56,15 @@ class PackingScheduler(Scheduler):
         self._ended: list[Ended] = []
         self._texts = TokenTexts(getattr(self.structured_output_manager, "tokenizer", None))
         self._handed_over_at = time.monotonic()
+        self._steps_under_way = 0
+        self._step_began_at = 0.0
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """Choose what the next step computes, as vLLM does."""
+        if not self._steps_under_way:
+            self._step_began_at = time.monotonic()
+        self._steps_under_way += 1
+        return super().schedule(*args, **kwargs)
 
     def add_request(self, request: Request) -> None:
         """Add a request, as vLLM does."""
@@ -99,12 +111,37 @@ class PackingScheduler(Scheduler):
             listed_rows = {row_of[request_id] for request_id in self._listed if request_id in row_of}
             model_runner_output.logprobs = ListedRows(lists, listed_rows) if listed_rows else None
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._note_prefill(scheduler_output, outputs)
         if lists is not None:
             self._keep(outputs, lists, row_of)
         if self._packed:
             self._hand_over(outputs, everything=self._pausing or time.monotonic() - self._handed_over_at >= HOLD_S)
         self._forget_finished()
         return outputs
+
+    def _note_prefill(self, step: SchedulerOutput, outputs: dict[int, EngineCoreOutputs]) -> None:
+        """Put the seconds of a step that computed tokens of prompts on its statistics.
+
+        Such a step computes a new request, or several tokens of one: the next part of a long prompt, or what a request
+        had computed before a push or another request took its KV cache. vLLM's own measurement of a step
+        (enable_logging_iteration_details) leaves out the model's forward pass where that is made in this process.
+        """
+        began, self._step_began_at = self._step_began_at, time.monotonic()
+        self._steps_under_way -= 1
+        if not step.scheduled_new_reqs and step.total_num_scheduled_tokens <= len(step.num_scheduled_tokens):
+            return
+        stats = next((of_client.scheduler_stats for of_client in outputs.values() if of_client.scheduler_stats), None)
+        if stats is None:
+            return
+        counts = compute_iteration_details(step)
+        stats.iteration_details = SchedulerIterationDetails(
+            iteration_index=0,
+            num_ctx_requests=counts.num_ctx_requests,
+            num_ctx_tokens=counts.num_ctx_tokens,
+            num_generation_requests=counts.num_generation_requests,
+            num_generation_tokens=counts.num_generation_tokens,
+            elapsed_ms=(self._step_began_at - began) * 1e3,
+        )
 
     def _keep(self, outputs: dict[int, EngineCoreOutputs], lists: LogprobsLists, row_of: dict[str, int]) -> None:
         """Hold the step's packed tokens, and leave only those outputs that must leave now."""

@@ -5,7 +5,9 @@ ZeRO-3 gathers weights collectively in each pass, so a rank with fewer micro bat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,18 @@ class MicroBatchRunner:
         self.strategy = strategy
         self.device = strategy.device
         self._trimmer = Trimmer() if self.device == "cpu" else None
+        self.seconds: dict[str, float] = {}
+        """Seconds of this rank by the name of their metric, until somebody clears them."""
+
+    @contextmanager
+    def timed(self, metric: str) -> Iterator[None]:
+        """Add the seconds of the block to `seconds`, to the end of what it has started on the GPU."""
+        start = time.monotonic()
+        yield
+        if self.device != "cpu":
+            # Passes end in a copy to the host, which has waited already. So only the optimizer's step waits here.
+            torch.cuda.synchronize()
+        self.seconds[metric] = self.seconds.get(metric, 0.0) + time.monotonic() - start
 
     def micro_batches(
         self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
@@ -94,34 +108,36 @@ class MicroBatchRunner:
         Returns:
             The sum of the losses over micro batches and ranks.
         """
-        engine, optim = self._engine_and_settings(model)
-        model.train()
-        summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-        shared = isinstance(model, PolicyModel) and model.shares_prompts
-        batches = list(self.micro_batches(rows, names, share_prompts=shared))
-        if last and not batches:
-            # No rank has rows, but the step needs a backward pass that is marked as the last one.
-            batches = [([], collate([], names, self.device))]
-        with muon_as(optim, self.device):
-            for number, (_, micro) in enumerate(batches):
-                engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)
-                loss = objective(micro)
-                if self._trimmer is not None:
-                    self._trimmer.trim()  # all activations exist now: a rank's peak
-                self.strategy.backward(loss, model, optimizer)
-                summed += loss.detach()
-        return self.strategy.sum_over_rows(summed).item()
+        with self.timed("passes_s"):
+            engine, optim = self._engine_and_settings(model)
+            model.train()
+            summed = torch.zeros(1, dtype=torch.float64, device=self.device)
+            shared = isinstance(model, PolicyModel) and model.shares_prompts
+            batches = list(self.micro_batches(rows, names, share_prompts=shared))
+            if last and not batches:
+                # No rank has rows, but the step needs a backward pass that is marked as the last one.
+                batches = [([], collate([], names, self.device))]
+            with muon_as(optim, self.device):
+                for number, (_, micro) in enumerate(batches):
+                    engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)
+                    loss = objective(micro)
+                    if self._trimmer is not None:
+                        self._trimmer.trim()  # all activations exist now: a rank's peak
+                    self.strategy.backward(loss, model, optimizer)
+                    summed += loss.detach()
+            return self.strategy.sum_over_rows(summed).item()
 
     def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
         """Take the optimizer's step at learning rate `lr` with the accumulated gradient."""
         _, optim = self._engine_and_settings(model)
         self._settle()
-        if self.device == "cpu":
-            # Otherwise the memory that the passes freed would stay with glibc, beside what the optimizer allocates.
-            give_back_freed()
-        with muon_as(optim, self.device):
-            set_lr(optimizer, lr, optim)
-            self.strategy.optimizer_step(optimizer, model, None)
+        with self.timed("optimizer_s"):
+            if self.device == "cpu":
+                # Otherwise the memory that the passes freed would stay with glibc, beside what the optimizer allocates.
+                give_back_freed()
+            with muon_as(optim, self.device):
+                set_lr(optimizer, lr, optim)
+                self.strategy.optimizer_step(optimizer, model, None)
 
     def score_rows(
         self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward

@@ -170,7 +170,8 @@ class Zero3Rank:
 
         Returns:
             Metrics of the global batch, the same on every rank: loss, grad_norm (before clipping), lr, updates, those
-            of algorithms/losses/diagnostics.py, and those of the models beside the policy.
+            of algorithms/losses/diagnostics.py, and those of the models beside the policy. How long this rank took for
+            what is in `runner.seconds`.
 
         Raises:
             DataError: A payload does not match its metadata.
@@ -179,13 +180,15 @@ class Zero3Rank:
         self.skipped_updates = []
         if self.early:
             return self._complete_early(self.early, batch, groups)
+        self.runner.seconds.clear()
         auxiliary_metrics: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
         own_samples = share(samples, batch.rank_of, self.strategy.shard)
         if self.auxiliary:
-            own_samples, auxiliary_metrics = self.auxiliary.score_samples(
-                own_samples, self.model, self.runner, self._sum
-            )
+            with self.runner.timed("scoring_s"):
+                own_samples, auxiliary_metrics = self.auxiliary.score_samples(
+                    own_samples, self.model, self.runner, self._sum
+                )
             samples = self._with_scores(samples, own_samples)
         total = self._sum(local_moments(own_samples))
         if self._version < self.auxiliary.freezing_steps:
@@ -217,7 +220,10 @@ class Zero3Rank:
         Returns:
             Metrics. `updates` is the number of updates that changed the weights.
         """
-        old = self._old_logprobs(own_samples, total) if self.cfg.recomputes_old else None
+        old = None
+        if self.cfg.recomputes_old:
+            with self.runner.timed("scoring_s"):
+                old = self._old_logprobs(own_samples, total)
         kl = self._kl_in_loss()
         names = self._field_types(kl) | ({} if old is None else {OLD_LOGPROBS: np.float32})
         tally = Tally(self.device)
@@ -255,13 +261,16 @@ class Zero3Rank:
                 f" {self.cfg.algo.advantage.estimator!r} in {len(batch.updates)} updates needs the whole batch. Set"
                 " pipeline.early_accumulation = 'off'."
             )
-        self.early = self.early or EarlyUpdate(self.cfg, self.model, self.runner, self._version, self._kl_in_loss())
+        if self.early is None:
+            self.runner.seconds.clear()
+            self.early = EarlyUpdate(self.cfg, self.model, self.runner, self._version, self._kl_in_loss())
 
     def _accumulate_part(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
         assert self.early is not None, "the first part has begun the batch"
         own_samples = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
         if self.auxiliary:
-            own_samples, _ = self.auxiliary.score_samples(own_samples, self.model, self.runner, self._sum)
+            with self.runner.timed("scoring_s"):
+                own_samples, _ = self.auxiliary.score_samples(own_samples, self.model, self.runner, self._sum)
         # No moments: estimators that whiten need the whole batch and are refused.
         rows = to_rows(own_samples, moments([], []), self._version, self.cfg, self.estimator)
         counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)

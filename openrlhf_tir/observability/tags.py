@@ -22,7 +22,7 @@ GROUPS: dict[str, str] = {
     "weights": r"(canary|push|pushes)_(?!s$).*",
     "engines": (
         r"rolling|buffered|acceptance|lane_.*|actors|open|running|waiting|placed|aside|width|preemptions"
-        r"|tokens_per_s|gpu_.*|mfu"
+        r"|tokens_per_s|gpu_.*|mfu|engine_.*"
     ),
     "time": r".*_s",
     "learner": r".*",

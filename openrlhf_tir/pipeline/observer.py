@@ -54,6 +54,8 @@ METRICS = {
     "wait for evaluation": "evaluate_s",
 }
 """Phase -> metric of its seconds."""
+ENGINE_SECONDS = ("engine_busy_s", "engine_prefill_s", "engine_env_wait_s", "engine_idle_s", "engine_paused_s")
+"""Figures of the engines that grow from their start on. A row has what they grew by since the last one."""
 
 
 class Rows(Protocol):
@@ -133,6 +135,8 @@ class Observer:
         self._last_push: dict[str, float] = {"canary_max_diff": 0.0}
         """Metrics of the last weight push."""
         self._last_step_at = time.monotonic()
+        self._engine_seconds: dict[str, float] = {}
+        """ENGINE_SECONDS at the last row."""
         self._since_step = _SinceLastStep()
         self._earlier_groups: list[GroupMeta] = []
         """The latest groups of the last row, a batch of them at most."""
@@ -260,7 +264,7 @@ class Observer:
             batch_groups: Groups of a batch. Means are over at least this many groups.
             rolling: Groups on engines.
             buffered: Accepted groups that no batch has taken yet.
-            extra: More metrics of the row.
+            extra: More metrics of the row, of which ENGINE_SECONDS are those since the engines started.
         """
         now = time.monotonic()
         wall_s = now - self._last_step_at
@@ -276,6 +280,7 @@ class Observer:
         row |= {name: float(count) for name, count in finished.counts.items()}
         row |= {name: round(seconds, 4) for name, seconds in finished.seconds.items()}
         row |= extra
+        row |= self._growth_of_engine_seconds(extra)
         row |= {"rolling": float(rolling), "buffered": float(buffered)}
         row |= self._last_push
         row |= {
@@ -286,6 +291,13 @@ class Observer:
         self.metrics.log(report.version, row)
         self.progress.update(report.version, row)
         self._since_step = _SinceLastStep()
+
+    def _growth_of_engine_seconds(self, stats: Mapping[str, float]) -> dict[str, float]:
+        """Return what ENGINE_SECONDS grew by since the last row."""
+        before = self._engine_seconds
+        self._engine_seconds = {name: stats.get(name, before.get(name, 0.0)) for name in ENGINE_SECONDS}
+        # The sum over engines falls where one was replaced by a new one, which begins at 0.
+        return {name: max(0.0, stats[name] - before.get(name, 0.0)) for name in ENGINE_SECONDS if name in stats}
 
     def _groups_for_means(self, at_least: int) -> list[GroupMeta]:
         """Return the groups that finished since the last step, and earlier ones until there are `at_least`.

@@ -89,6 +89,15 @@ def test_metrics_are_global_and_the_same_on_one_rank_and_two(results):
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_every_rank_times_its_passes_those_without_gradients_and_the_optimizer(results, world):
+    """The first learner has scored texts before its step, as for the proof of a push, and needs no scores in it; the
+    others have log-probs from before the first update, or a reference and a critic."""
+    for rank in results[world]:
+        assert rank["timed"] == {"passes_s", "optimizer_s"}
+        assert rank["several_timed"] == rank["roles"]["timed"] == {"passes_s", "optimizer_s", "scoring_s"}
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_scores_are_those_of_plain_transformers_on_every_rank(results, model, world):
     for rank in results[world]:
         for ids, got in zip(SEQUENCES, rank["scores"], strict=True):

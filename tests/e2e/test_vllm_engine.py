@@ -126,6 +126,43 @@ async def test_ratios_start_at_one_however_the_rollout_samples(engine, learner, 
     assert np.abs(plain).max() > 0.05  # so that it was worth while
 
 
+async def test_an_engine_tells_its_seconds_with_requests_those_of_prompts_without_requests_and_paused(engine, prompt):
+    async def grown(work) -> set[str]:
+        before = engine.stats()
+        await work
+        after = engine.stats()
+        return {name for name in ("busy_s", "prefill_s", "idle_s") if after[name] > before[name]}
+
+    async def generate_while_paused():
+        await engine.pause()
+        generating = asyncio.create_task(engine.generate(prompt, Sampling(8), request_id="paused"))
+        await asyncio.sleep(0)
+        assert not generating.done()
+        await engine.resume()
+        await generating
+
+    before = engine.stats()
+    await engine.generate(prompt, Sampling(64), request_id="prefill and decode")
+    after = engine.stats()
+    prefill_s, busy_s = (after[name] - before[name] for name in ("prefill_s", "busy_s"))
+    assert 0 < prefill_s < busy_s
+    assert await grown(asyncio.sleep(0.01)) == {"idle_s"}
+    assert await grown(generate_while_paused()) >= {"busy_s", "prefill_s"}
+    assert engine.stats()["paused_s"] > after["paused_s"]
+
+
+async def test_a_response_whose_cache_a_pause_took_is_computed_again_as_a_prefill(engine, prompt):
+    generating = asyncio.create_task(engine.generate(prompt, Sampling(200, temperature=0.0), request_id="again"))
+    while not engine.requests.tokens or not engine.progress().get("again"):
+        await asyncio.sleep(0.01)
+    before = engine.stats()["prefill_s"]
+    await engine.pause()
+    paused_at = engine.stats()["prefill_s"]
+    await engine.resume()
+    await generating
+    assert before == paused_at < engine.stats()["prefill_s"]
+
+
 async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, learner, prompt):
     a, b = [await engine.generate(prompt, Sampling(16, seed=5), request_id=r) for r in "ab"]
     assert a.token_ids.tolist() == b.token_ids.tolist()

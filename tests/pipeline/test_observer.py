@@ -176,3 +176,14 @@ def test_without_a_call_nothing_is_said_of_calls():
         "code_pass_correct",
         "code_pass_incorrect",
     } & set(row)
+
+
+def test_a_row_has_what_the_engines_seconds_grew_by_and_nothing_where_a_new_engine_began_at_zero():
+    rows = []
+    observer = Observer(MemoryMetrics(), Silent(), Silent())
+    observer.metrics.log = lambda step, row: rows.append({name: row.get(name) for name in ("engine_busy_s", "running")})
+    for step, busy_s in enumerate((3.0, 7.0, None, 8.5, 2.0, 2.5), 1):
+        extra = {"running": 1.0} | ({} if busy_s is None else {"engine_busy_s": busy_s})
+        observer.step_finished(StepReport(step, {}, 1.0, 1), batch_groups=B, rolling=0, buffered=0, extra=extra)
+    assert [row["engine_busy_s"] for row in rows] == [3.0, 4.0, None, 1.5, 0.0, 0.5]
+    assert {row["running"] for row in rows} == {1.0}

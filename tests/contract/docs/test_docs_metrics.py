@@ -140,7 +140,9 @@ def learner_and_engines() -> set[str]:
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_")
     roles |= of_a_critic
     learner = (
-        named("learner/utilisation.py", "gpu_metrics")
+        written_in("learner/passes.py", "(passes|optimizer)_")
+        | written_in("learner/zero3.py", "scoring_")
+        | named("learner/utilisation.py", "gpu_metrics")
         | named("learner/zero3.py", "_update")
         | named("learner/updates/metrics.py", "over_updates")
         | roles

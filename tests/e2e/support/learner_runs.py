@@ -141,6 +141,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
         results["exposed"] = _expose(learner)
         results["grads"] = _record_gradients(learner)
         results["metrics"] = learner.step(*batch(world, seed=0))
+        results["timed"] = set(learner.runner.seconds)
         results["weights"] = _weight_hash(learner)
 
         _draw()  # so that the states saved are not those that every start seeds
@@ -196,6 +197,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     cut = cut_config(model, world)
     several = Zero3Rank(cut, rank, world, "127.0.0.1", port)
     results["several"] = several.step(*cut_batch(cut, 0, 0)), several.version
+    results["several_timed"] = set(several.runner.seconds)
     results["several_weights"] = _weights(several)
     several.save(out / f"several-{world}")
     several.step(*cut_batch(cut, 1, 8))
@@ -321,6 +323,7 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
     critic = learner.auxiliary.critic
     found["policy_grads"], found["critic_grads"] = _record(learner, learner.engine, critic.engine)
     found["metrics"] = learner.step(*batch(world, seed=0))
+    found["timed"] = set(learner.runner.seconds)
     learner.save(out / f"roles-{world}")
     found["before"] = _weight_hash(learner), _weight_hash(critic)
     learner.step(*batch(world, seed=1))

@@ -29,7 +29,7 @@ class Fixed:
 def exposition() -> Exposition:
     names = (
         "running", "waiting", "kv_usage", "tokens_generated", "prefix_tokens", "prefix_hits", "preemptions", "version",
-        "paused", "push_pause_s",
+        "paused", "push_pause_s", "busy_s", "prefill_s", "paused_s", "idle_s",
     )  # fmt: skip
     engine = Fixed(**{name: i + 1.0 for i, name in enumerate(names)})
     queue = Fixed(queue_waiting=3, queue_running=2, queue_age_s=0.5, batch_size_mean=1)
