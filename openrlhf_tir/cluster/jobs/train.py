@@ -19,6 +19,7 @@ from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, Pay
 from ...machine.sizes import room
 from ...memory.model_size import push_bytes
 from ...observability.report import summary as summaries
+from ...observability.report.cycle import cycle_of
 from ...observability.sinks import mirrors_of
 from ...pipeline.checkpoints import disk, new_ledger, whole
 from ...pipeline.checkpoints.checkpoint import Checkpoints
@@ -144,6 +145,7 @@ async def run_training(
         trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
         seed=cfg.train.seed,
         model=str(model),
+        cycle=cycle_of(columns),
     )
     _show_result(services.console, cfg, summary)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):

@@ -23,6 +23,7 @@ from ...telemetry.lost import lost_processes
 from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
+from .cycle_bars import CYCLE_CURVES
 from .environments import ENV_CURVES, names_of
 from .held_out import HELD_OUT_CURVES, ks_of
 from .page import Picture, Run, render
@@ -120,7 +121,7 @@ def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
     env_curves = ENV_CURVES if names_of(columns) else ()
     curves = [
         Plot(curve.file, curve.title, curve.caption, _bind(columns, curve.draw))
-        for curve in (*CURVES, *held_out_curves, *env_curves, *BIAS_CURVES)
+        for curve in (*CURVES, *CYCLE_CURVES, *held_out_curves, *env_curves, *BIAS_CURVES)
     ]
     window = middle(spans)
     overlap = [

@@ -258,7 +258,7 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
     colors = {name: color for name, (_, color) in phases.items()}
     steps_per_bar = _stack(axes, columns, labels, theme, colors)
     mean_note = f" (mean of {steps_per_bar})" if steps_per_bar > 1 else ""
-    axes.set(title="Where a step's time goes", ylabel="seconds per step" + mean_note)
+    axes.set(title="Time per step", ylabel="seconds per step" + mean_note)
     return finish(figure, [axes])
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from ...config import Config
-from . import html
+from . import cycle, html
 from .environments import HEAD, rows_of
 from .summary import Summary, percent, points, rows
 
@@ -84,6 +84,7 @@ def body_values(run: Run) -> dict[str, Any]:
     return {
         "run": run,
         "scores": _scores(run.summary),
+        "cycle": cycle.rows_of(run.columns),
         "environments_head": HEAD,
         "environments": rows_of(run.columns),
         "drops": _drops(run.columns),

@@ -74,6 +74,22 @@ class Durations(_Strict):
     total: Seconds
 
 
+class Cycle(_Strict):
+    """Where the time of an update goes: the mean over the middle half of the updates, without the first two.
+
+    Attributes:
+        updates: Number of these updates.
+        wall_s: Seconds of an update.
+        learner_s: Seconds of each part on the learner's side, which add up to `wall_s`; parts without any are left out.
+        engine_share: Share of each part on the engines' side, which add up to 1; {} if the engines do not measure it.
+    """
+
+    updates: int = Field(ge=1)
+    wall_s: Seconds
+    learner_s: dict[str, Seconds]
+    engine_share: dict[str, Fraction]
+
+
 class Summary(_Strict):
     """The result of a run.
 
@@ -87,6 +103,7 @@ class Summary(_Strict):
         trained_tokens_per_s: Trained completion tokens per second of training.
         seed: Seed of the run.
         model: Path of the Hugging Face export.
+        cycle: Where the time of an update goes; None if no update was made.
     """
 
     base: Scores | None
@@ -98,6 +115,7 @@ class Summary(_Strict):
     trained_tokens_per_s: float = Field(ge=0)
     seed: int
     model: str
+    cycle: Cycle | None = None
 
 
 def write(run_dir: Path, summary: Summary) -> Path:

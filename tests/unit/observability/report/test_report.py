@@ -47,6 +47,7 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
         "staleness_mean": 1.0,
         "staleness_max": 2,
         "step_s": 2.0,
+        "wall_s": 4.0,
         "failed/timeout": 1,
     }
     extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_excess": 0.4, "tokens_per_s": 900.0}
@@ -61,9 +62,9 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     page = build_report(tmp_path).read_text()
     learned = {"accuracy", "parts", "response", "n_calls", "drops", "staleness", "health", "selection", "off_policy"}
     learned |= {"held_out", "reward"}
-    ran = {"step_time", "throughput"}
+    ran = {"step_time", "throughput", "cycle"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
-    assert page.count("data:image/png;base64,") == 30
+    assert page.count("data:image/png;base64,") == 32
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page

@@ -32,6 +32,7 @@ def test_the_file_has_exactly_the_promised_keys(tmp_path):
     scores = {"accuracy", "code_ratio", "greedy_accuracy"}
     assert set(written) == {
         "base", "trained", "steps", "seconds", "peak_pss_gib", "overlap_ratio", "trained_tokens_per_s", "seed", "model",
+        "cycle",
     }  # fmt: skip
     assert set(written["base"]) == set(written["trained"]) == scores
     assert set(written["seconds"]) == {"setup", "cold_start", "training", "total"}
