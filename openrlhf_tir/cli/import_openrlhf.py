@@ -11,7 +11,7 @@ from ..config.integrations.bash_script import Command, Script
 from ..config.integrations.openrlhf_commands import RECIPES, Call, calls_of
 from ..config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from ..config.integrations.openrlhf_sft import import_train_sft
-from ..config.integrations.recipe_draft import Draft, toml_of
+from ..config.integrations.recipe_draft import Draft
 from ..config.integrations.rehearsal import rehearse
 from ..data.chat_template import special_texts_of
 from ..errors import ConfigError
@@ -24,7 +24,7 @@ from .imports import (
     give_recipe,
     line_of,
     read_bash,
-    recipe_head,
+    recipe_text,
     say,
     say_differences,
     script_words,
@@ -113,15 +113,8 @@ def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[I
         )
     where = f"{source.name}, line {call.line}" if call.line else "a command line"
     origin = f"From {where}: OpenRLHF's {call.program}. Made by `openrlhf-tir import-openrlhf`."
-    head = recipe_head(
-        [origin, "", f"{imported.summary}."],
-        {
-            "What differs from the command, or is left out:": draft.differences,
-            "What the command does not say, and OpenRLHF 0.11.2 does otherwise than this project:": draft.defaults,
-            "What has to be corrected before it runs:": imported.problems,
-        },
-    )
-    return imported, toml_of(draft, head)
+    text = recipe_text(origin, draft, summary=imported.summary, problems=imported.problems)
+    return imported, text
 
 
 def rows_of(draft: Draft) -> int | None:

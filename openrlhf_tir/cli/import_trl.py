@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..config.fine_tuning import RANKS_OF
 from ..config.integrations.bash_script import read_script, readable
-from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.trl_import import TrlRecipe, import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
@@ -25,7 +24,7 @@ from .imports import (
     add_rehearse,
     count_rows,
     first_rows,
-    recipe_head,
+    recipe_text,
     say,
     say_differences,
     say_how_to_rehearse,
@@ -100,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     problems = Problems()
     if script.trainer == "SFTTrainer":
         command = "sft"
-        summary = []
+        summary = ""
         recipe = import_trl_sft(script, path.stem, rows, args.gpus)
         if args.rehearse:
             rehearse(recipe.draft)
@@ -112,11 +111,11 @@ def run(args: argparse.Namespace) -> int:
             rehearse(recipe.draft)
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
         cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
-        summary = [f"{method_summary(cfg)}."]
+        summary = method_summary(cfg)
     origin = f"{path.name}, line {script.line}: TRL's {script.trainer}"
     written = _write(out, recipe, origin, summary, problems.lines, force=args.force)
-    for sentence in summary:
-        say(sentence)
+    if summary:
+        say(f"{summary}.")
     say_differences(recipe.draft, problems.lines)
     say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir {command} --recipe {out} --check-only")
     if not args.rehearse:
@@ -186,21 +185,17 @@ def _processes(words: Sequence[str]) -> int | None:
     return None
 
 
-def _write(
-    out: Path, recipe: TrlRecipe, origin: str, summary: list[str], problems: list[str], *, force: bool
-) -> list[str]:
+def _write(out: Path, recipe: TrlRecipe, origin: str, summary: str, problems: list[str], *, force: bool) -> list[str]:
     """Write the recipe, its functions and its rows, and return the names of the files."""
-    trained = ["", *summary] if summary else []
-    head = recipe_head(
-        [f"From {origin}. Made by `openrlhf-tir import-trl`.", *trained],
-        {
-            "What differs from the script, or is left out:": recipe.draft.differences,
-            "What has to be corrected before it runs:": problems,
-            "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(recipe.nothing))]
-            * bool(recipe.nothing),
-        },
+    text = recipe_text(
+        f"From {origin}. Made by `openrlhf-tir import-trl`.",
+        recipe.draft,
+        source="script",
+        summary=summary,
+        problems=problems,
+        nothing=recipe.nothing,
     )
-    files = {out.name: toml_of(recipe.draft, head)}
+    files = {out.name: text}
     if recipe.code:
         docstring = f'"""Functions of {origin.partition(",")[0]}, for the recipe {out.name}."""\n\n'
         files[f"{out.stem}_functions.py"] = docstring + recipe.code

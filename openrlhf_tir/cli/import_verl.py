@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.integrations.bash_script import Command, Script
-from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.rehearsal import rehearse
-from ..config.integrations.verl_import import VerlRecipe, import_verl
+from ..config.integrations.verl_import import import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError
 from .exit_codes import NO
@@ -23,7 +22,7 @@ from .imports import (
     give_recipe,
     line_of,
     read_bash,
-    recipe_head,
+    recipe_text,
     say,
     say_differences,
     script_words,
@@ -131,7 +130,15 @@ def run(args: argparse.Namespace) -> int:
     say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
         say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
-    return give_recipe(args, text_of(chosen, recipe, name))
+    where = f"{name}, line {chosen.line}" if chosen.line else "a command line"
+    text = recipe_text(
+        f"From {where}: {chosen.program}. Made by `openrlhf-tir import-verl`.",
+        recipe.draft,
+        summary=recipe.summary,
+        problems=recipe.problems,
+        nothing=recipe.nothing,
+    )
+    return give_recipe(args, text)
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:
@@ -159,18 +166,3 @@ def _is_started(before: Sequence[str], word: str) -> bool:
 def sources_of(files: Sequence[str]) -> set[str]:
     """Return the `data_source`s of the first rows of some files, as far as the files are on this machine."""
     return {str(row["data_source"]) for row in first_rows(files) if row.get("data_source")}
-
-
-def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
-    """Return the recipe's text, with what differs as comments."""
-    where = f"{name}, line {call.line}" if call.line else "a command line"
-    head = recipe_head(
-        [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`.", "", f"{recipe.summary}."],
-        {
-            "What differs from the command, or is left out:": recipe.draft.differences,
-            "What has to be corrected before it runs:": recipe.problems,
-            "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(recipe.nothing))]
-            * bool(recipe.nothing),
-        },
-    )
-    return toml_of(recipe.draft, head)

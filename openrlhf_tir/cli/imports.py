@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..config.integrations.bash_script import Script, read_script, readable, unknowns
-from ..config.integrations.recipe_draft import Draft
+from ..config.integrations.recipe_draft import Draft, toml_of
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
 from .exit_codes import DONE
@@ -166,13 +166,36 @@ def chosen_command(number: int, commands: Sequence[AnyStarted]) -> AnyStarted:
     return chosen
 
 
-def recipe_head(origin: Sequence[str], lists: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the paragraphs of a recipe's head: the origin, then each list that is not empty below its title."""
-    head = [*origin]
+def recipe_text(
+    origin: str,
+    draft: Draft,
+    *,
+    source: str = "command",
+    summary: str = "",
+    problems: Sequence[str] = (),
+    nothing: Sequence[str] = (),
+) -> str:
+    """Return the text of a recipe: where it is from and what is to be known of it as comments, then the settings.
+
+    Args:
+        origin: Where it is from and what made it, as a sentence.
+        draft: The recipe.
+        source: What the recipe was made of, a command or a script.
+        summary: What it trains, without the full stop; empty where nothing is said of that.
+        problems: What has to be corrected before it runs.
+        nothing: Options that need nothing here.
+    """
+    head = [origin, *(["", f"{summary}."] if summary else [])]
+    lists = {
+        f"What differs from the {source}, or is left out:": draft.differences,
+        f"What the {source} does not say, and OpenRLHF 0.11.2 does otherwise than this project:": draft.defaults,
+        "What has to be corrected before it runs:": problems,
+        "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(nothing))] if nothing else [],
+    }
     for title, items in lists.items():
         if items:
             head += ["", title, *(f"- {item}" for item in items)]
-    return head
+    return toml_of(draft, head)
 
 
 def write_files_of(script: Script, words: Sequence[str], out: str | None, *, force: bool) -> tuple[str, ...]:

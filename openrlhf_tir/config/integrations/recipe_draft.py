@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from ..catalog import all_settings
+from ..method_summary import method_summary
+from ..problems import Problems
 from ..schema import Config
+from ..settings import attempt
 from ..toml_file import literal
 
 WIDTH = 116
@@ -43,6 +47,27 @@ class Draft:
         """Say something that is not as the command had it, once."""
         if sentence not in self.differences:
             self.differences.append(sentence)
+
+
+@dataclass
+class Imported:
+    """A recipe that was made of another project's command, and the configuration that it makes."""
+
+    draft: Draft
+    config: Config
+    problems: list[str]
+    """What would still be refused, a line each."""
+    summary: str
+    """One sentence about what it trains."""
+    nothing: list[str] = field(default_factory=list)
+    """Options of the command that need nothing here."""
+
+
+def checked(draft: Draft, nothing: Sequence[str] = ()) -> Imported:
+    """Return a finished draft with the configuration of a training run that it makes."""
+    problems = Problems()
+    cfg = attempt(None, draft.settings, problems)
+    return Imported(draft, cfg, problems.lines, method_summary(cfg), list(nothing))
 
 
 def value_at(cfg: Config, name: str) -> Any:

@@ -19,6 +19,7 @@ from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Draft
+from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_warm_up, set_no_tool, set_tools
 from .trl_script import TrlScript
 
 DEFAULTS: dict[str, Any] = {
@@ -320,15 +321,12 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArg
         wanted += tools
         list_of_tools = f"\n\nTOOLS = [{', '.join(tools)}]\n"
         draft.set("env.file", f"{code_file}:TOOLS")
-    if "env.file" in draft.settings:
-        draft.set("env.name", "tools")
-        draft.set("env.protocol", "messages", "the model's own chat template renders calls and replies")
+    if file := draft.settings.get("env.file"):
+        set_tools(draft, file)
         draft.set("env.options", {"calls": "hermes"}, "Qwen's; llama3, mistral and others: docs/protocols.md")
-        draft.set("env.max_calls", int(turns) if turns else 16)
+        draft.set("env.max_calls", int(turns) if turns else CALLS_OF_A_RESPONSE)
     else:
-        draft.set("env.name", "echo", "no tool: the environment is never called")
-        draft.set("env.protocol", "plain", "a response is one text, which the model ends")
-        draft.set("env.max_calls", 0)
+        set_no_tool(draft)
     if options := trl("chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
     if wanted or made:
@@ -509,9 +507,7 @@ def _warm_up(draft: Draft, trl: TrlArguments, updates: int | None) -> None:
     elif steps and updates:
         ratio = min(0.99, steps / updates)
     elif steps:
-        draft.differs(
-            f"warmup_steps={steps:g}: a share of train.max_steps here. Set actor.lr_warmup_ratio, and train.max_steps."
-        )
+        say_warm_up(draft, "warmup_steps", f"{steps:g}")
     if ratio:
         draft.set("actor.lr_warmup_ratio", ratio)
 
@@ -528,10 +524,7 @@ def set_outputs(draft: Draft, trl: TrlArguments) -> None:
         draft.set("logger.tensorboard_dir", None)
     for tracker in (t for t in trackers if t not in ("none", "tensorboard")):
         if tracker in ("wandb", "all"):
-            draft.differs(
-                f'report_to {tracker}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs'
-                " without."
-            )
+            say_wandb_key(draft, f"report_to {tracker}")
         else:
             draft.differs(
                 f"report_to {tracker}: there are W&B and TensorBoard (logger.*), report.html and metrics.jsonl."

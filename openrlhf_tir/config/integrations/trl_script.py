@@ -19,6 +19,7 @@ from ...errors import ConfigError
 from .python_script.function_names import function_names
 from .python_script.syntax import called
 from .python_script.values import CONFIGS, LOADERS, UNKNOWN, SourceReader, literal
+from .shared_settings import existing_path
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SFTTrainer", "AsyncGRPOTrainer")
 PEFT_FLAGS = {
@@ -83,8 +84,7 @@ class TrlScript:
 
     def path_of(self, name: str) -> str:
         """Return the absolute path of a file or directory that the script names, or the name where there is none."""
-        paths = (directory / name for directory in self.directories)
-        return next((str(path.absolute()) for path in paths if name and path.exists()), name)
+        return str(existing_path(name, self.directories) or name) if name else name
 
     def value(self, name: str) -> Any:
         """Return the value of one of the trainer's arguments; None where it is not given."""

@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.config.integrations.verl_import import DEFAULTS, NEEDS_NOTHING, import_verl
+from openrlhf_tir.config.integrations.verl_import import import_verl
+from openrlhf_tir.config.integrations.verl_left_out import NEEDS_NOTHING
 from openrlhf_tir.config.integrations.verl_overrides import read_overrides, value_of
+from openrlhf_tir.config.integrations.verl_settings import DEFAULTS
 from openrlhf_tir.config.method_summary import method_summary
 from openrlhf_tir.config.settings import load
 

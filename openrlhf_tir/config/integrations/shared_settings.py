@@ -1,0 +1,60 @@
+"""What the imports of OpenRLHF, verl and TRL set, look for and say alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .recipe_draft import Draft
+
+CALLS_OF_A_RESPONSE = 16
+"""env.max_calls where the other project bounds them by the length alone."""
+
+
+def set_no_tool(draft: Draft) -> None:
+    """Set the environment of a command without tools: one response to each prompt."""
+    draft.set("env.name", "echo", "no tool: the environment is never called")
+    draft.set("env.protocol", "plain", "a response is one text, which the model ends")
+    draft.set("env.max_calls", 0)
+
+
+def set_tools(draft: Draft, file: str, why: str = "") -> None:
+    """Set the environment of a command with tools of a file; how calls are written is for the caller to set."""
+    draft.set("env.name", "tools")
+    draft.set("env.file", file, why)
+    draft.set("env.protocol", "messages", "the model's own chat template renders calls and replies")
+
+
+def existing_path(name: str, directories: Iterable[Path]) -> Path | None:
+    """Return the absolute path of the file or directory that a relative path names, the first that there is.
+
+    Args:
+        name: A path; `~` is the home directory.
+        directories: Where it may begin, the likeliest first.
+    """
+    expanded = os.path.expanduser(name)
+    for directory in directories:
+        path = directory / expanded
+        try:
+            if path.exists():
+                return Path(os.path.normpath(path.absolute()))
+        except OSError:  # too long for a path
+            continue
+    return None
+
+
+def say_not_named(draft: Draft, what: str, setting: str) -> None:
+    """Say that a command leaves open what no run can do without."""
+    draft.differs(f"The command names no {what}: set {setting}.")
+
+
+def say_wandb_key(draft: Draft, option: str) -> None:
+    """Say how W&B is switched on: its key stands in no script."""
+    draft.differs(f'{option}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.')
+
+
+def say_warm_up(draft: Draft, option: str, steps: Any) -> None:
+    """Say that a number of steps is no share of a run whose length is not known."""
+    draft.differs(f"{option}={steps}: a share of train.max_steps here. Set actor.lr_warmup_ratio, and train.max_steps.")
