@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .catalog import known_keys
-from .openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same
+from .openrlhf_flags import ALL_RULES, Becomes, Implied, Only, Refused, Same
 from .openrlhf_renamed import NAMES
 
 IMPORT = "openrlhf-tir import-openrlhf"
@@ -19,7 +19,7 @@ IMPORT = "openrlhf-tir import-openrlhf"
 
 def is_foreign(name: str) -> bool:
     """Return True for a flag that OpenRLHF has or had, and this project does not."""
-    return (name in RULES or name in RULES_0_11_0 or name in NAMES) and name not in known_keys()
+    return (name in ALL_RULES or name in NAMES) and name not in known_keys()
 
 
 def answers(flags: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
@@ -37,7 +37,7 @@ def answers(flags: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
 def meaning(name: str, values: Sequence[str]) -> str:
     """Return what a flag of OpenRLHF is here, behind "--name is"."""
     new = NAMES.get(name, name)
-    rule = RULES.get(new) or RULES_0_11_0[new]
+    rule = ALL_RULES[new]
     origin = "OpenRLHF's name (up to 0.9)" if name in NAMES else "OpenRLHF's name"
     match rule:
         case Refused(reason):

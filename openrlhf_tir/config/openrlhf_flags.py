@@ -215,6 +215,7 @@ RULES_0_11_0: dict[str, Rule] = {
     "algo.advantage.is_correction_type": Becomes(lambda v: _correction(v[0]), 1, values=" | ".join(_CORRECTION_0_11_0)),
 }
 """Flags of 0.10 to 0.11.1 that 0.11.2 no longer has."""
+ALL_RULES: dict[str, Rule] = RULES | RULES_0_11_0
 
 
 def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
     ranked: list[tuple[int, str, Becomes, dict[str, Any]]] = []
     for name, given_values in given.items():
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
-        match RULES.get(name) or RULES_0_11_0[name]:
+        match ALL_RULES[name]:
             case Refused(reason):
                 problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {reason}", code="foreign_flag")
             case Only(value, reason) if not _equal(values, value):

@@ -57,6 +57,8 @@ GONE = {
 class CommandFlags:
     """The flags of a command line by their names of 0.11.2."""
 
+    known: Mapping[str, OpenRLHFFlag]
+    """The flags of the program."""
     values: dict[str, list[Any]] = field(default_factory=dict)
     """Typed; an empty list for a switch."""
     written: dict[str, str] = field(default_factory=dict)
@@ -70,20 +72,33 @@ class CommandFlags:
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
+    def first(self, name: str) -> Any:
+        """Return a flag's first value, or the program's default where it is not given."""
+        return self.values[name][0] if name in self.values else self.known[name].default
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a flag that is given as a setting has it: True for a switch, or one value, or a list."""
+        nargs = self.known[name].nargs
+        values = self.values[name]
+        if nargs == 0:
+            return True
+        return values[0] if nargs is None else list(values)
+
     def text(self, name: str) -> str:
         """Return a flag as the script wrote it."""
         return " ".join([f"--{self.written.get(name, name)}", *map(str, self.values.get(name, []))])
 
-    def drop(self, name: str, why: str) -> None:
-        """Leave a flag out, and say why; nothing where it was not given."""
+    def drop(self, name: str, why: str = "") -> None:
+        """Leave a flag out if it is given, and say why; say nothing where there is nothing to say."""
         if name in self.values:
-            self.notes.append(f"{self.text(name)}: left out. {why}")
+            if why:
+                self.notes.append(f"{self.text(name)}: left out. {why}")
             del self.values[name]
 
 
 def read_flags(words: Sequence[str], known: Mapping[str, OpenRLHFFlag], *, sft: bool = False) -> CommandFlags:
     """Return the flags of `words`, the command line behind the program's name."""
-    flags = CommandFlags()
+    flags = CommandFlags(known)
     names = {**NAMES, **(OLD_SFT_NAMES if sft else {})}
     for flag, values in _pieces(words, flags):
         if flag in GONE:

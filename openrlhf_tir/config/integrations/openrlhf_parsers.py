@@ -17,6 +17,14 @@ class OpenRLHFFlag(NamedTuple):
     nargs: int | str | None = None
     kind: str = "str"
 
+    @property
+    def default_setting(self) -> Any:
+        """The default as a value of a setting here: where several values may stand, a list."""
+        if isinstance(self.default, tuple):
+            return list(self.default)
+        several = self.nargs in ("*", "+") and not isinstance(self.default, list)
+        return [self.default] if several else self.default
+
 
 def _switches(*names: str) -> dict[str, OpenRLHFFlag]:
     """Return flags without a value, which are off if they are not given."""

@@ -6,26 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..fine_tuning import NAMES, RANKS_OF, USED, alone
-from ..openrlhf_flags import RULES, SCHEDULERS, Becomes, Refused
+from ..openrlhf_flags import RULES, SCHEDULERS, Refused
 from ..problems import Problems
 from ..rules import violations_of_fine_tuning
 from ..schema import Config
 from ..settings import attempt
 from .openrlhf_command_flags import CommandFlags, read_flags
-from .openrlhf_import import (
-    DEFAULT,
-    WITH_FLOOR,
-    Imported,
-    Source,
-    found_file,
-    of_default,
-    outputs,
-    same,
-    shown,
-    take_checked_values,
-)
+from .openrlhf_files import DEFAULT, IN_RUN_DIR, Source, set_files, set_outputs
+from .openrlhf_import import same, set_ends_of_schedule, shown, take_checked_values
 from .openrlhf_parsers import TRAIN_SFT
-from .recipe_draft import Draft, value_at
+from .openrlhf_rules import apply_rules_of_sft
+from .recipe_draft import Draft, Imported, value_at
+from .shared_settings import say_not_named
 
 LEFT_OUT = {
     "model.pretrain_mode_enable": (
@@ -37,6 +29,9 @@ LEFT_OUT = {
     "optim": "`openrlhf-tir sft` has Adam only.",
 }
 """Flags that fine-tuning here does not have -> what to do."""
+NEEDS_NOTHING = ("local_rank", "ds.use_universal_ckpt", "ds.ring_attn_head_stride", "ckpt.max_mem")
+NOT_BY_DEFAULT = ("ckpt.load_enable", *IN_RUN_DIR)
+"""Flags whose default says nothing about what is trained."""
 
 
 def import_train_sft(
@@ -55,8 +50,11 @@ def import_train_sft(
     """
     flags = read_flags(words, TRAIN_SFT, sft=True)
     draft = Draft()
-    _openrlhf_rules(flags)
-    _settings(flags, draft)
+    is_chat = "data.apply_chat_template" in flags
+    apply_rules_of_sft(flags)
+    given = set(flags.values)
+    _set_given(flags, draft)
+    _set_defaults(given, draft, is_chat=is_chat)
     if gpus:
         draft.set("actor.num_gpus_per_node", gpus, "the launcher's")
     else:
@@ -64,18 +62,10 @@ def import_train_sft(
             "The launcher is told no number of GPUs, so it takes all that it finds: set actor.num_gpus_per_node to it"
             " where that is not 8."
         )
-    dataset = draft.settings.get("sft.dataset")
-    if isinstance(dataset, str):
-        parts = [part.strip() for part in dataset.split(",")]
-        draft.set("sft.dataset", ",".join(str(found_file(part, source) or part) for part in parts))
-    else:
-        draft.differs("The command names no data: set sft.dataset.")
-    model = draft.settings.get("actor.model_name_or_path")
-    if model is None:
-        draft.differs("The command names no model: set actor.model_name_or_path.")
-    elif there := found_file(str(model), source):
-        draft.set("actor.model_name_or_path", str(there))
-    outputs(draft, source)
+    set_files(draft, source)
+    if not draft.settings.get("sft.dataset"):
+        say_not_named(draft, "data", "sft.dataset")
+    set_outputs(draft, source)
     for note in flags.notes:
         draft.differs(note)
     if change is not None:
@@ -83,75 +73,51 @@ def import_train_sft(
     return _finished(draft)
 
 
-def _openrlhf_rules(flags: CommandFlags) -> None:
-    values = flags.values
-    attention = values.get("ds.attn_implementation", ["flash_attention_2"])[0]
-    if "ds.packing_samples" in flags and "flash_attention" not in attention:
-        flags.drop("ds.attn_implementation", "OpenRLHF takes flash_attention_2 where samples are packed.")
-    template = values.get("data.input_template", [""])[0]
-    if template and "{}" not in template:
-        flags.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
-    if values.get("optim") == ["adam"]:
-        values.pop("optim")
-    if "eval.dataset" not in flags:
-        flags.drop("eval.split", "There is no --eval.dataset.")
-        values.pop("eval.steps", None)
-    zero = values.get("ds.zero_stage")
-    if zero and zero[0] not in (2, 3):
-        flags.notes.append(f"{flags.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")
-        values["ds.zero_stage"] = [2]
-    size = int(values.get("ds.ring_attn_size", [1])[0])
-    if size > 1:
-        values["ds.attn_implementation"] = ["sdpa"]
-        flags.notes.append(
-            f"--ds.ring_attn_size {size}: sequences are shared by heads (DeepSpeed's Ulysses) with"
-            " ds.attn_implementation = sdpa, not by a ring of flash attention."
-        )
-
-
-def _settings(flags: CommandFlags, draft: Draft) -> None:
-    """Fill in our settings, from the flags and from OpenRLHF's defaults."""
-    for name, about in TRAIN_SFT.items():
-        mine = name in flags
-        if mine and (why := LEFT_OUT.get(name)):
-            flags.drop(name, why)
-            continue
+def _set_given(flags: CommandFlags, draft: Draft) -> None:
+    """Set what the command gives, and leave out what fine-tuning here does not have."""
+    for name in [name for name in TRAIN_SFT if name in flags]:
         rule = RULES.get(name)
-        if mine and isinstance(rule, Refused):
-            flags.drop(name, rule.reason)
-            continue
-        setting = NAMES.get(name, name)
-        if name in ("ckpt.load_enable",):
-            if mine:
-                draft.set("train.resume_or_start", True, "--ckpt.load_enable")
-            continue
-        if name not in NAMES and isinstance(rule, Becomes):
-            continue  # max_mem, muon: nothing of a fine-tuning
-        if setting not in USED:
-            if mine and name not in ("local_rank", "ds.use_universal_ckpt", "ds.ring_attn_head_stride"):
-                flags.drop(name, "Fine-tuning here has nothing of the kind.")
-            continue
-        value = _value(flags.values[name], about.nargs) if mine else of_default(about)
-        if setting.endswith("lr_scheduler") and isinstance(value, str):
-            if mine and value not in (*WITH_FLOOR, "constant", "constant_with_warmup", "inverse_sqrt"):
-                draft.set("sft.min_lr_ratio", 0.0, f"{value} ends at 0")
-            if mine and value == "constant":
-                draft.set("sft.lr_warmup_ratio", 0.0, "transformers' constant does not warm up")
-            value = SCHEDULERS.get(value, value)
-        directory = name in ("ckpt.path", "ckpt.output_dir")
-        if value is None or (not mine and (setting in draft.settings or directory)):
-            continue
-        if name == "data.input_template" and "data.apply_chat_template" in flags:
-            continue
-        if not mine and (name.startswith(("eval.", "logger.wandb.")) or name == "ckpt.max_mem"):
-            continue
-        draft.set(setting, list(value) if isinstance(value, tuple) else value, "" if mine else DEFAULT)
+        if name in LEFT_OUT or isinstance(rule, Refused):
+            flags.drop(name, LEFT_OUT.get(name) or rule.reason)
+        elif name == "ckpt.load_enable":
+            draft.set("train.resume_or_start", True, "--ckpt.load_enable")
+        elif (setting := _setting_of(name)) is not None:
+            value = flags.setting(name)
+            if name == "lr_scheduler":
+                set_ends_of_schedule(draft, "sft", value)
+            draft.set(setting, _value_here(setting, value))
+        elif name not in NEEDS_NOTHING:
+            flags.drop(name, "Fine-tuning here has nothing of the kind.")
 
 
-def _value(values: Sequence[Any], nargs: int | str | None) -> Any:
-    if nargs == 0:
-        return True
-    return values[0] if nargs is None else list(values)
+def _set_defaults(given: set[str], draft: Draft, *, is_chat: bool) -> None:
+    """Set OpenRLHF's defaults of what the command does not give.
+
+    Args:
+        given: The flags that the command gives.
+        draft: The recipe with their settings.
+        is_chat: True if a chat template renders the rows: OpenRLHF then reads no template of the command.
+    """
+    for name, about in TRAIN_SFT.items():
+        setting = _setting_of(name)
+        if name in given or name in NOT_BY_DEFAULT or name.startswith(("eval.", "logger.wandb.")):
+            continue
+        if setting is None or setting in draft.settings or about.default is None:
+            continue
+        if name == "data.input_template" and is_chat:
+            continue
+        draft.set(setting, _value_here(setting, about.default_setting), DEFAULT)
+
+
+def _setting_of(name: str) -> str | None:
+    """Return the setting of a flag; None where fine-tuning here has none."""
+    setting = NAMES.get(name, name)
+    return setting if setting in USED and name not in NEEDS_NOTHING else None
+
+
+def _value_here(setting: str, value: Any) -> Any:
+    """Return a flag's value as its setting has it: a schedule by our name."""
+    return SCHEDULERS.get(value, value) if setting == "sft.lr_scheduler" else value
 
 
 def _finished(draft: Draft) -> Imported:
