@@ -77,8 +77,9 @@ def _set_given(flags: CommandFlags, draft: Draft) -> None:
     """Set what the command gives, and leave out what fine-tuning here does not have."""
     for name in [name for name in TRAIN_SFT if name in flags]:
         rule = RULES.get(name)
-        if name in LEFT_OUT or isinstance(rule, Refused):
-            flags.drop(name, LEFT_OUT.get(name) or rule.reason)
+        reason = rule.reason if isinstance(rule, Refused) else LEFT_OUT.get(name)
+        if reason is not None:
+            flags.drop(name, reason)
         elif name == "ckpt.load_enable":
             draft.set("train.resume_or_start", True, "--ckpt.load_enable")
         elif (setting := _setting_of(name)) is not None:
