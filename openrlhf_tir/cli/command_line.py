@@ -17,7 +17,7 @@ from types import ModuleType
 from ..cluster.collector import collect_rarely
 from ..config.flags import Parser, check_unknown
 from ..config.problems import as_dict
-from ..errors import TirError
+from ..errors import ConfigError, TirError
 from .exit_codes import INTERRUPTED, NO, code_of
 
 COMMANDS = {
@@ -108,6 +108,22 @@ def keep_compiled() -> None:
         sys.dont_write_bytecode = False
 
 
+def _not_installed(missing: ModuleNotFoundError) -> ConfigError:
+    """Return the error for a package that this installation does not have.
+
+    Raises:
+        ModuleNotFoundError: The missing module is one of ours, which is a bug.
+    """
+    package = (missing.name or "").partition(".")[0]
+    if package in ("", "openrlhf_tir", "env_servers"):
+        raise missing
+    return ConfigError(
+        f"{package} is not installed. The base install has what plans a run; reading rows, rendering prompts and"
+        " training need more. Install it with pip, or everything with train_scripts/setup_env.sh.",
+        code="not_installed",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -127,11 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _module(args.command).run(args)
         sys.stdout.flush()  # here, where a reader that has left is expected
         return code
-    except TirError as e:
-        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+    except (TirError, ModuleNotFoundError) as e:
+        error = e if isinstance(e, TirError) else _not_installed(e)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         if "--json" in argv:  # in place of the result, for a program that reads it
-            print(json.dumps(as_dict(e)))
-        return code_of(e)
+            print(json.dumps(as_dict(error)))
+        return code_of(error)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

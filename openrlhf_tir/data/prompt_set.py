@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ..config import Data
 from ..types import Chat, Task
@@ -196,7 +195,7 @@ def stored_prompts(
     dropped = Counter({BAD_ROW: bad.count, TOO_LONG: too_long})
     dataset_of = np.zeros(len(task_places), np.int32)
     if len(cfg.datasets) > 1 and len(stored):
-        dataset_of = stored.column("dataset").cast(pa.int32()).to_numpy()[task_places]
+        dataset_of = stored.column("dataset").cast("int32").to_numpy()[task_places]
     extras = RowExtras(found.extras.rows, found.extras.places[rows])
     return PromptSet(StoredTasks(stored, task_places, extras, directory), dict(+dropped), dataset_of)
 

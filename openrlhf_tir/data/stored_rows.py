@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-import pyarrow as pa
+if TYPE_CHECKING:  # The base install has no pyarrow: only what reads or writes rows imports it.
+    import pyarrow as pa
 
 ROWS_A_BATCH = 1024
 
-Source: TypeAlias = Path | pa.Buffer
+Source: TypeAlias = "Path | pa.Buffer"
 """Where rows were written: a file, or memory."""
 
 
@@ -26,6 +27,8 @@ class RowWriter:
     """Writes rows of texts (or None) one by one, in batches; a context manager."""
 
     def __init__(self, path: Path | None, columns: Sequence[str]) -> None:
+        import pyarrow as pa
+
         self.schema = pa.schema([(name, pa.large_string()) for name in columns])
         self._path = path
         self._sink = pa.BufferOutputStream() if path is None else pa.OSFile(str(path), "wb")
@@ -43,6 +46,8 @@ class RowWriter:
         return self.rows - 1
 
     def _flush(self) -> None:
+        import pyarrow as pa
+
         if self._pending:
             columns = [pa.array(column, pa.large_string()) for column in zip(*self._pending, strict=True)]
             self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
@@ -75,6 +80,8 @@ class StoredRows(Sequence[tuple[Any, ...]]):
     """
 
     def __init__(self, source: Source) -> None:
+        import pyarrow as pa
+
         self._source = source
         opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
         self._reader = pa.ipc.open_file(opened)
@@ -98,6 +105,8 @@ class StoredRows(Sequence[tuple[Any, ...]]):
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column alone; the others' pages are not read."""
+        import pyarrow as pa
+
         return pa.chunked_array([batch.column(name) for batch in self._batches], pa.large_string())
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

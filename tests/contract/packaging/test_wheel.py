@@ -1,23 +1,23 @@
 """The wheel: built from what a checkout has, installed by pip with what it declares and nothing else, and used from
 another directory. The packages come from the registry that pip is set up for.
 
-Servers and `--help` run with the declared packages alone. A command that reads a recipe needs libraries of the extra
-`cpu`, which it finds in the environment that runs this test. The server `swe` is not started, because it needs pytest,
-of the extra `env`; only its files are compared.
+No extra is installed: servers, and the commands that plan a run, need the declared packages alone. The server `swe` is
+not started, because it needs pytest, of the extra `env`; only its files are compared.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.cli.command_line import COMMANDS
 from openrlhf_tir.config.servers import SERVERS
 from tests.conftest import REPO
 
@@ -27,11 +27,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 PACKAGES = ("openrlhf_tir", "env_servers")
-ELSEWHERE = {"PYTHONPATH": ""}
+ELSEWHERE = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
 """Environment variables of a program that must not find this checkout."""
-LIBRARIES = {"PYTHONPATH": sysconfig.get_path("purelib")}
-"""The same for a program that finds the libraries of the environment that runs this test. A checkout that is installed
-there is not found: no .pth file is read from PYTHONPATH."""
+CHECKOUT = {"PYTHONPATH": str(REPO), "HF_HUB_OFFLINE": "1"}
+MODEL = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 9}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +56,10 @@ def programs(wheel, tmp_path_factory) -> Path:
     return venv / "bin"
 
 
-def printed(cwd: Path, environ: dict[str, str], *command: str | Path) -> str:
+def outcome(cwd: Path, environ: dict[str, str], *command: str | Path) -> tuple[int, str, str]:
+    """Run a command and return its exit code and what it printed."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(wheel):
@@ -76,20 +75,49 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel):
     assert files - packed == set()
 
 
-@pytest.mark.parametrize(("environ", "has_torch"), [(ELSEWHERE, False), (LIBRARIES, True)])
-def test_what_is_installed_is_the_wheel_without_a_library_of_training(programs, tmp_path, environ, has_torch):
-    script = "import importlib.util as u, openrlhf_tir; print(openrlhf_tir.__file__, bool(u.find_spec('torch')))"
-    file, torch = printed(tmp_path, environ, programs / "python", "-c", script).split()
-    assert Path(file).is_relative_to(programs.parent) and torch == str(has_torch)
+def test_what_is_installed_is_the_wheel_without_a_library_of_training(programs, tmp_path):
+    script = "import importlib.util as u, openrlhf_tir; print(openrlhf_tir.__file__, u.find_spec('torch'))"
+    code, out, err = outcome(tmp_path, ELSEWHERE, programs / "python", "-c", script)
+    assert code == 0, err
+    file, torch = out.split()
+    assert Path(file).is_relative_to(programs.parent) and torch == "None"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_the_wheel_has_help(programs, tmp_path, command):
+    code, out, err = outcome(tmp_path, ELSEWHERE, programs / "openrlhf-tir", command, "--help")
+    assert (code, err) == (0, "") and out
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
-    [(ELSEWHERE, ["--help"]), (ELSEWHERE, ["recipes"]), (LIBRARIES, ["show-config", "--recipe", "quickstart_cpu"])],
+    ("expected", "words"),
+    [
+        (0, "--help"),
+        (0, "recipes"),
+        (0, "rewards"),
+        (0, "envs"),
+        (0, "show-config --recipe quickstart_cpu"),
+        (0, "show-config --recipe zerotir_7b --changes"),
+        (0, "size --recipe zerotir_7b --actor.model_name_or_path model"),
+        (0, "size --cards 1"),
+        (0, f"import-openrlhf {REPO}/examples/openrlhf/grpo.sh"),
+        (2, "size --recipe zerotir_7b"),
+        (2, "train --recipe zerotir_7b --logger.tensorboard_dir unset --check-only"),
+    ],
 )
-def test_a_command_prints_from_the_wheel_what_it_prints_from_the_checkout(programs, tmp_path, environ, words):
-    checkout = printed(tmp_path, {"PYTHONPATH": str(REPO)}, sys.executable, "-m", "openrlhf_tir.cli", *words)
-    assert printed(tmp_path, environ, programs / "openrlhf-tir", *words) == checkout != ""
+def test_a_command_prints_from_the_wheel_what_it_prints_from_the_checkout(programs, tmp_path, expected, words):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(MODEL))
+    checkout = outcome(tmp_path, CHECKOUT, sys.executable, "-m", "openrlhf_tir.cli", *words.split())
+    assert checkout[0] == expected and "Traceback" not in checkout[2]
+    assert outcome(tmp_path, ELSEWHERE, programs / "openrlhf-tir", *words.split()) == checkout
+
+
+def test_the_simulator_of_the_wheel_predicts_a_recipe(programs, tmp_path):
+    words = ["simulate", "--recipe", "quickstart_cpu", "--json"]
+    code, out, err = outcome(tmp_path, ELSEWHERE, programs / "openrlhf-tir", *words)
+    assert code == 0, err
+    assert json.loads(out)["quickstart_cpu"]["step_s"] > 0
 
 
 @pytest.mark.parametrize("name", ["python_tir", "functions", "echo"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -83,6 +84,18 @@ def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
     assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health does not answer")
 
 
+def test_a_package_that_is_not_installed_is_a_mistake_with_a_code(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert main(["size", "--actor.model_name_or_path", "a/model-of-the-hub", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "not_installed"
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_has_its_traceback(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openrlhf_tir.cli.recipes", None)
+    with pytest.raises(ModuleNotFoundError):
+        main(["recipes"])
+
+
 def test_help_names_every_field_with_its_default(capsys):
     with pytest.raises(SystemExit) as e:
         main(["train", "--help-all"])
@@ -111,8 +124,8 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
-    heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers")
+def test_preflight_imports_nothing_that_the_base_install_lacks():
+    heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pyarrow")
     code = f"import sys, openrlhf_tir.cli.preflight\nprint([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -77,7 +77,7 @@ def project(repo) -> dict:
 def test_the_base_install_asks_for_nothing_heavy(project):
     base = " ".join(project["dependencies"])
     assert "pydantic" in base
-    assert not re.search(r"torch|ray|vllm|deepspeed|transformers|numpy", base)
+    assert not re.search(r"torch|ray|vllm|deepspeed|transformers|datasets|pyarrow", base)
 
 
 def test_the_extras_agree_with_the_pins(repo, project):
