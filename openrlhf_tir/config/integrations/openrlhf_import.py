@@ -51,6 +51,7 @@ NOT_BY_DEFAULT = (
 )
 """Flags whose default says nothing about what is trained."""
 ENDS_AS_HERE = ("cosine_with_min_lr", "cosine_warmup_with_min_lr", "inverse_sqrt", "constant_with_warmup")
+"""Schedules of transformers that end where ours do."""
 ENDS_AT_ZERO = ("cosine", "cosine_with_restarts", "linear", "polynomial")
 """Schedules of transformers that end at 0, whatever OpenRLHF's min_lr_ratio is."""
 REWARDS = ("train.agent_func_path", "reward.model_name_or_path", "reward.remote_url")

@@ -171,11 +171,29 @@ def test_the_program_says_whether_rollout_and_training_overlap(program, mode):
         "data.custom_cls.path=mine.py",
         "reward_model.sandbox_fusion.url=http://h",
         "reward_model.nobody_knows=1",
+        "actor_rollout_ref.actor.optim.lr_decay_steps=10",
+        "rollout.total_rollout_steps=100",
+        "async_training.use_rollout_log_probs=True",
+        "trainer.resume_from_path=old",
     ],
 )
 def test_what_is_not_so_here_has_a_sentence(word):
     plain, odd = recipe(*GRPO), recipe(*GRPO, word)
     assert len(odd.draft.differences) > len(plain.draft.differences) and not odd.problems
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.trust_remote_code=False",
+        "actor_rollout_ref.rollout.data_parallel_size=1",
+        "algorithm.kl_ctrl.type=fixed",
+        "async_training.require_batches=4",
+    ],
+)
+def test_an_override_that_asks_for_what_is_so_is_listed_and_has_no_sentence(word):
+    plain, same = recipe(*GRPO), recipe(*GRPO, word)
+    assert word.partition("=")[0] in same.nothing and same.draft.differences == plain.draft.differences
 
 
 def test_the_correction_of_ppos_loss_is_left_out_of_other_losses():
