@@ -1,4 +1,5 @@
-# Not built on the machines where this project was developed (no container runtime there): read it as a recipe, and report what breaks.
+# Never built by a container runtime on the machines where this project was developed: there is none. The steps of the env image are carried out in a
+# Debian root, and its server is started there, by `bash tests/run.sh long -k environment_image`. Read the train image as a recipe, and report what breaks.
 #   docker build --target env   -t openrlhf-tir-env .     environment servers: torch-free, bubblewrap inside
 #   docker build --target train -t openrlhf-tir .         training image for NVIDIA GPUs
 # The env image needs unprivileged user namespaces for its sandbox, and an unmasked /proc for its warm workers:
