@@ -2,13 +2,15 @@
 
     bash tests/run.sh cost tests/e2e        the 40 most expensive tests of a folder, with their sum
 
-Wall time says little on a machine that others use too. What a test leaves running is counted where it is waited for.
+Wall time says little on a machine that others use too. What a test leaves running counts for the tests after it.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,9 +39,27 @@ class CpuSeconds:
 
 
 def used() -> float:
-    """Return the CPU seconds of this process and of all its children that have ended."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    """Return the CPU seconds of this process and of all that it has started, also what still runs or has left it."""
+    if GROUP is None:
+        return sum(sum(resource.getrusage(of)[:2]) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return int(GROUP.read_text()) / 1e9
+
+
+def _own_group() -> Path | None:
+    """Put this process into a group of its own that counts CPU time, and return the file with its nanoseconds.
+
+    Without one, as without root, processes count only when they are waited for: Ray's never do.
+    """
+    group = Path(f"/sys/fs/cgroup/cpuacct/tests-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        return None
+    return group / "cpuacct.usage"
+
+
+GROUP = _own_group()
 
 
 def pytest_configure(config: pytest.Config) -> None:
