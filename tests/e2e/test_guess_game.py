@@ -43,7 +43,7 @@ def command(*args: str, cwd: Path, timeout: float = 900) -> subprocess.Completed
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked_at(tmp_path):
     lay_out(tmp_path)
     done = command("train", "--recipe", "guess.toml", "--train.max_steps", "2", cwd=tmp_path)

@@ -40,7 +40,7 @@ def workers(monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
-@pytest.mark.slow  # Ray
+@pytest.mark.long  # test_train.py kills a rank of a whole run; here it holds memory that is known
 async def test_a_rank_killed_by_sigkill_is_named_with_its_signal_and_its_memory(tmp_path):
     cfg = config(tmp_path)
     with ray_session(cfg):

@@ -24,6 +24,8 @@ from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.lost import FILE as LOST
 
+from ..unit.cluster.test_process_watch import told_exactly
+
 ROOT = Path(__file__).parents[2]
 STEPS = 6
 EARLY = (
@@ -81,13 +83,18 @@ def kill_a_rank(run_dir: Path, controller: psutil.Process, process: subprocess.P
     """Behind step 2, whose checkpoint is written or about to be; the engine must outlive the learner."""
     wait_for_step(run_dir, 2, process)
     engine = find(controller, "rollout-0").pid
-    find(controller, "learner-1").kill()
+    killed = find(controller, "learner-1")
+    killed.kill()
     wait_for_step(run_dir, 3, process, rollbacks=1)
     with suppress(psutil.NoSuchProcess):  # the run may be over by now
         left = find(controller, "rollout-0")
         assert left is None or left.pid == engine
-    lost = [json.loads(line)["process"] for line in (run_dir / LOST).read_text().splitlines()]
-    assert lost and all(name.startswith("learner-rank-") for name in lost)
+    lost = [json.loads(line) for line in (run_dir / LOST).read_text().splitlines()]
+    assert lost and all(entry["process"].startswith("learner-rank-") for entry in lost)
+    ends = {end["pid"]: end for entry in lost for end in entry["ends"]}
+    assert 0 < ends[killed.pid]["peak_bytes"] < ends[killed.pid]["node_total_bytes"]
+    if told_exactly():
+        assert ends[killed.pid]["signal"] == signal.SIGKILL
 
 
 def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int, *, kv_kept: bool = False) -> None:
