@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_tir.weights.digest import digest_file
 
-from ..support.early_runs import CUTS, METHODS, run
+from ..support.early_runs import METHODS, run
 from ..support.ports import store_port
 from ..support.ranks import run_ranks
 from ..support.tiny_model import save_tiny
@@ -43,11 +43,10 @@ def apart(a: dict[str, np.ndarray], b: dict[str, np.ndarray], of: dict[str, np.n
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("method", METHODS)
-def test_parts_make_the_update_of_the_whole_batch(results, workdir, method, cut, world):
+def test_parts_make_the_update_of_the_whole_batch(results, workdir, method, world):
     found = results[world][0]["methods"][method]
-    (whole, weights, version), (metrics, in_parts, now) = found["whole"], found[cut]
+    (whole, weights, version), (metrics, in_parts, now) = found["whole"], found["each"]
     assert version == now == 2
     bf16 = "bf16" in method
     for one, several in zip(whole, metrics, strict=True):

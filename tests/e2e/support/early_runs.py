@@ -19,7 +19,7 @@ from .learner_batch import make_batch, random_groups
 from .learner_runs import SEQUENCES, _weight_hash, _weights, config
 
 GROUPS = 5
-CUTS = {"halves": (2,), "each": (1, 2, 3, 4)}
+HALVES, EACH = (2,), (1, 2, 3, 4)
 """Where the batch is cut into parts."""
 KL = {"init_coef": 0.5, "use_loss": True, "estimator": "k3", "target": 0.01, "horizon": 100}
 METHODS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     learner = Zero3Rank(of_method(model, world, GROUPED), rank, world, "127.0.0.1", port)
     for name, settings in METHODS.items():
         made = results["methods"][name] = {}
-        for way, cuts in {"whole": (), **CUTS}.items():
+        for way, cuts in {"whole": (), "each": EACH}.items():
             torch.manual_seed(0)  # LoRA's first matrices are drawn
             learner.reload(of_method(model, world, settings))
             metrics = [in_parts(learner, groups(seed), cuts) for seed in (0, 1)]  # the second has a moving Adam
@@ -95,7 +95,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     def begun() -> list[tuple[TrainBatch, list[Group]]]:
         learner.load(out / f"early-{world}")
-        first, *rest = parts_of(learner.cfg, groups(0), 0, CUTS["halves"])
+        first, *rest = parts_of(learner.cfg, groups(0), 0, HALVES)
         learner.accumulate(*first)
         return rest
 
@@ -117,7 +117,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     begun()
     try:
-        wrong = parts_of(learner.cfg, groups(0), 0, CUTS["halves"])[1][0]
+        wrong = parts_of(learner.cfg, groups(0), 0, HALVES)[1][0]
         learner.accumulate(wrong, [])
     except Exception as e:
         results["failed"] = type(e).__name__
@@ -127,7 +127,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     rest = begun()
     broken = groups(0)
     broken[3].trajectories[1].reward = float("nan")
-    part = parts_of(learner.cfg, broken, 0, CUTS["halves"])[1]
+    part = parts_of(learner.cfg, broken, 0, HALVES)[1]
     metrics = learner.step(*part)
     results["not_finite"] = metrics["updates"], _weight_hash(learner), learner.why_left_out(), learner.version
     in_parts(learner, groups(0), ())
@@ -144,7 +144,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     learner.reload(config(model, world))  # reinforce_baseline whitens over the batch
     try:
-        learner.accumulate(*parts_of(learner.cfg, groups(0), 0, CUTS["halves"])[0])
+        learner.accumulate(*parts_of(learner.cfg, groups(0), 0, HALVES)[0])
     except ConfigError as e:
         results["refused"] = str(e)
     (out / f"early-{world}-{rank}.pkl").write_bytes(pickle.dumps(results))
