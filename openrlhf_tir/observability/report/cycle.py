@@ -1,8 +1,8 @@
 """Where an update's time goes: its wall clock by what the learner did, and by what the engines did meanwhile.
 
-The rows of metrics have overlapping figures: `push_s` includes `push_pause_s`, which includes `push_load_s`. Here every
-second of an update belongs to one part. A part that would exceed what is left of its whole is cut: in a broadcast, for
-example, the learner writes during the engines' pause, and its writing is what lies outside of that.
+The rows of metrics have overlapping figures: `push_s` includes `push_load_s` and `push_write_s`, and in a broadcast the
+learner writes while the engines load. Here every second of an update belongs to one part, and a part that would exceed
+what is left of its whole is cut.
 """
 
 from __future__ import annotations
@@ -90,18 +90,16 @@ def learner_parts(row: Mapping[str, float]) -> dict[str, float]:
     push = split(
         whole.pop("push"),
         {
-            "pause": seconds("push_pause_s"),
+            "push_load": seconds("push_load_s"),
+            "push_read_back": seconds("push_read_back_s"),
+            # Not push_pause_s less the two: engines tell it with their groups, so that it may be the push's before.
+            "push_pause_rest": seconds("push_drain_s", "push_begin_s", "push_resume_s"),
             "proof": seconds("push_canary_s", "push_score_s"),
             "push_write": seconds("push_write_s"),
         },
         "push_rest",
     )
-    pause = split(
-        push.pop("pause"),
-        {"push_load": seconds("push_load_s"), "push_read_back": seconds("push_read_back_s")},
-        "push_pause_rest",
-    )
-    parts = whole | step | push | pause
+    parts = whole | step | push
     return {name: parts[name] for name in LEARNER}
 
 
