@@ -11,11 +11,9 @@ from env_servers.adapters.packages import required
 from openrlhf_tir.data.bfcl.functions import DIRECTORY, Schema, read_functions
 
 ANSWERS = "possible_answer"
-INSTALL = (
-    "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the whole of it, in an environment of its own:"
-    " pip install '.[bfcl]')"
-)
-"""The package's own requirements (torch, faiss, a dozen vendors' clients, an older numpy) are for its own driver."""
+INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath"
+"""The package's own requirements (torch, faiss, a dozen vendors' clients, older numpy and tree-sitter) are for its own
+driver."""
 
 
 def data_directory() -> Path:

@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+from env_servers.adapters.bfcl.package import INSTALL
 from openrlhf_tir.miniatures import function_calls
 
 FILES = [
@@ -94,10 +95,10 @@ def test_the_extras_agree_with_the_pins(repo, project):
         assert name in OF_THEIR_OWN or version == (gpu if name == "vllm" else cpu)[name]
 
 
-def test_bfcls_rows_are_those_of_the_version_that_the_extra_has(repo, project):
+def test_bfcls_rows_are_those_of_the_version_whose_classes_the_environment_has(repo):
     (pin,) = pins(repo / "requirements-bfcl.txt")
     assert "==".join(pin) == function_calls.REQUIREMENT
-    assert function_calls.REQUIREMENT in project["optional-dependencies"]["bfcl"]
+    assert function_calls.REQUIREMENT in INSTALL
 
 
 def test_what_is_packaged_stands_before_the_settings_of_tools(repo):
