@@ -107,11 +107,11 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
     started = time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO, start_new_session=True)
-        with PssSampler(root_pid=process.pid) as pss:
-            try:
+        try:
+            with PssSampler(root_pid=process.pid) as pss:
                 status = process.wait()
-            finally:
-                end_process(process, STOP_S)
+        finally:
+            end_process(process, STOP_S)
     attempt = Attempt(
         arm=arm,
         seed=seed,

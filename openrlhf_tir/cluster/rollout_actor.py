@@ -213,7 +213,7 @@ class RolloutActor(MovesResponses):
             "preemptions": stats.get("preemptions", 0.0),
             "push_pause_s": stats.get("push_pause_s", 0.0),
         }
-        if "busy_s" in stats:
+        if "prefill_s" in stats:  # an emulated engine has seconds with work alone
             load |= {
                 "engine_busy_s": stats["busy_s"],
                 "engine_prefill_s": stats["prefill_s"],

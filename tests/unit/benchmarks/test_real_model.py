@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from threading import Thread
+from threading import Event, Thread
 
 import psutil
 import pytest
@@ -117,8 +117,17 @@ def test_a_benchmark_that_is_told_to_stop_stops_the_run_under_way(tmp_path, monk
     script.write_text(f"echo $$ > {tmp_path}/started; mv {tmp_path}/started {tmp_path}/pid; exec sleep 600\n")
     monkeypatch.setattr(attempts, "REPO", tmp_path)
     pid = tmp_path / "pid"
+    watched = Event()
+
+    class Sampler(attempts.PssSampler):
+        def __enter__(self) -> Sampler:
+            watched.set()
+            return super().__enter__()
+
+    monkeypatch.setattr(attempts, "PssSampler", Sampler)
 
     def stop_when_it_runs() -> None:
+        watched.wait()
         while not pid.exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGUSR1)
