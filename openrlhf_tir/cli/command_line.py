@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from types import ModuleType
 
 from ..cluster.collector import collect_rarely
@@ -112,10 +113,10 @@ def _not_installed(missing: ModuleNotFoundError) -> ConfigError:
     """Return the error for a package that this installation does not have.
 
     Raises:
-        ModuleNotFoundError: The missing module is one of ours, which is a bug.
+        ModuleNotFoundError: The package is there and lacks the module: a bug of ours, or another version of a library.
     """
     package = (missing.name or "").partition(".")[0]
-    if package in ("", "openrlhf_tir", "env_servers"):
+    if not package or find_spec(package) is not None:
         raise missing
     return ConfigError(
         f"{package} is not installed. The base install has what plans a run; reading rows, rendering prompts and"

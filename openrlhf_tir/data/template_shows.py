@@ -16,7 +16,7 @@ from .export_template import template_of
 from .jinja_template import of_text
 
 USER = {"role": "user", "content": "question"}
-SYSTEM = {"role": "system", "content": "whatthesystemsaid"}
+SYSTEM = {"role": "system", "content": "whatthesystemsaid"}  # a word that no template has of its own
 TOOL: Message = {
     "type": "function",
     "function": {

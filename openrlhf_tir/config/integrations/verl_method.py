@@ -112,10 +112,10 @@ def _set_loss(verl: VerlSettings, draft: Draft) -> None:
     dual_clip = verl(f"{ACTOR}.clip_ratio_c")
     if loss == "ppo" and dual_clip:
         draft.set("actor.dual_clip", float(dual_clip), "clip_ratio_c")
-    mode = str(verl(f"{ACTOR}.loss_agg_mode"))
-    if mode not in AGGREGATION_OF:
-        draft.differs(f"{ACTOR}.loss_agg_mode={mode}: token-mean here.")
-    aggregation, constant = AGGREGATION_OF.get(mode, AGGREGATION_OF["token-mean"])
+    theirs = str(verl(f"{ACTOR}.loss_agg_mode"))
+    if theirs not in AGGREGATION_OF:
+        draft.differs(f"{ACTOR}.loss_agg_mode={theirs}: token-mean here.")
+    aggregation, constant = AGGREGATION_OF.get(theirs, AGGREGATION_OF["token-mean"])
     if aggregation in LOSSES[loss].aggregations:
         draft.set("actor.loss_agg_mode", aggregation)
     constant = verl(f"{ACTOR}.loss_scale_factor") or constant
@@ -148,7 +148,7 @@ def _set_correction(verl: VerlSettings, draft: Draft) -> None:
     draft.set("algo.advantage.is_correction_mode", "clip")
     draft.set("algo.advantage.is_correction_threshold", [float(threshold or 2.0)])
     if level == "sequence":
-        draft.differs("rollout_is=sequence: the geometric mean of a response's ratios, where verl has their product.")
+        draft.differs("rollout_is=sequence: a token has its own ratio, where verl has the product of its response's.")
 
 
 def _set_kl(verl: VerlSettings, draft: Draft) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from threading import Event, Thread
+from threading import Timer
 
 import psutil
 import pytest
@@ -111,30 +111,26 @@ def test_every_arm_is_a_configuration(arm):
     assert len(attempts.digest(arm, ())) == 64
 
 
-def test_a_benchmark_that_is_told_to_stop_stops_the_run_under_way(tmp_path, monkeypatch):
+@pytest.mark.parametrize("moment", ["as it begins to watch", "as it watches"])
+def test_a_benchmark_that_is_told_to_stop_stops_the_run_under_way(tmp_path, monkeypatch, moment):
     script = tmp_path / "train_scripts" / "quickstart.sh"
     script.parent.mkdir()
     script.write_text(f"echo $$ > {tmp_path}/started; mv {tmp_path}/started {tmp_path}/pid; exec sleep 600\n")
     monkeypatch.setattr(attempts, "REPO", tmp_path)
     pid = tmp_path / "pid"
-    watched = Event()
 
     class Sampler(attempts.PssSampler):
         def __enter__(self) -> Sampler:
-            watched.set()
+            while not pid.exists():
+                time.sleep(0.01)
+            if moment == "as it begins to watch":
+                signal.raise_signal(signal.SIGUSR1)
+            Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             return super().__enter__()
 
     monkeypatch.setattr(attempts, "PssSampler", Sampler)
-
-    def stop_when_it_runs() -> None:
-        watched.wait()
-        while not pid.exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
-        Thread(target=stop_when_it_runs, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             attempts.make("tool", 1, "settings", (), tmp_path / "run")
     finally:

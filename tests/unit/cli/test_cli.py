@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tomllib
 
 import pytest
 
-from openrlhf_tir.cli import main
+from openrlhf_tir.cli import command_line, main
 from openrlhf_tir.cli.command_line import COMMANDS, build_parser
 from openrlhf_tir.config.catalog import known_keys
 
@@ -88,6 +89,13 @@ def test_a_package_that_is_not_installed_is_a_mistake_with_a_code(capsys, monkey
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert main(["size", "--actor.model_name_or_path", "a/model-of-the-hub", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["code"] == "not_installed"
+
+
+def test_another_version_of_a_library_is_not_taken_for_a_missing_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
+    monkeypatch.setattr(command_line, "_module", lambda name: importlib.import_module("huggingface_hub.errors"))
+    with pytest.raises(ModuleNotFoundError):
+        main(["recipes"])
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug_and_has_its_traceback(monkeypatch):
