@@ -15,6 +15,7 @@ from env_servers.swe.env import LIMITS
 from env_servers.swe.start import new_sandbox, shared
 from env_servers.swe.tree import Tree
 
+from ..ordinary import ordinarily
 from .swe_hostile import ATTACKS, BUG, CODE, GOOD, World, before, broken
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
@@ -31,6 +32,18 @@ def world():
     asyncio.run(world.judged(""))
     yield world
     asyncio.run(sandbox.close())
+
+
+EXPENSIVE = {
+    "fill the disk with names", "the mended code on disk", "output without end", "search for what they say",
+    "fill the disk", "memory without end", "memory without end in bash", "attributes that hide the change",
+    "another history", "preloads for later processes", "hooks, and the bug mended", "never ends",
+    "a git of its own first in the path", "look for the tests on disk", "results without end", "fork bomb",
+    "errors that are every error", "results that raise an exit", "results of a gigabyte",
+}  # fmt: skip
+"""Attacks that use up a limit, or that take more than .7 CPU seconds where another one of their kind takes less.
+tests/contract/test_hostile.py attacks the same sandbox's limits in the ordinary run."""
+CHEAP = {attack.name for attack in ATTACKS} - EXPENSIVE
 
 
 def test_the_suite_is_large_and_its_names_are_unique():
@@ -50,7 +63,7 @@ async def test_the_gold_patch_is_rewarded_and_a_patch_without_effect_is_not(worl
     assert (idle.resolved, idle.reason) == (False, "tests_failed")
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
+@pytest.mark.parametrize("attack", ordinarily(CHEAP, ATTACKS, lambda attack: attack.name))
 async def test_every_attack_is_contained(world, attack, monkeypatch):
     """What never ends is stopped after four seconds. What is to be rewarded has a minute, on a busy machine too."""
     monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)

@@ -99,9 +99,9 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
         ("env_servers.python_tir", ["--stateful", "--code-timeout", "60"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.echo", ["--processes", "2"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.functions", [], "17 kept, 0 broken, 2 not checked"),  # no action of it is slow
-        ("env_servers.swe", [], "19 kept, 0 broken, 0 not checked"),
+        pytest.param("env_servers.swe", [], "19 kept, 0 broken, 0 not checked", marks=pytest.mark.long),
         # nor a move of a game, which leaves nothing anywhere either
-        ("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked"),
+        pytest.param("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked", marks=pytest.mark.long),
     ],
 )
 def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypatch, capsys):

@@ -50,6 +50,7 @@ def test_the_suite_is_large_and_its_names_are_unique():
     assert len({(attack.language, attack.name) for attack in ATTACKS}) == len(ATTACKS)
 
 
+@pytest.mark.long
 async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(tmp_path):
     with env_server("env_servers.python_tir", tmp_path, "--memory-mib", "512", "--workers", "2") as (url, process):
         async with Http(url) as http:

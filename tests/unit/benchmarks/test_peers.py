@@ -198,6 +198,7 @@ def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
     assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
 
 
+@pytest.mark.long
 def test_what_a_variant_of_ours_is_told_reaches_the_training_command(tmp_path):
     misspelt = replace(systems.SYSTEMS["ours_one_rank"], words=("--actor.num_gpu", "1"))
     systems.start(misspelt, "ours_one_rank", work(clear(tmp_path / "x")), tmp_path, 600.0, lambda done: None)

@@ -128,7 +128,7 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
     assert f"check: {load(recipe).rollout.batch_size} problems in {data}" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     most = max(load(recipe).rollout.batch_size for recipe in SAMPLES)

@@ -213,8 +213,9 @@ def test_whoever_interrupts_the_command_stops_the_fine_tuning_in_good_order(tmp_
 
 def test_fine_tuning_refuses_to_end_with_a_process_that_is_not_its_parent(capsys):
     """That it does end with its parent is seen in tests/e2e/test_cold_start.py."""
-    assert main(["sft", "--die-with-parent", "1"]) == MISTAKE
-    assert "--die-with-parent 1" in capsys.readouterr().err
+    itself = str(os.getpid())
+    assert main(["sft", "--die-with-parent", itself]) == MISTAKE
+    assert f"--die-with-parent {itself}" in capsys.readouterr().err
 
 
 def test_a_run_that_was_stopped_at_its_cold_start_can_be_resumed(tmp_path):

@@ -137,6 +137,7 @@ for same in [*range(9), 61, 62, 63, 64, 65]:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_the_first_delta_of_a_process_compiles_nothing():
     """It was done beside what followed the full push, on both sides."""
     code = """

@@ -288,6 +288,7 @@ async def test_code_that_makes_tests_pass_is_caught_by_falsified_tests(remote, s
     assert stand_in.started == 3, "a session, a judgement, the falsified tests"
 
 
+@pytest.mark.long
 async def test_a_plugin_of_the_patch_is_not_loaded_and_its_metadata_does_no_harm(remote, image):
     last = await finished(remote, image[1], PLUGIN + MEND)
     assert (last.reward, last.signals["evaluation"]) == (1.0, "resolved"), last.signals
@@ -304,6 +305,7 @@ async def test_a_patch_that_ends_its_own_container_has_reward_0(remote, stand_in
     )
 
 
+@pytest.mark.long
 async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(remote, stand_in, image):
     row = {
         **image[1],
@@ -316,6 +318,7 @@ async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(
     assert (stand_in.started, remote.faults[LostInTests]) == (3, 2), "a session, a judgement, and one without the patch"
 
 
+@pytest.mark.long
 async def test_a_container_lost_once_while_tests_run_is_replaced(remote, stand_in, image, monkeypatch):
     runs = itertools.count()
 
@@ -536,6 +539,7 @@ async def test_a_row_that_its_own_tests_contradict_is_refused_and_never_a_reward
     assert stand_in.started == 2, "one session, and the row's tests once"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
 async def test_a_valid_row_is_tried_once_for_all_its_sessions(remote, stand_in, image):
     last = await asyncio.gather(*(finished(remote, image[1], command) for command in (MEND, "touch x")))
@@ -544,6 +548,7 @@ async def test_a_valid_row_is_tried_once_for_all_its_sessions(remote, stand_in, 
     assert stand_in.started == 9, "three sessions, three judgements, the row's tests once, falsified ones twice"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
 async def test_a_container_that_is_lost_while_a_row_is_tried_says_nothing_about_the_row(
     remote, stand_in, image, monkeypatch
@@ -579,6 +584,7 @@ async def test_a_server_that_stops_while_a_row_is_tried_leaves_no_container(remo
     await env.close()
 
 
+@pytest.mark.long
 async def test_a_test_name_truncated_at_a_blank_stands_for_all_tests_with_that_prefix(remote, image):
     row = {
         **image[1],
@@ -612,6 +618,7 @@ def docker(image, tmp_path, monkeypatch):
         killed(json.loads(left.read_text())[0])
 
 
+@pytest.mark.long
 async def test_local_docker_containers_work(docker, image, tmp_path):
     flags = [
         "--docker", "--image", "eval.{instance_s}", "--repo-setup", "true", "--runtime-command", "serve",

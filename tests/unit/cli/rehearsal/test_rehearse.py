@@ -126,16 +126,21 @@ def test_an_environment_that_no_episode_called_is_named(played):
     assert "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
 
 
+LONG = pytest.mark.long
+"""Marks bugs that the same code finds as one that always runs."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "bug"),
     [
         ("guess.py", {"second": "if self.tries == 2: self.nothing()"}),
-        ("guess.py", {"second": 'while self.tries == 2: __import__("time").sleep(1)'}),  # a hang that costs no CPU
-        ("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}),
+        # A hang that costs no CPU.
+        pytest.param("guess.py", {"second": 'while self.tries == 2: __import__("time").sleep(1)'}, marks=LONG),
+        pytest.param("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}, marks=LONG),
         ("mine.py", {"reward": "trajectory.calls[0]"}),
         ("mine.py", {"reward": "raise KeyboardInterrupt"}),
-        ("mine.py", {"reward": "while True: pass"}),
+        pytest.param("mine.py", {"reward": "while True: pass"}, marks=LONG),
         ("mine.py", {"filter": "max(t.reward for t in group.valid if t.parts['correct'] > 2)"}),
         ("mine.py", {"estimator": "inputs.rewards"}),
     ],

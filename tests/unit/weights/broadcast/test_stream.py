@@ -188,7 +188,7 @@ def test_a_learner_that_is_gone_is_no_wait(hub):
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
     from openrlhf_tir.pushes import BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender

@@ -1,0 +1,25 @@
+"""Which cases of a table the ordinary run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def ordinarily(ordinary: Collection[str], cases: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
+    """Return the cases as pytest parameters, of which those with a name in `ordinary` run always and all with `long`.
+
+    For cases that cost seconds and that one piece of code decides alike.
+
+    Raises:
+        ValueError: No case has one of the names.
+    """
+    cases = list(cases)
+    unknown = set(ordinary) - {name(case) for case in cases}
+    if unknown:
+        raise ValueError(f"no case is called {', '.join(sorted(unknown))}")
+    return [
+        pytest.param(case, id=name(case), marks=[] if name(case) in ordinary else pytest.mark.long) for case in cases
+    ]
