@@ -56,6 +56,7 @@ from .checks.host import (
     check_push_room,
     check_writable,
     runs_here,
+    slow_precision,
 )
 from .checks.hub_name import check_hub_name
 from .checks.learner import check_budget, check_lora, check_lora_of_mixture, check_positions, check_routing
@@ -110,6 +111,8 @@ def check(
                 load_elsewhere(place, name)
     with problems.caught(code="machine"):
         facts += check_gpus(cfg, machine)
+    if slow := slow_precision(cfg, machine):
+        facts.append(f"{slow}. Set it to fp32; vllm.dtype follows it.")
     with problems.caught(code="machine"):
         facts += check_cards(cfg, machine)
     with problems.caught(code="machine"):

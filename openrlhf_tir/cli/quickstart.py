@@ -8,8 +8,9 @@ import itertools
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config import Config
 from ..config.flags import add_config_flags
@@ -17,6 +18,9 @@ from ..config.numbers import real, whole
 from ..errors import ConfigError
 from ..miniatures.tasks import NUMBERS, TASKS, RealTask
 from .configuration import config_of
+
+if TYPE_CHECKING:
+    from .checks.host import Machine
 
 RECIPE = "quickstart_cpu"
 TOY = "toy"
@@ -130,6 +134,7 @@ def checked_plan(args: argparse.Namespace) -> Plan:
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     cfg = resumable_before_the_first_checkpoint(cfg)
+    cfg = in_fast_precision(cfg, args.overrides, Machine())
     named = bool(cfg.actor.model_name_or_path)
     if not named and not has_base(cfg):
         check_package(args.model)
@@ -168,6 +173,17 @@ def _real_model(args: argparse.Namespace) -> int:
         train(cfg, setup_s=args.setup_seconds + time.monotonic() - started)
         Console().print(kinds_table(cfg.run_dir, task.unseen))
     return 0
+
+
+def in_fast_precision(cfg: Config, overrides: Mapping[str, Any], machine: Machine) -> Config:
+    """Return `cfg`, in fp32 where the recipe has bf16, this CPU is slow at it, and nobody asked for a precision."""
+    from .checks.host import slow_precision
+
+    slow = slow_precision(cfg, machine)
+    if slow is None or "ds.param_dtype" in overrides:
+        return cfg
+    print(f"{slow}: the run takes fp32. --ds.param_dtype bf16 is the recipe's.", flush=True)
+    return cfg.model_copy(update={"ds": cfg.ds.model_copy(update={"param_dtype": "fp32"})})
 
 
 def resumable_before_the_first_checkpoint(cfg: Config) -> Config:

@@ -1,4 +1,4 @@
-"""The cores that this process may use."""
+"""The cores that this process may use, and whether they compute in bf16."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from pathlib import Path
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """CPU time that a container may use in a period, both in microseconds (cgroup v2): "200000 100000", or "max 100000"."""
+CPUINFO = Path("/proc/cpuinfo")
+BF16_FLAGS = ({"avx512bw", "avx512vl", "avx512dq"}, {"bf16"})
+"""Flags of x86 and of Arm cores with which oneDNN multiplies matrices in bf16. Without them torch does so element by
+element."""
+
+
+def computes_bf16(cpuinfo: Path = CPUINFO) -> bool:
+    """Return False if the cores are known to lack fast instructions for bf16.
+
+    Args:
+        cpuinfo: What Linux says about the cores.
+    """
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:  # another system
+        return True
+    of_cores = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    flags = set(next(of_cores, ()))
+    return not flags or any(needed <= flags for needed in BF16_FLAGS)
 
 
 def usable_cores(quota: Path = QUOTA) -> int:

@@ -28,7 +28,7 @@ from ...errors import ConfigError, Unavailable, unknown
 from ...learner.attention.choice import attention_implementation
 from ...learner.compile_environment import unreadable_architectures
 from ...machine.cards import Cards, cards
-from ...machine.cores import usable_cores
+from ...machine.cores import computes_bf16, usable_cores
 from ...machine.gpus import gpu_count, gpu_memory
 from ...machine.namespaces import namespace_remedy
 from ...machine.sizes import free_above, size
@@ -75,6 +75,7 @@ class Machine:
     Attributes:
         gpus: Number of GPUs.
         cpus: Number of cores that this process may use.
+        bf16: False if they are known to lack fast instructions for bf16.
         shm_free: Free bytes in /dev/shm.
         memory: Bytes in use and in total.
         gpu_bytes: Memory of the smallest GPU; None if there is none, or it does not answer.
@@ -85,6 +86,7 @@ class Machine:
 
     gpus: int = field(default_factory=gpu_count)
     cpus: int = field(default_factory=usable_cores)
+    bf16: bool = field(default_factory=computes_bf16)
     shm_free: int = field(
         default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
     )
@@ -117,6 +119,16 @@ def check_backend(cfg: Config, machine: Machine) -> None:
 
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 """Attention implementations that transformers knows by name."""
+
+
+def slow_precision(cfg: Config, machine: Machine) -> str | None:
+    """Return a fact if the run computes in bf16 on CPU cores that are slow at it; None if it does not."""
+    if cfg.ds.param_dtype != "bf16" or machine.bf16 or machine.gpus or not runs_here(cfg):
+        return None
+    return (
+        "ds.param_dtype = bf16 is slow on this CPU, which has no AVX-512: a product of matrices takes some six times as"
+        " long as in fp32"
+    )
 
 
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.exit_codes import MISTAKE
-from openrlhf_tir.cli.quickstart import check_cold_start
+from openrlhf_tir.cli.quickstart import check_cold_start, in_fast_precision
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.miniatures import function_calls
 from openrlhf_tir.miniatures import prepare as prepare_module
@@ -49,6 +50,21 @@ def nothing_is_loaded(monkeypatch):
 
     monkeypatch.setattr(prepare_module, "_convert", refuse)
     monkeypatch.setattr("openrlhf_tir.cluster.run_lock.run_lock", refuse)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "gpus", "asked", "taken"),
+    [
+        pytest.param(True, 0, {}, "bf16", id="a CPU with bf16"),
+        pytest.param(False, 0, {}, "fp32", id="a CPU without"),
+        pytest.param(False, 1, {}, "bf16", id="a GPU"),
+        pytest.param(False, 0, {"ds.param_dtype": "bf16"}, "bf16", id="a person asked for it"),
+    ],
+)
+def test_a_cpu_that_is_slow_in_bf16_takes_fp32_unless_a_person_asks_for_it(monkeypatch, bf16, gpus, asked, taken):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cfg = in_fast_precision(load("smollm2_cpu", asked), asked, Machine(gpus=gpus, bf16=bf16))
+    assert cfg.ds.param_dtype == taken
 
 
 def one_sentence(capsys, tmp_path, *flags: str) -> str:
