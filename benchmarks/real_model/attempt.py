@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from itertools import zip_longest
@@ -15,6 +17,7 @@ from typing import Any
 from openrlhf_tir.machine.process_memory import PssSampler
 from openrlhf_tir.miniatures import seeds
 from openrlhf_tir.miniatures.end_process import end_process
+from openrlhf_tir.miniatures.prepare import BASE
 from openrlhf_tir.miniatures.reproduce.arms import NO_TOOL
 from openrlhf_tir.miniatures.reproduce.commands import STOP_S
 from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
@@ -23,14 +26,19 @@ from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
 
 REPO = Path(__file__).resolve().parents[2]
-RECIPE = "smollm2_cpu"
-ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": NO_TOOL}
+UNTRAINED = "untrained"
+"""Directory, inside a run directory, of the evaluation of the model without its cold start."""
+EVAL_S = 1800.0
+"""Seconds after which that evaluation, some two minutes, is taken for stuck."""
+TOOL = "tool"
+ARMS: dict[str, tuple[str, ...]] = {TOOL: (), "no_tool": NO_TOOL}
 """Arm -> the flags by which it differs from the quickstart."""
 
 
-def digest(arm: str, flags: tuple[str, ...]) -> str:
+def digest(arm: str, flags: tuple[str, ...], task: str = NUMBERS) -> str:
     """Return the digest of the arm's settings."""
-    return seeds.digest(TASKS[NUMBERS], RECIPE, (*ARMS[arm], *flags))
+    trained = TASKS[task]
+    return seeds.digest(trained, trained.recipe, (*ARMS[arm], *flags), trained.cold_start)
 
 
 @dataclass
@@ -38,6 +46,7 @@ class Attempt:
     """What one run came to. Fractions are of held-out problems, means over kinds of equally many rows.
 
     Attributes:
+        task: A key of TASKS.
         arm: A key of ARMS.
         seed: train.seed of the run.
         settings: Digest of the settings that it ran with.
@@ -47,7 +56,9 @@ class Attempt:
         false_alarms: Pushes whose proof was refused at first. All weights that are pushed here are right.
         open: Groups that the ledger holds as issued and not ended.
         errors: The ledger's errors, failed groups by reason, and what the command said if it failed.
-        before, after: By "sampled" and "greedy": accuracy on trained kinds, on those never trained, and by kind.
+        untrained: Accuracy of the model as it was packaged, of a task with a cold start: by "sampled" and "greedy" on
+            trained kinds, on those never trained, and by kind.
+        before, after: The same at the first update, after the cold start if there is one, and at the end.
         steps: Accuracy of what was sampled for each update, with seconds of wall time and of the learner's step.
         flags: Flags of the quickstart besides the arm's.
         peak_by_process: The processes of `peak_pss_gb` that held at least 0.05 of it.
@@ -68,6 +79,8 @@ class Attempt:
     false_alarms: int = 0
     open: int = 0
     errors: list[str] = field(default_factory=list)
+    task: str = NUMBERS
+    untrained: dict[str, Any] = field(default_factory=dict)
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
@@ -82,9 +95,10 @@ class Attempt:
         return self.status == 0 and bool(self.before) and bool(self.after)
 
 
-def path_of(results: Path, arm: str, seed: int, settings: str) -> Path:
+def path_of(results: Path, arm: str, seed: int, settings: str, task: str = NUMBERS) -> Path:
     """Return where the attempt is kept. Other settings have other files."""
-    return results / f"{arm}-{settings[:8]}-{seed}.json"
+    of_task = "" if task == NUMBERS else f"{task}-"
+    return results / f"{of_task}{arm}-{settings[:8]}-{seed}.json"
 
 
 def stored(path: Path) -> Attempt | None:
@@ -95,11 +109,11 @@ def stored(path: Path) -> Attempt | None:
     return attempt if attempt.complete else None
 
 
-def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Path) -> Attempt:
+def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Path, task: str = NUMBERS) -> Attempt:
     """Run the quickstart for `arm` and `seed` and return what it came to. Its output goes to RUN_DIR.log."""
     command = [
-        "bash", str(REPO / "train_scripts" / "quickstart.sh"), "--model", "smollm2", "--run-dir", str(run_dir),
-        "--train.seed", str(seed), "--train.overwrite", *ARMS[arm], *flags,
+        "bash", str(REPO / "train_scripts" / "quickstart.sh"), "--model", "smollm2", "--task", task,
+        "--run-dir", str(run_dir), "--train.seed", str(seed), "--train.overwrite", *ARMS[arm], *flags,
     ]  # fmt: skip
     log = run_dir.with_name(f"{run_dir.name}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +127,7 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
         finally:
             end_process(process, STOP_S)
     attempt = Attempt(
+        task=task,
         arm=arm,
         seed=seed,
         settings=settings,
@@ -130,8 +145,26 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
     )
     if status:
         attempt.errors.append(f"exit code {status}: {_last_line(log)}")
+    elif TASKS[task].cold_start:
+        _evaluate_untrained(attempt, run_dir, log)
     read_run(attempt, run_dir)
     return attempt
+
+
+def _evaluate_untrained(attempt: Attempt, run_dir: Path, log: Path) -> None:
+    """Evaluate the model that the cold start began with, by the run's own settings."""
+    command = [
+        sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", str(run_dir / "config.toml"),
+        "--model", str(run_dir / BASE), "--run-dir", str(run_dir / UNTRAINED),
+    ]  # fmt: skip
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO, start_new_session=True)
+        try:
+            status = process.wait(EVAL_S)
+        finally:
+            end_process(process, STOP_S)
+    if status:
+        attempt.errors.append(f"evaluation of the untrained model: exit code {status}: {_last_line(log)}")
 
 
 def read_run(attempt: Attempt, run_dir: Path) -> None:
@@ -144,9 +177,13 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
     refused = zip_longest(columns.get("canary_repeats", ()), columns.get("pushes_repeated", ()))
     attempt.false_alarms = sum(any(of_push) for of_push in refused) + int(_sum(columns, "failed/weights_unverified"))
     attempt.errors += [f"{name}: {_sum(columns, name):g}" for name in columns if _is_failure(name, columns)]
+    unseen = TASKS[attempt.task].unseen
     before, after = evaluations(run_dir) if columns else (None, None)
-    attempt.before = _figures(before)
-    attempt.after = _figures(after)
+    attempt.before = _figures(before, unseen)
+    attempt.after = _figures(after, unseen)
+    if (run_dir / UNTRAINED / metrics.FILE).is_file():
+        untrained, _ = evaluations(run_dir / UNTRAINED)
+        attempt.untrained = _figures(untrained, unseen)
     names = ("step", "accuracy", "wall_s", "step_s", "push_s", "replay_wait_s", "code_ratio", "trained_tokens")
     rows = zip(*(columns.get(name, [None] * len(columns.get("step", ()))) for name in names), strict=True)
     attempt.steps = [dict(zip(names, row, strict=True)) for row in rows if row[names.index("wall_s")] is not None]
@@ -172,13 +209,13 @@ def _commit() -> str:
     return subprocess.run(described, cwd=REPO, capture_output=True, text=True).stdout.strip()
 
 
-def _figures(evaluation: Evaluation | None) -> dict[str, Any]:
+def _figures(evaluation: Evaluation | None, unseen: Collection[str]) -> dict[str, Any]:
     if evaluation is None:
         return {}
     return {
         figure: {
-            "trained_kinds": evaluation.mean(figure, unseen=False),
-            "unseen_kinds": evaluation.mean(figure, unseen=True),
+            "trained_kinds": evaluation.mean(figure, unseen=False, unseen_kinds=unseen),
+            "unseen_kinds": evaluation.mean(figure, unseen=True, unseen_kinds=unseen),
             "by_kind": getattr(evaluation, figure),
         }
         for figure in FIGURES

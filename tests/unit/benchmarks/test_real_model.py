@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.real_model import attempt as attempts
-from benchmarks.real_model.summary import summarise
+from benchmarks.real_model.summary import summarise, summarise_with_cold_start
 from openrlhf_tir.miniatures.seeds import _settings, seeds
 from openrlhf_tir.telemetry import metrics
 
@@ -61,6 +61,49 @@ def test_the_worst_seed_counts_and_the_best_prompt_before():
     assert found["accuracy_no_tool"] == 0.4
     assert (found["minutes_max"], found["peak_pss_gb"]) == (29.0, 9.0)
     assert (found["false_alarms"], found["errors"]) == (1, 1)
+
+
+def test_the_gain_of_a_task_with_a_cold_start_is_within_a_seed_and_the_worst_one_counts():
+    runs = [
+        made(task="search", untrained=of(0.0, 0.0, 0.0), before=of(0.7, 0.7, 0.0), after=of(0.8, 0.9, 0.0)),
+        made(task="search", untrained=of(0.5, 0.1, 0.0), before=of(0.6, 0.7, 0.0), after=of(0.75, 0.95, 0.0)),
+    ]
+    found = summarise_with_cold_start(runs)
+    assert found["gain_over_untrained_min"] == pytest.approx(0.25)
+    assert found["gain_over_cold_start_min"] == pytest.approx(0.1)
+    assert (found["accuracy_untrained_max"], found["accuracy_cold_start_max"]) == (0.5, 0.7)
+    assert (found["accuracy_after_min"], found["greedy_after_min"]) == (0.75, 0.9)
+    stopped = made(task="search", status=1, untrained={}, before={}, after={}, errors=["exit code 1: no memory"])
+    assert summarise_with_cold_start([stopped])["gain_over_untrained_min"] is None
+    assert summarise_with_cold_start([*runs, stopped])["errors"] == 1
+
+
+def test_attempts_of_another_task_have_other_settings_and_files(tmp_path):
+    assert attempts.digest("tool", (), "search") != attempts.digest("tool", ())
+    paths = {attempts.path_of(tmp_path, "tool", 1, "abcdef", task) for task in attempts.TASKS}
+    assert len(paths) == len(attempts.TASKS)
+
+
+def test_kinds_that_a_task_never_trains_are_apart_and_its_untrained_model_is_read(tmp_path):
+    def evaluated(directory, step, trained, unseen):
+        kinds = {"simple": trained, "irrelevance": unseen}
+        row = {"step": step}
+        for kind, value in kinds.items():
+            row |= {f"eval/kind/{kind}/accuracy": value, f"eval/kind/{kind}/greedy_accuracy": value}
+        directory.mkdir(exist_ok=True)
+        with (directory / metrics.FILE).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    evaluated(tmp_path, 0, 0.2, 0.5)
+    evaluated(tmp_path, 4, 0.4, 0.25)
+    evaluated(tmp_path / attempts.UNTRAINED, 0, 0.0, 1.0)
+    attempt = made(task="functions", before={}, after={})
+    attempts.read_run(attempt, tmp_path)
+    read = [
+        (at["greedy"]["trained_kinds"], at["greedy"]["unseen_kinds"])
+        for at in (attempt.untrained, attempt.before, attempt.after)
+    ]
+    assert read == [(0.0, 1.0), (0.2, 0.5), (0.4, 0.25)]
 
 
 def test_without_an_arm_its_figure_is_none():
