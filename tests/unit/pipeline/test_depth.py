@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -267,11 +268,11 @@ def test_config_chooses_the_depth():
 
 @pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])
 def test_a_depth_that_is_neither_a_number_nor_auto_is_refused_in_one_line(value):
-    with pytest.raises(ConfigError, match="neither a number of groups") as e:
+    with pytest.raises(ConfigError, match=rf"pipeline\.depth = .*{re.escape(value)}.*'auto'") as e:
         load(None, {"pipeline.depth": value})
     assert len(str(e.value).splitlines()) == 1
 
 
 def test_auto_does_not_go_with_sync():
-    with pytest.raises(ConfigError, match="does not go with"):
+    with pytest.raises(ConfigError, match=r"pipeline\.depth .*pipeline\.mode = 'sync'"):
         load(None, {"pipeline.depth": "auto", "pipeline.mode": "sync"})

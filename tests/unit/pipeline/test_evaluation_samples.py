@@ -112,9 +112,7 @@ def test_the_row_before_and_after_a_run_has_all_that_one_during_it_has_and_the_g
 
 def test_more_than_two_percent_are_refused_with_how_many_and_why():
     ended = [meta(i) for i in range(96)] + [replace(meta(96), failures={"timeout": 2})] + ["engine_gone"] * 3
-    with pytest.raises(
-        EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(engine_gone 6, timeout 2\)"
-    ) as e:
+    with pytest.raises(EvaluationFailed, match=r"\(engine_gone 6, timeout 2\)") as e:
         summarise(TASKS, ended, 2)
     assert (e.value.failed, e.value.samples) == (8, 200)
 

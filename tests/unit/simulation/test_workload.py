@@ -79,12 +79,12 @@ def test_saturated_rate_is_all_engines_at_their_best_over_a_groups_tokens(worklo
 
 
 def test_a_workload_that_cannot_be_is_refused_with_a_remedy(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.toml"):
         Workload.read(tmp_path / "none.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text(SEED_FILE.read_text().replace("segments = 3", "segments = 5"))
-    with pytest.raises(ConfigError, match=r"segments is tool_calls \+ 1"):
+    with pytest.raises(ConfigError, match=r"tool_calls \+ 1"):
         Workload.read(bad)
     bad.write_text("seed = 1\n")
-    with pytest.raises(ConfigError, match="lacks 'engine'"):
+    with pytest.raises(ConfigError, match=r"bad\.toml .*'engine'"):
         Workload.read(bad)

@@ -41,7 +41,7 @@ def test_a_call_that_hangs_is_given_up_at_the_deadline_and_its_setting_is_named(
     async def scenario():
         loop, hung = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
         begun = loop.time()
-        with pytest.raises(DeadlineMissed, match=r"^The push to rollout-1 .*within timeouts\.push_s = 10 s\.$"):
+        with pytest.raises(DeadlineMissed, match=r"^The push to rollout-1 .*timeouts\.push_s = 10 s"):
             await within(TEN, hung, "The push to rollout-1")
         assert loop.time() - begun == pytest.approx(10)
         assert hung.cancelled()
