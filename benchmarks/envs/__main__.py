@@ -74,7 +74,7 @@ async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, 
             if c == 8:
                 ratios = [a.per_s / b.per_s for a, b in pairs]
                 facts[f"{name}_per_s_c8"], facts[f"{name}_their_per_s_c8"] = round(mine.per_s, 1), round(other.per_s, 1)
-        _show(f"{name}, 8 at once", plain=await plain_python(snippets, 8, seconds))
+        _show(f"{name}, 8 at once", plain=await plain_python(snippets, seconds))
         facts[f"{name}_speedup"] = round(statistics.median(ratios), 2)
     return facts
 

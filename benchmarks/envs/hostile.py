@@ -42,9 +42,7 @@ SCRIPTS_ONLY = {
 for, has a socket and no main.py."""
 
 
-async def hostile_suite(
-    http: aiohttp.ClientSession, *, every: int = 1, stateful: bool = False
-) -> dict[str, float | None]:
+async def hostile_suite(http: aiohttp.ClientSession, *, every: int, stateful: bool) -> dict[str, float | None]:
     """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not
     there.
 
@@ -84,7 +82,7 @@ async def hostile_suite(
     }
 
 
-async def hostile_languages_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[str, float | None]:
+async def hostile_languages_suite(http: aiohttp.ClientSession, *, every: int) -> dict[str, float | None]:
     """The same of programs in bash, C++ and JavaScript, those of which the server runs here."""
     name = "hostile_languages"
     if importlib.util.find_spec(LANGUAGES_SUITE) is None:

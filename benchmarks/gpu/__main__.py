@@ -54,12 +54,12 @@ class Stage(NamedTuple):
     limit_s: float
 
 
-def _synchronised(run: Callable[[], object], repeats: int = 3) -> float:
-    """Return the median seconds of `run` after one warm-up, with the device synchronised around each."""
+def _synchronised(run: Callable[[], object]) -> float:
+    """Return the median seconds of three `run` after one warm-up, with the device synchronised around each."""
     import torch
 
     seconds = []
-    for _ in range(1 + repeats):
+    for _ in range(4):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         start = time.perf_counter()

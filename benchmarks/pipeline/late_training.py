@@ -61,8 +61,9 @@ def simulated(
     return simulate(seed, cfg, acceptance=acceptance, learner_s=seed.prompts / seed.saturated_groups_per_s)
 
 
-def auto_over_best_fixed(seed: Workload, steps: int = 20) -> dict[str, float]:
+def auto_over_best_fixed(seed: Workload) -> dict[str, float]:
     """Depth `auto` over the best of (S+1) B and 2 B, the least of all S and acceptances: constant, falling, jumping."""
+    steps = 20
     acceptances = {
         "constant": Acceptance(0.5, 0.5, steps),
         "falling": replace(seed.late, steps=steps),

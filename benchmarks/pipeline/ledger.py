@@ -27,9 +27,9 @@ OPEN, DATASET, EVERY = 256, 100_000, 50_000
 """Prompts open at a time, prompts per epoch, lines between two checkpoints."""
 
 
-def grow(path: Path, lines: int, seed: int = 0) -> tuple[dict, list[GroupKey]]:
+def grow(path: Path, lines: int) -> tuple[dict, list[GroupKey]]:
     """Writes the ledger; returns the last checkpoint's mark and what was open there."""
-    rng, ledger = random.Random(seed), Ledger(path)
+    rng, ledger = random.Random(0), Ledger(path)
     stream = 0
     opened: list[GroupKey] = []
     again: list[tuple[int, int]] = []

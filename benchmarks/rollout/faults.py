@@ -184,7 +184,7 @@ def described(t: list[float], bad: Env, good: Env, alone: Env) -> dict[str, floa
     }
 
 
-async def measure_kill(directory: Path, groups: int) -> dict:
+async def measure_kill(directory: Path) -> dict:
     n = 32
     cfg = config(directory, n=n, rollout={"max_wait_ms": 1000 * SEGMENT_S}, vllm={"num_engines": 2})
     reissues: Counter[int] = Counter()
@@ -207,7 +207,7 @@ async def measure_kill(directory: Path, groups: int) -> dict:
         pool = await EnginePool(cfg, "", {"echo": [url]}, EmulatedActor).start()
         victim = pool.members[0]
         pid = await victim.actor.pid.remote()
-        rolling = [asyncio.create_task(roll(pool, i)) for i in range(groups)]
+        rolling = [asyncio.create_task(roll(pool, i)) for i in range(34)]
         async with patience(f"{LIVE} live trajectories at once of an actor, which a busy machine does not have"):
             while (live := len([s for s in (await sessions(url))["open"] if s.startswith(victim.owner)])) < LIVE:
                 await asyncio.sleep(0.02)
@@ -254,7 +254,7 @@ def main() -> None:
                 "trained_on_fault": len(envs.pop("wrong")),
             } | envs
         if args.part != "envs":
-            result["kill"] = asyncio.run(measure_kill(Path(directory), 34))
+            result["kill"] = asyncio.run(measure_kill(Path(directory)))
     for fault, row in result.get("faults", {}).items():
         print(f"{fault:18}", row)
     print(json.dumps(result))

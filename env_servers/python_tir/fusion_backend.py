@@ -36,7 +36,7 @@ class FusionSandbox(Sandbox):
 
     isolation = "sandboxfusion"
 
-    def __init__(self, url: str, limits: Limits = Limits(), *, token: str | None = None) -> None:
+    def __init__(self, url: str, limits: Limits, *, token: str | None) -> None:
         """Create the client; nothing is sent yet.
 
         Args:

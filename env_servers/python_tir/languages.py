@@ -180,11 +180,11 @@ class Languages:
         tool = self._tools[name]
         language = LANGUAGES[name]
         used_names = {path.split("/")[0] for path in (*files, *fetch)}
-        source_name = _unused_name("main", language.suffix, used_names)
+        source_name = _unused_name(language.suffix, used_names)
         program = Program(source_name, code.encode("utf-8", "surrogatepass"), ())
         compiled = None
         if language.compile is not None:
-            binary_name = _unused_name("main", "", used_names)
+            binary_name = _unused_name("", used_names)
             compiler = replace(program, argv=language.compile(tool, source_name, binary_name))
             limits = replace(self._sandbox.limits.for_call(compile_s, None, keep_bytes), reserves=language.reserves)
             compiled = await self._sandbox.execute(
@@ -203,13 +203,13 @@ class Languages:
         return Results(compiled, ran, ran.files)
 
 
-def _unused_name(stem: str, suffix: str, used_names: Iterable[str]) -> str:
-    """Return a file name that is not among `used_names`, with a number if necessary."""
+def _unused_name(suffix: str, used_names: Iterable[str]) -> str:
+    """Return the file name `main` with a suffix, and with a number if `used_names` has it already."""
     number = 1
-    name = stem + suffix
+    name = f"main{suffix}"
     while name in used_names:
         number += 1
-        name = f"{stem}{number}{suffix}"
+        name = f"main{number}{suffix}"
     return name
 
 

@@ -105,13 +105,13 @@ class RunCodeReply(BaseModel):
     files: dict[str, str] = Field(default_factory=dict)
 
 
-def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = None) -> None:
+def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages) -> None:
     """Serve /run_code next to the environment, within the same execution slots.
 
     Args:
         app: The app of the environment.
         sandbox: Runs the code.
-        languages: Languages besides Python; None: no others.
+        languages: Languages besides Python.
     """
 
     @app.post("/run_code")
@@ -123,7 +123,7 @@ def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = N
         return await unless_client_leaves(request.receive, admitted_answer())
 
 
-async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None = None) -> RunCodeReply:
+async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages) -> RunCodeReply:
     """Run a request and return the reply.
 
     Raises:
@@ -155,7 +155,7 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
     )
 
 
-async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None) -> Results:
+async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Languages) -> Results:
     """Run the code of a request. Raises SandboxError, also for a language that is not installed."""
     stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
     memory_bytes = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
@@ -172,9 +172,8 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
             keep_bytes=KEEP_BYTES,
         )
         return Results(None, ran, ran.files)
-    installed = languages.names if languages is not None else []
-    if languages is None or request.language not in installed:
-        choices = ", ".join(repr(name) for name in ("python", *installed))
+    if request.language not in languages.names:
+        choices = ", ".join(repr(name) for name in ("python", *languages.names))
         raise SandboxError(
             f"language {request.language!r} is not supported here."
             f" Send one of {choices}, or use a SandboxFusion server."

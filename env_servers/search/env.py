@@ -62,7 +62,7 @@ def format_passages(documents: Iterable[dict[str, Any]], snippet_chars: int = 0)
 class SearchEnv(Env):
     """An episode of searches. `task["topk"]` overrides the server's number of passages."""
 
-    def __init__(self, retriever: Retriever, searches: Searches, topk: int, view: View = View()) -> None:
+    def __init__(self, retriever: Retriever, searches: Searches, topk: int, view: View) -> None:
         self._retriever = retriever
         self._searches = searches
         self._topk = topk

@@ -78,7 +78,7 @@ def _module(command: str) -> ModuleType:
     return import_module(f".{command.replace('-', '_')}", __package__)
 
 
-def build_parser(only: str | None = None) -> Parser:
+def build_parser(only: str) -> Parser:
     """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
     parser = _TopParser(
         prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
@@ -94,7 +94,7 @@ def build_parser(only: str | None = None) -> Parser:
         sub = subparsers.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
         )
-        if only in (None, name):
+        if name == only:
             _module(name).add_arguments(sub)
     return parser
 

@@ -171,8 +171,8 @@ def recipe_text(
     draft: Draft,
     *,
     source: str = "command",
-    summary: str = "",
-    problems: Sequence[str] = (),
+    summary: str,
+    problems: Sequence[str],
     nothing: Sequence[str] = (),
 ) -> str:
     """Return the text of a recipe: where it is from and what is to be known of it as comments, then the settings.

@@ -42,14 +42,14 @@ def print_lines(items: Mapping[str, str], indent: str = "") -> None:
         print(f"{indent}{name:{width}}  {line}")
 
 
-def print_columns(names: Iterable[str], indent: str) -> None:
-    """Print names in as many columns as a screen's width holds, in order from top to bottom."""
+def print_columns(names: Iterable[str]) -> None:
+    """Print names, indented, in as many columns as a screen's width holds, in order from top to bottom."""
     column = sorted(names)
     width = max(map(len, column)) + 2
-    columns = max(1, (WIDTH - len(indent)) // width)
+    columns = max(1, (WIDTH - 2) // width)
     height = -(-len(column) // columns)
     for row in range(height):
-        print(f"{indent}{''.join(f'{name:{width}}' for name in column[row::height])}".rstrip())
+        print(f"  {''.join(f'{name:{width}}' for name in column[row::height])}".rstrip())
 
 
 def print_texts(items: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     print("On two CPU cores, or one GPU:")
     print_lines({name: sentence(text) for name, text in texts.items() if name.endswith(SMALL)}, "  ")
     print("Published methods, on a cluster (openrlhf-tir recipes WORD says what each is):")
-    print_columns((name for name in texts if not name.endswith(SMALL)), "  ")
+    print_columns(name for name in texts if not name.endswith(SMALL))
     print("train --recipe NAME uses one, show-config --recipe NAME --changes prints it.")
     return 0
 

@@ -81,7 +81,7 @@ def node_memory() -> tuple[int, int]:
 
 def kernel_kills() -> int:
     """Return how many processes the kernel has killed for memory on this node since it was started."""
-    return _counter(Path("/proc/vmstat"), "oom_kill") + _counter(_control_group() / "memory.events", "oom_kill")
+    return _oom_kills_in(Path("/proc/vmstat")) + _oom_kills_in(_control_group() / "memory.events")
 
 
 def _control_group() -> Path:
@@ -92,10 +92,10 @@ def _control_group() -> Path:
     return Path("/sys/fs/cgroup")
 
 
-def _counter(file: Path, name: str) -> int:
+def _oom_kills_in(file: Path) -> int:
     with suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
-            if line.split()[:1] == [name]:
+            if line.split()[:1] == ["oom_kill"]:
                 return int(line.split()[1])
     return 0
 

@@ -165,7 +165,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         signals.remove()
 
 
-def end_at_once(why: str, marker: str | None = None) -> None:
+def end_at_once(why: str, marker: str | None) -> None:
     """Kill what this process started, and exit with code 130, after which no launcher starts the run again."""
     for number in (signal.SIGTERM, signal.SIGINT):
         # Further signals would interrupt the lines below, again and again on a busy machine.

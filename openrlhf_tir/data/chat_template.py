@@ -127,7 +127,7 @@ class ChatTemplate:
             raise TemplateRefuses("the chat template leaves an assistant message out when others follow it")
         return text[at + len(word) :]
 
-    def end_of_message(self, before: Sequence[Message], tools: Sequence[Message] = (), *, call: bool = False) -> str:
+    def end_of_message(self, before: Sequence[Message], tools: Sequence[Message], *, call: bool) -> str:
         """Return the special token that the template writes at the end of a sampled message; "" if it writes none.
 
         After a call some templates (Gemma 4's) write none if the tool's reply follows: the turn goes on.

@@ -50,12 +50,10 @@ class StoredTasks(Sequence[Task]):
         directory: The cache entry, if there is one.
     """
 
-    def __init__(
-        self, rows: StoredRows, places: np.ndarray, extras: RowExtras | None = None, directory: Path | None = None
-    ) -> None:
+    def __init__(self, rows: StoredRows, places: np.ndarray, extras: RowExtras, directory: Path | None) -> None:
         self.rows = rows
         self.places = places
-        self.extras = extras or RowExtras((), np.full(len(places), -1, np.int32))
+        self.extras = extras
         self._directory = directory
         self._made: Callable[[int, int], Task] = lru_cache(RECENT_TASKS)(self._make)
 

@@ -47,11 +47,11 @@ class Guard:
         app: ASGIApp,
         *,
         token: str | None,
-        limits: BodyLimits | None = None,
+        limits: BodyLimits,
         open_paths: frozenset[str] = frozenset({"/health"}),
     ) -> None:
         """`token` None lets everyone in."""
-        self.app, self.limits, self.open_paths = app, limits or BodyLimits(), open_paths
+        self.app, self.limits, self.open_paths = app, limits, open_paths
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._held = 0
 

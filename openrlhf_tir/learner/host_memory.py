@@ -30,7 +30,7 @@ REST_PER_TRIM = 137
 pages again .2 s: with 137 = (.02 + .2) / .02 / .08 both take at most 8 % of the time."""
 
 
-def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool = True) -> None:
+def limit_buffers(zero_optimization: dict[str, Any], device: str, *, sub_groups: bool) -> None:
     """Set the sizes of DeepSpeed's buffers in its configuration section `zero_optimization`, in place.
 
     Args:

@@ -149,7 +149,7 @@ class Shape:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
-    def activation_bytes(self, w: int, *, fused: bool = False, lean: bool = False, fp32_attention: bool = False) -> int:
+    def activation_bytes(self, w: int, *, fused: bool, lean: bool, fp32_attention: bool) -> int:
         """Return the bytes per token that a layer's forward pass keeps for the backward pass.
 
         These are two norms, each with its input in fp32 and its output (as transformers computes them); q, k, v, and

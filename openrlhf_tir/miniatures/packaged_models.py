@@ -38,8 +38,7 @@ class PackagedModel:
             padding.
         max_length: Number of positions of the model.
         shape: What its config.json says of its sizes, to plan its memory before it is converted.
-        conversation: A conversation that the converted model scores, rendered by its chat template.
-        token_ids: The conversation's expected token ids.
+        token_ids: Expected token ids of `CONVERSATION`, rendered by the chat template.
         logprobs: The expected log-probs of its last tokens, in nats.
         sentencepiece: True if the vocabulary is SentencePiece's, which transformers reads with another algorithm than
             the model was trained with (gguf_tokenizer.py).
@@ -54,7 +53,6 @@ class PackagedModel:
     special_tokens: dict[str, str]
     max_length: int
     shape: dict[str, Any]
-    conversation: tuple[dict[str, str], ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     sentencepiece: bool = False
@@ -63,10 +61,11 @@ class PackagedModel:
     terms: str = ""
 
 
-_CONVERSATION = (
+CONVERSATION = [
     {"role": "user", "content": "What is the capital of France?"},
     {"role": "assistant", "content": "The capital of France is Paris."},
-)
+]
+"""What a converted model scores."""
 _SMOLLM2_TOKEN_IDS = (
     1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182, 2,
     198, 1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198, 504, 3575, 282, 4649,
@@ -123,7 +122,6 @@ MODELS = {
             "vocab_size": 49152,
             "tie_word_embeddings": True,
         },
-        conversation=_CONVERSATION,
         token_ids=_SMOLLM2_TOKEN_IDS,
         logprobs=_SMOLLM2_LOGPROBS,
     ),
@@ -150,7 +148,6 @@ MODELS = {
             "vocab_size": 262144,
             "tie_word_embeddings": True,
         },
-        conversation=_CONVERSATION,
         token_ids=_GEMMA3_TOKEN_IDS,
         logprobs=_GEMMA3_LOGPROBS,
         sentencepiece=True,
@@ -275,7 +272,7 @@ def score(model: PackagedModel, directory: Path) -> tuple[list[int], list[float]
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     weights: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    text = tokenizer.apply_chat_template(list(model.conversation), tokenize=False)
+    text = tokenizer.apply_chat_template(CONVERSATION, tokenize=False)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         logits = weights(torch.tensor([ids])).logits[0]

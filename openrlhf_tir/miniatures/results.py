@@ -62,7 +62,7 @@ def evaluations(run_dir: Path) -> tuple[Evaluation | None, Evaluation | None]:
     return before, after
 
 
-def kinds_table(run_dir: Path, unseen_kinds: Collection[str] = UNSEEN) -> Table:
+def kinds_table(run_dir: Path, unseen_kinds: Collection[str]) -> Table:
     """Return accuracy by kind of problem before and after training, for a terminal."""
     from rich.table import Table
 

@@ -26,7 +26,7 @@ RETRY_S = 60.0
 """Seconds for which a mirror that failed is left alone."""
 
 
-def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None) -> list[Mirror]:
+def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any]) -> list[Mirror]:
     """Return a mirror for each tracker that is configured, for `telemetry.metrics.MetricsLog`.
 
     Args:
@@ -42,7 +42,7 @@ def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any] | None =
         directory = Path(run_dir) / logger.tensorboard_dir
         mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(directory, config)))
     if logger.wandb.key or logger.wandb.mode:
-        mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
+        mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config)))
     return mirrors
 
 
@@ -114,7 +114,7 @@ class TensorBoardSink:
     """Writes scalars, texts and hyper-parameters by tensorboard's own event writer, so that the controller needs no
     torch."""
 
-    def __init__(self, directory: Path, config: Mapping[str, Any] | None = None):
+    def __init__(self, directory: Path, config: Mapping[str, Any]):
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -127,8 +127,7 @@ class TensorBoardSink:
         self._summary = summary_pb2
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(directory), flush_secs=10)
-        if config:
-            self._hyper_parameters(hyper_parameters(config), directory.resolve().parent.name)
+        self._hyper_parameters(hyper_parameters(config), directory.resolve().parent.name)
 
     def _hyper_parameters(self, values: Mapping[str, bool | float | str], name: str) -> None:
         """Write the event that TensorBoard's HParams tab reads: one session, which is this run."""

@@ -61,7 +61,7 @@ def score_one(
     trajectory: Trajectory,
     task: Task,
     context: RewardContext,
-    text: str | None = None,
+    text: str | None,
 ) -> Any:
     """Call a function of another convention with one response, and return its RewardParts.
 

@@ -105,7 +105,7 @@ def verl_share(response: str) -> float:
     return 0.25 if many else 1.0
 
 
-def sequence_fault(response: str, pages: bool = False) -> str:
+def sequence_fault(response: str, pages: bool) -> str:
     """Return what is wrong with a sequence of tags; "" if nothing is.
 
     The right sequence is: think (search information think)* answer, with white space between them. With `pages`, which

@@ -12,15 +12,15 @@ Only the first summand is on by default. The model verdict comes from an OpenAI-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..inert import plain
 from ..types import RewardParts, Task, Trajectory
 from .checking import model_verdict, symbolic, text_metrics
-from .checking.answer_text import count_words, last_boxed, model_text, open_boxed, without_code, without_end_marks
+from .checking.answer_text import last_boxed, model_text, open_boxed, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 from .context import RewardContext
@@ -88,8 +88,6 @@ class Facts:
         executions: [n] 1 for each execution of code.
         errors: [n] 1 for each execution that failed.
         graded: The text that is judged; None: all of it.
-        split: Splits a text into words.
-        count_tokens: Counts the tokens of a text.
     """
 
     response: str
@@ -100,8 +98,6 @@ class Facts:
     executions: Sequence[int] = ()
     errors: Sequence[int] = ()
     graded: str | None = None
-    split: Callable[[str], list[str]] = field(default=str.split)
-    count_tokens: Callable[[str], int] = field(default=count_words)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", self.response.replace(PAD, ""))
@@ -147,7 +143,7 @@ def check_format(facts: Facts, flags: Flags, rules: Rules) -> Format:
     """Apply the format rule to one response."""
     text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
     template = rules.template.loose() if flags.loose else rules.template
-    valid, reward = template.score(without_end_marks(text), facts.count_tokens)
+    valid, reward = template.score(without_end_marks(text))
     reason = finish(facts, rules)
     return Format(text, reward, reason, text.split("</think>")[-1] if valid and reason == "stop" else None)
 
@@ -205,7 +201,7 @@ def score(
         "length_rewards": facts.num_tokens,
         "overlong_punishment": overlong,
         "repeatness": repeated,
-        "repetition_penalty": text_metrics.repeated_ngrams(facts.split(facts.response)),
+        "repetition_penalty": text_metrics.repeated_ngrams(facts.response.split()),
         **keywords,
         "code_rewards": code,
         "code_correct": float(code > 0 and answer > 0),

@@ -47,7 +47,7 @@ def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> li
     return faults
 
 
-def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> None:
+def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool) -> None:
     """Check a trajectory; see `drift` for the arguments.
 
     Raises:

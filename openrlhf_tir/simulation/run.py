@@ -123,13 +123,13 @@ def batch_rollout_s(workload: Workload) -> float:
     return sum(run(one_batch(i * workload.prompts)) for i in range(MATCH_BATCHES)) / MATCH_BATCHES
 
 
-def learner_seconds(workload: Workload, ratio: float = 1.0) -> float:
-    """Return the seconds of a learner step, times `ratio`.
+def learner_seconds(workload: Workload) -> float:
+    """Return the seconds of a learner step.
 
     It is the workload's number, or the duration of a batch's rollout if the workload says "match".
     """
     seconds = workload.learner_seconds_per_step
-    return ratio * (batch_rollout_s(workload) if seconds == "match" else seconds)
+    return batch_rollout_s(workload) if seconds == "match" else seconds
 
 
 def simulate(

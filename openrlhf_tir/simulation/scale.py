@@ -36,8 +36,6 @@ HOST_S_PER_TOKEN = 1 / 20_000
 No engine of one process is faster, however small the model."""
 WRITE_BYTES_PER_S = 2.9 * 2**30 / 2.8
 """A push to a file in /dev/shm: 2.9 GiB in 2.8 s, one H100."""
-CONTROLLER_S = 0.012
-"""CPU of the controller for a step of 128 x 16 (docs/simulation.md); it grows with the samples."""
 
 # --- Data sheets and assumptions, not measured ---
 PEAK_FLOPS = 989e12
@@ -74,7 +72,6 @@ class Layout:
         learner_cards: Cards that train.
         offload: True with ds.adam_offload.
         shared: "": the learner has cards of its own; else the setting with which one card does both.
-        learner_gib: What a learner rank holds.
         sequences: Sequences of full length that an engine's cache holds.
         kv_tokens: Tokens that it holds.
     """
@@ -84,7 +81,6 @@ class Layout:
     learner_cards: int
     offload: bool
     shared: str
-    learner_gib: float
     sequences: float
     kv_tokens: int
 
@@ -102,14 +98,10 @@ class ScalePlan:
     rollout_s: float
     push_s: float
     push_bytes: int
-    tokens_per_s_of_engine: float
     store_bytes: int
     """What a batch's tokens take in the object store."""
-    env_calls: int
-    """Calls of the environment in a step."""
-    env_at_once: float
-    """Calls that run at the same time, on average."""
-    controller_s: float
+    env_s: float
+    """Seconds of the environment's calls in a step, one after the other."""
     simulated: dict[str, float] | None = None
 
     @property
@@ -117,6 +109,11 @@ class ScalePlan:
         """Seconds between two steps if rollout and training overlap without a gap."""
         train = max(self.learner_s, self.gather_s) + self.push_s
         return train + self.rollout_s if self.layout.shared == "train.colocate_all" else max(train, self.rollout_s)
+
+    @property
+    def env_at_once(self) -> float:
+        """The environment's calls that run at the same time, on average, by Little's law."""
+        return self.env_s / self.step_s
 
     @property
     def first_limit(self) -> str:
@@ -254,7 +251,6 @@ def _if_it_fits(cfg: Config, gpu_gib: int, shared: str, least: float = LEAST_SEQ
         learner_cards=cfg.actor.world_size,
         offload=cfg.ds.adam_offload,
         shared=shared,
-        learner_gib=plan.learner_gpu / 2**30,
         sequences=plan.sequences,
         kv_tokens=plan.kv_tokens,
     )
@@ -284,8 +280,7 @@ def _plan_of(
     push_bytes = 2 * count
     push_s = 2 * push_bytes / WRITE_BYTES_PER_S if push == "file" else push_bytes / NETWORK_BYTES_PER_S
     rollout_s = samples * written / (layout.engines * spec.saturated_tokens_per_s)
-    calls = samples * workload.tool_calls
-    plan = ScalePlan(
+    return ScalePlan(
         model=model,
         cards=cards,
         layout=layout,
@@ -295,14 +290,9 @@ def _plan_of(
         rollout_s=rollout_s,
         push_s=push_s,
         push_bytes=push_bytes,
-        tokens_per_s_of_engine=spec.saturated_tokens_per_s,
         store_bytes=round(tokens * TOKEN_BYTES),
-        env_calls=calls,
-        env_at_once=0.0,
-        controller_s=CONTROLLER_S * samples / 2048,
+        env_s=samples * workload.tool_calls * workload.env_latency_s.mean,
     )
-    # Little's law: calls that are under way = calls a second times their duration
-    return replace(plan, env_at_once=calls / plan.step_s * workload.env_latency_s.mean)
 
 
 def mean_length(workload: Workload) -> float:
@@ -347,7 +337,7 @@ def engine_spec(config: dict[str, Any], layout: Layout, gpu_gib: int, length: fl
     )
 
 
-def simulate_plan(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int = 80) -> ScalePlan:
+def simulate_plan(plan: ScalePlan, config: dict[str, Any], *, gpu_gib: int) -> ScalePlan:
     """Return the plan with what the simulator says of it, at the staleness bound of 2 that suits most runs."""
     workload = Workload.read(SEED_WORKLOAD)
     spec = replace(engine_spec(config, plan.layout, gpu_gib, mean_length(workload)), weight_push_s=plan.push_s)

@@ -239,7 +239,7 @@ def in_place(shown: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def beating(console: Console, run_dir: Path | None = None) -> Iterator[None]:
+def beating(console: Console, run_dir: Path) -> Iterator[None]:
     """Print lines and write RUN/status.json while the body runs. Does nothing if a heartbeat is already running."""
     global _heartbeat
     if any(thread.name == "heartbeat" for thread in threading.enumerate()):
@@ -283,10 +283,8 @@ def _print(beat: Heartbeat, console: Console) -> None:
             console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _write(run_dir: Path | None, facts: Mapping[str, Any]) -> None:
+def _write(run_dir: Path, facts: Mapping[str, Any]) -> None:
     """Replace the file as a whole. A disk that refuses is ignored: the console has the facts."""
-    if run_dir is None:
-        return
     with suppress(OSError):
         run_dir.mkdir(parents=True, exist_ok=True)
         temporary = run_dir / f".{FILE}.tmp"

@@ -269,7 +269,7 @@ def _broken(prefix: str, e: BaseException, module: str) -> ConfigError:
     )
 
 
-def raised_at(e: BaseException, inside: str | None = None) -> str | None:
+def raised_at(e: BaseException, inside: str | None) -> str | None:
     """Return "file:line" where `e` was raised.
 
     It is the last frame in the file `inside` if there is one, and otherwise the last frame outside of this module and

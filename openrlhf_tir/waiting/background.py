@@ -36,7 +36,6 @@ async def kept_running(
     *,
     attempts: int = ATTEMPTS,
     first_pause_s: float = FIRST_PAUSE_S,
-    max_pause_s: float = MAX_PAUSE_S,
 ) -> None:
     """Await `work()` until it returns. If it raises, log the error and call it again after a growing pause.
 
@@ -45,7 +44,6 @@ async def kept_running(
         work: Starts the task.
         attempts: Failures in a row after which it is given up.
         first_pause_s: Pause after the first failure, in seconds.
-        max_pause_s: Largest pause, in seconds.
 
     Raises:
         BackgroundDied: It failed `attempts` times in a row.
@@ -69,7 +67,7 @@ async def kept_running(
                     f"The background task '{name}' failed {failures} times in a row, the last time with {error}."
                     " The run cannot do without it."
                 ) from e
-            pause_s = backoff_s(failures - 1, first_s=first_pause_s, cap_s=max_pause_s)
+            pause_s = backoff_s(failures - 1, first_s=first_pause_s, cap_s=MAX_PAUSE_S)
             log.error("Background task '%s' failed (%s); it starts again in %g s.", name, error, pause_s, exc_info=e)
             await asyncio.sleep(pause_s)
 

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from env_servers.python_tir.env import PythonEnv
 from env_servers.python_tir.isolation.bare import BareSandbox
 from env_servers.python_tir.isolation.bwrap import BwrapSandbox
+from env_servers.python_tir.languages import Languages
 from env_servers.python_tir.run_code import CommandRunResult, add_run_code, parse_run_status
 from env_servers.serving import ServingConfig, create_env_app
 
@@ -51,7 +52,7 @@ def _client() -> TestClient:
     sandbox = BwrapSandbox() if shutil.which("bwrap") else BareSandbox()
     config = ServingConfig(env="python_tir", action="Python")
     app = create_env_app(lambda: PythonEnv(sandbox), config)
-    add_run_code(app, sandbox)
+    add_run_code(app, sandbox, Languages(sandbox, {}))
     return TestClient(app)
 
 

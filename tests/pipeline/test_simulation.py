@@ -69,7 +69,7 @@ def test_a_push_that_keeps_the_kv_cache_costs_no_prefill():
 
 def test_a_batch_takes_its_tokens_and_its_call():
     assert batch_rollout_s(constant()) == pytest.approx(11.0)
-    assert learner_seconds(constant(learner_seconds_per_step="match"), 2.0) == pytest.approx(22.0)
+    assert learner_seconds(constant(learner_seconds_per_step="match")) == pytest.approx(11.0)
     assert learner_seconds(constant()) == 5.0
 
 

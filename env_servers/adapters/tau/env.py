@@ -22,7 +22,7 @@ from env_servers.adapters.calls import read_calls
 from env_servers.env import Env, Step
 from env_servers.functions.users import User
 
-from .package import RESPOND, SPLITS, action, open_desk
+from .package import RESPOND, SPLITS, action, desk
 
 ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} to the user'
 GREETING = "Hi! How can I help you today?"
@@ -59,7 +59,7 @@ class TauEnv(Env):
             splits = ", ".join(SPLITS[tau_task.tau_domain])
             raise ValueError(f"split is {tau_task.split!r}. Tau-bench's {tau_task.tau_domain} has {splits}.")
         try:
-            self._desk = await open_desk(tau_task.tau_domain, tau_task.split, tau_task.index)
+            self._desk = await asyncio.to_thread(desk, tau_task.tau_domain, tau_task.split, tau_task.index)
         except IndexError:
             raise ValueError(f"index {tau_task.index}: tau-bench's {tau_task.tau_domain} has fewer tasks.") from None
         self._user = self._make_user(self._desk.task.instruction)

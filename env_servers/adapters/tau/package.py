@@ -7,7 +7,6 @@ task's own actions and looks for the task's outputs in what the model said.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from typing import Any
 
@@ -47,11 +46,6 @@ def desk(domain: str, split: str, index: int) -> Any:
     new_desk = getattr(module, DOMAINS[domain])(user_strategy="human", task_split=split, task_index=index)
     new_desk.user = Silent()
     return new_desk
-
-
-async def open_desk(domain: str, split: str, index: int) -> Any:
-    """Return `desk(...)` without blocking the event loop."""
-    return await asyncio.to_thread(desk, domain, split, index)
 
 
 def action(name: str, arguments: dict[str, Any]) -> Any:

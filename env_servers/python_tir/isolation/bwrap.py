@@ -77,7 +77,7 @@ def site_packages() -> list[str]:
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
 
 
-def create_stage(extra_directories: Sequence[str] = ()) -> Stage:
+def create_stage(extra_directories: Sequence[str]) -> Stage:
     """Return what snippets see of the host besides /usr.
 
     This is the interpreter, its packages, `extra_directories`, and two files in /etc by which `localhost` is the

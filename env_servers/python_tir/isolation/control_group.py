@@ -55,7 +55,7 @@ V2 = _Files("memory.max", "memory.swap.max", True, "memory.events")
 class ControlGroup:
     """The group of one slot or one call."""
 
-    def __init__(self, path: Path, memory_bytes: int, files: _Files = V2) -> None:
+    def __init__(self, path: Path, memory_bytes: int, files: _Files) -> None:
         """Create the group. Raises OSError."""
         self._path = path
         self._files = files

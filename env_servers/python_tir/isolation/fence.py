@@ -66,11 +66,11 @@ class FenceSandbox(Sandbox):
 
     def __init__(
         self,
-        limits: Limits = Limits(),
+        limits: Limits,
         *,
         seccomp: bytes | None,
-        groups: ControlGroups | None = None,
-        extra_directories: Sequence[str] = (),
+        groups: ControlGroups | None,
+        extra_directories: Sequence[str],
     ) -> None:
         """Create the sandbox.
 

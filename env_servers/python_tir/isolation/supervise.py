@@ -86,10 +86,10 @@ async def supervise(
     stdin: bytes,
     limits: Limits,
     *,
-    pass_fds: Sequence[int] = (),
-    env: dict[str, str] | None = None,
-    warden: bool = False,
-    group: ControlGroup | None = None,
+    pass_fds: Sequence[int],
+    env: dict[str, str] | None,
+    warden: bool,
+    group: ControlGroup | None,
 ) -> Execution:
     """Run a command with `stdin` as a memory file and return how it ended.
 

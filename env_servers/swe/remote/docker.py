@@ -43,13 +43,11 @@ class DockerOptions:
         command: What the container runs: the server of its actions.
         start_s: Seconds from the request to an answering container.
         flags: Flags of `docker run`: --memory, --cpus, --pids-limit, --network.
-        program: The docker command.
     """
 
     command: Sequence[str]
     start_s: float
-    flags: Sequence[str] = ()
-    program: str = "docker"
+    flags: Sequence[str]
 
 
 class Docker(Containers):
@@ -119,7 +117,7 @@ class Docker(Containers):
         null = asyncio.subprocess.DEVNULL
         environment = {**os.environ, KEY_ENV: key} if key else None
         process = await asyncio.create_subprocess_exec(
-            self._options.program, *arguments, stdin=null, stdout=pipe, stderr=pipe, env=environment
+            "docker", *arguments, stdin=null, stdout=pipe, stderr=pipe, env=environment
         )
         try:
             out, errors = await process.communicate()

@@ -37,8 +37,8 @@ NOT_BY_DEFAULT = ("ckpt.load_enable", *IN_RUN_DIR)
 def import_train_sft(
     words: Sequence[str],
     source: Source,
-    gpus: int | None = None,
-    change: Callable[[Draft], None] | None = None,
+    gpus: int | None,
+    change: Callable[[Draft], None] | None,
 ) -> Imported:
     """Return the recipe of a train_sft command line.
 

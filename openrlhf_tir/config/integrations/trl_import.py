@@ -135,9 +135,9 @@ def import_trl(
     name: str,
     code_file: str,
     rows_file: str,
-    gpus: int = 1,
-    rows_of: Callable[[Sequence[str]], int | None] = lambda files: None,
-    first_rows: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]] = lambda files: [],
+    gpus: int,
+    rows_of: Callable[[Sequence[str]], int | None],
+    first_rows: Callable[[Sequence[str]], Sequence[Mapping[str, Any]]],
 ) -> TrlRecipe:
     """Return the recipe of a script.
 

@@ -103,7 +103,7 @@ class TrlScript:
         return ast.unparse(self.arguments[name]) if name in self.arguments else ""
 
 
-def read_trl_script(path: Path, words: Sequence[str] = ()) -> tuple[TrlScript, str]:
+def read_trl_script(path: Path, words: Sequence[str]) -> tuple[TrlScript, str]:
     """Return what a script's trainer is given, and the script's text.
 
     Raises:
@@ -116,7 +116,7 @@ def read_trl_script(path: Path, words: Sequence[str] = ()) -> tuple[TrlScript, s
     return read_trl_text(text, path, words), text
 
 
-def read_trl_text(text: str, path: Path, words: Sequence[str] = ()) -> TrlScript:
+def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
     """Return what the trainer of a script's text is given.
 
     Args:

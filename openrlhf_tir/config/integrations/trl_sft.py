@@ -29,7 +29,7 @@ SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear
 ALSO_NOTHING = re.compile("dataset_num_proc|dataset_kwargs|packing_strategy|eos_token|activation_offloading")
 
 
-def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) -> TrlRecipe:
+def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> TrlRecipe:
     """Return the recipe of a script.
 
     Args:

@@ -31,7 +31,7 @@ OF_THE_LEARNER = ("max_base_ppl",)
 """Fields of [filter] that the learner applies to a whole batch, whatever the environment."""
 
 
-def _optional(model: type[Section], without: tuple[str, ...] = ()) -> dict[str, Any]:
+def _optional(model: type[Section], without: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a section with their constraints and metadata, unset by default."""
     fields: dict[str, Any] = {}
     for name, info in model.model_fields.items():

@@ -43,10 +43,10 @@ def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes
         raise ConfigError(f"{flag} {path} is one of the files that are read. Give it another name.")
 
 
-def check_apart(one: Path, other: Path, flags: str) -> None:
-    """Raise ConfigError if a command would write two files over one another."""
-    if one.resolve() == other.resolve():
-        raise ConfigError(f"{flags} are both {one}: one would be written over the other. Give two names.")
+def check_apart(out: Path, report: Path) -> None:
+    """Raise ConfigError if a command would write its two files over one another."""
+    if out.resolve() == report.resolve():
+        raise ConfigError(f"--out and --report are both {out}: one would be written over the other. Give two names.")
 
 
 def columns_of(sources: Sequence[str]) -> Any:

@@ -54,7 +54,7 @@ def chains_of(
     *,
     every: bool,
     masked: Sequence[str],
-    notes: Counter[str] | None = None,
+    notes: Counter[str],
 ) -> list[Chain]:
     """Return the chains of one conversation.
 
@@ -70,7 +70,6 @@ def chains_of(
     Raises:
         DataError: The conversation has nothing to learn, or the template cannot show it.
     """
-    notes = Counter() if notes is None else notes
     assistant_turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not assistant_turns:
         raise DataError(

@@ -106,9 +106,7 @@ def batches(schedule: Schedule, rng: Random, draw: Draw = draw_trace) -> Iterato
         yield _batch(schedule, rng, draw, ratio, schedule.lr_at(step))
 
 
-def repair_batches(
-    schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw = draw_trace
-) -> Iterator[Batch]:
+def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw) -> Iterator[Batch]:
     """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in
     ten stayed so."""
     ratios = [stage.tool_ratio for stage in stages for _ in range(stage.steps)]

@@ -306,7 +306,7 @@ SCREEN = ("run", "updates", "reward", "accuracy", "held-out", "length", "update 
 """Columns of `table_of` that a terminal shows besides the best value; the page has all."""
 
 
-def screen_of(arms: Sequence[Arm], best: str, lowest: bool = False) -> tuple[list[str], list[list[str]], list[str]]:
+def screen_of(arms: Sequence[Arm], best: str, lowest: bool) -> tuple[list[str], list[list[str]], list[str]]:
     """Return the table of a terminal, which fits 80 columns.
 
     Returns:

@@ -114,7 +114,7 @@ def themed(theme: Theme) -> Iterator[None]:
 
 
 @contextmanager
-def narrowed(narrow: bool = True) -> Iterator[None]:
+def narrowed(narrow: bool) -> Iterator[None]:
     """Give figures that are made inside the block the width of a phone."""
     token = _narrow.set(narrow)
     try:

@@ -12,7 +12,6 @@ The validity always counts, the reward only if the format reward is on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .answer_text import MAX_TRAILING, count_words
@@ -48,7 +47,7 @@ class Template:
         """Return the template without </think>, which is the reference's USE_TIR_FORMAT_LOOSE."""
         return replace(self, tags=("<answer>", "</answer>"))
 
-    def score(self, response: str, count_tokens: Callable[[str], int] = count_words) -> tuple[bool, float]:
+    def score(self, response: str) -> tuple[bool, float]:
         """Return whether a response is valid, and its format reward."""
         block = answer_span(response)
         if not block:
@@ -57,7 +56,7 @@ class Template:
             return False, self.unboxed
         if any(response.count(tag) != 1 for tag in self.tags):
             return False, self.miscounted
-        if count_tokens("".join(response.split("</answer>")[1:])) > MAX_TRAILING:
+        if count_words("".join(response.split("</answer>")[1:])) > MAX_TRAILING:
             return False, self.trailing
         return True, 0.0
 

@@ -32,9 +32,7 @@ class _Waiting:
 class RemoteReward:
     """A rollout actor's remote reward. It belongs to one event loop."""
 
-    def __init__(
-        self, cfg: Reward, decode: Callable[[list[int]], str] | None = None, limits: RewardLimits = RewardLimits()
-    ) -> None:
+    def __init__(self, cfg: Reward, decode: Callable[[list[int]], str] | None, limits: RewardLimits) -> None:
         """Create it without starting or connecting anything.
 
         Args:

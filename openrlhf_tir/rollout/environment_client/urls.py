@@ -66,7 +66,7 @@ class EnvUrls:
         *,
         max_calls: int,
         probe: Callable[[EnvServer], Awaitable[None]],
-        probe_pause_s: float = 1.0,
+        probe_pause_s: float,
     ) -> None:
         """Begin with servers that are taken to be up.
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from env_servers.env import Env, Step
+from env_servers.python_tir.languages import Languages
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.run_code import add_run_code
 from env_servers.python_tir.sandbox import Execution, Sandbox
@@ -53,7 +54,7 @@ def sandbox() -> Waiting:
 async def server(sandbox):
     """(port, the service) of a server with one worker."""
     app = create_env_app(lambda: WaitingEnv(sandbox), ServingConfig(env="waiting", action="text", workers=1))
-    add_run_code(app, sandbox)
+    add_run_code(app, sandbox, Languages(sandbox, {}))
     async with serving(app) as port:
         yield port, app.state.service
 

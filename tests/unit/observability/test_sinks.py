@@ -13,7 +13,7 @@ from openrlhf_tir.telemetry.metrics import MetricsLog
 
 def log_of(run_dir, logger, config=None):
     """A log with the mirrors that are configured."""
-    return MetricsLog(run_dir, logger, mirrors_of(run_dir, logger, config))
+    return MetricsLog(run_dir, logger, mirrors_of(run_dir, logger, config or {}))
 
 
 def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_counted(caplog):
@@ -43,7 +43,12 @@ def read_events(directory):
 
 
 def scalars(directory):
-    return {(e.step, v.tag): v.tensor.float_val[0] for e in read_events(directory) for v in e.summary.value}
+    return {
+        (e.step, v.tag): v.tensor.float_val[0]
+        for e in read_events(directory)
+        for v in e.summary.value
+        if v.tensor.float_val
+    }
 
 
 def test_tensorboard_gets_every_finite_scalar(tmp_path):

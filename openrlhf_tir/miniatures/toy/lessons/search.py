@@ -91,7 +91,7 @@ def corpus() -> list[dict[str, Any]]:
     return [{"id": str(i), "contents": f"{fact.title}\n{fact.text}"} for i, fact in enumerate(facts())]
 
 
-def search_trace(fact: Fact, calls: int = 1) -> SftRow:
+def search_trace(fact: Fact, calls: int) -> SftRow:
     found = SearchR1(max_calls=1).insertion(fact.found)
     parts = [
         (prompt_of(fact.question), 0.0),

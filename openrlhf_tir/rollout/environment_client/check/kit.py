@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 class Kit:
     """`base` is the process that holds the sessions: the one /reset named, else the URL given."""
 
-    def __init__(self, url: str, actions: Actions, options: Options, *, token: str | None = None) -> None:
+    def __init__(self, url: str, actions: Actions, options: Options, *, token: str | None) -> None:
         self.base = self.url = url.rstrip("/")
         self.actions, self.options, self.token = actions, options, token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -195,6 +195,7 @@ NO_END += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 def chains(template, messages, notes=None, **how):
     made = ChatTemplate(of_text(template, {}), ["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    notes = Counter() if notes is None else notes
     return chains_of("d.jsonl line 1", messages, [], made, every=True, masked=[], notes=notes)
 
 

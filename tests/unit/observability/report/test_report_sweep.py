@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from openrlhf_tir.observability.report.style import LIGHT
 from openrlhf_tir.observability.report.sweep import sweep_figure, sweep_png
 
 
@@ -19,7 +18,7 @@ SWEPT = [(0.0, figures(0.2, 0.0)), (2.0, figures(0.5, 1.0)), (20.0, figures(0.8,
 
 
 def test_the_lines_are_the_figures_and_the_ticks_the_values():
-    scores, tools, calls = sweep_figure("aime24", "env.max_calls", SWEPT, LIGHT).axes
+    scores, tools, calls = sweep_figure("aime24", "env.max_calls", SWEPT).axes
     lines = {line.get_label(): line.get_ydata() for line in scores.get_lines()}
     assert {name: list(values) for name, values in lines.items()} == {
         name: [0.2, 0.5, 0.8] for name in ("avg@n", "pass@n", "maj@n")
