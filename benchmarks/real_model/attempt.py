@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -65,6 +66,8 @@ class Attempt:
         commit: The checkout's commit, with "+" if files differ from it.
         date: Day of the end, as YYYY-MM-DD.
         cpu: Name of the processor.
+        precision: ds.param_dtype of the run: the quickstart takes fp32 where the processor is slow in bf16. Empty where
+            it was not kept.
         load: Average number of runnable processes of the machine at the start and at the end.
     """
 
@@ -86,6 +89,7 @@ class Attempt:
     steps: list[dict[str, float]] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     peak_by_process: dict[str, float] = field(default_factory=dict)
+    precision: str = ""
     commit: str = ""
     date: str = ""
 
@@ -169,6 +173,8 @@ def _evaluate_untrained(attempt: Attempt, run_dir: Path, log: Path) -> None:
 
 def read_run(attempt: Attempt, run_dir: Path) -> None:
     """Add what the run directory says to `attempt`: accuracy, the ledger's audit, proofs, the steps."""
+    if (run_dir / "config.toml").is_file():
+        attempt.precision = tomllib.loads((run_dir / "config.toml").read_text())["ds"]["param_dtype"]
     if (run_dir / "ledger.jsonl").is_file():
         audited = audit(run_dir / "ledger.jsonl")
         attempt.open = len(audited.open)

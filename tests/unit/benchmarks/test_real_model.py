@@ -136,6 +136,7 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
         },
     ]  # fmt: skip
     (tmp_path / metrics.FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "config.toml").write_text('[ds]\nparam_dtype = "fp32"\n')
     attempt = made(before={}, after={})
     attempts.read_run(attempt, tmp_path)
     assert attempt.before["sampled"]["trained_kinds"] == 0.25
@@ -146,6 +147,7 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
     }
     assert attempt.false_alarms == 2, "one push was refused once, one on other texts as well"
     assert attempt.errors == ["failed/deadline: 2"]
+    assert attempt.precision == "fp32"
     assert [row["wall_s"] for row in attempt.steps] == [60.0]
 
 
