@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_for_a_chat_in_the_models_own_format_the_template_is_told_the_rows_funct
 
 def test_tools_of_a_row_that_are_none_name_the_line(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", {"prompt": "Hm?", "label": "1", "meta": {"chat_tools": "add"}})
-    with pytest.raises(DataError, match=r"line 1: meta.chat_tools = 'add' is not a list of tool schemas"):
+    with pytest.raises(DataError, match=r"line 1: meta.chat_tools = 'add'"):
         load_prompts(Data(prompt_dataset=str(path)))
 
 
@@ -116,9 +117,9 @@ def test_the_rows_are_training_data_too_and_keep_what_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"involved_classes": ["WebSearchAPI"]}, "involved_classes has 'WebSearchAPI'"),
-        ({"missed_function": ["sort"]}, "missed_function is"),
-        ({"id": "another"}, "has no field 'ground_truth'"),
+        ({"involved_classes": ["WebSearchAPI"]}, "'WebSearchAPI'"),
+        ({"missed_function": ["sort"]}, "missed_function"),
+        ({"id": "another"}, "'ground_truth'"),
     ],
 )
 def test_a_row_of_another_form_is_refused(tmp_path, change, said):
@@ -141,18 +142,18 @@ def test_a_missing_directory_of_functions_says_what_to_copy(tmp_path):
 def test_a_plan_is_graded_by_the_environment(tmp_path):
     files(tmp_path / "sets")
     p = planned(tmp_path, NAME, reward={"name": "artist", "options": {"functions": True}}, **SUITE)
-    assert p.cfg.reward.name == "env" and any("1 rows, the published set 200" in fact for fact in p.sets[0].facts)
+    assert p.cfg.reward.name == "env" and any(re.search(r"1 .* 200\b", fact) for fact in p.sets[0].facts)
     assert SUITES[NAME].rows == 200
 
 
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({"name": "functions"}, "is played in the environment 'bfcl', and this run has 'functions'"),
-        ({"options": {}}, "env.options.user is not set"),
+        ({"name": "functions"}, "'bfcl'.*'functions'"),
+        ({"options": {}}, "env.options.user"),
         (
             {"protocol": "zerotir", "options": {"user": True}},
-            "written for the protocols tool, hermes, messages, not 'zerotir'",
+            "tool, hermes, messages.*'zerotir'",
         ),
     ],
 )

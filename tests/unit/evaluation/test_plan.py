@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -87,34 +88,26 @@ def test_every_value_of_a_sweep_has_a_directory_of_its_own(tmp_path):
 def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_path):
     aime(tmp_path, 29)
     (asked,) = planned(tmp_path, "aime24").sets
-    assert "29 rows, the published set 30" in asked.facts[0]
+    assert re.search(r"29 .* 30\b", asked.facts[0])
     check_whole(asked, [Task("p", "1")] * 29, {}, 10)
-    with pytest.raises(
-        ConfigError,
-        match=(
-            r"2 of 29 problems of aime24 cannot be asked \(prompt_too_long 2; a prompt may have 10"
-            r" tokens\).*data.max_len"
-        ),
-    ):
+    with pytest.raises(ConfigError, match=r"2 .*29 .*aime24 .*\(prompt_too_long 2; .* 10 .*data\.max_len"):
         check_whole(asked, [Task("p", "1")] * 27, {"prompt_too_long": 2}, 10)
 
 
 def test_own_rows_that_do_not_fit_are_told_and_none_at_all_is_refused(tmp_path):
     own = PlannedSet("own", Config().data, tmp_path, None, None)
     assert check_whole(own, [Task("p", "1")], {}, 10) is None
-    assert (check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or "").startswith(
-        "2 rows of own are left out (prompt_too_long 2;"
+    assert re.match(
+        r"2 .*own .*\(prompt_too_long 2;", check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or ""
     )
-    with pytest.raises(
-        ConfigError, match=r"No problem of own can be asked \(prompt_too_long 2; a prompt may have 10 tokens\)"
-    ):
+    with pytest.raises(ConfigError, match=r"\bown .*\(prompt_too_long 2; .* 10 "):
         check_whole(own, [], {"prompt_too_long": 2}, 10)
 
 
 def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says_so(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", reward={"name": "toolrl", "options": {"variant": "fine"}})
-    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.sets[0].facts[0]
+    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "'math'" in p.sets[0].facts[0]
     assert planned(
         tmp_path, "aime24", reward={"name": "torl", "options": {"execution_penalty": 0.5}}
     ).cfg.reward.options == {"execution_penalty": 0.5}
@@ -129,7 +122,7 @@ def test_sets_of_different_graders_are_refused_together(tmp_path):
 def test_functions_in_a_system_message_are_never_lost_to_a_text_template(tmp_path):
     row = {"id": "i", "question": [[{"role": "user", "content": "Hm?"}]], "function": [WEATHER]}
     jsonl(tmp_path / "sets" / "BFCL_v3_irrelevance.json", row)
-    with pytest.raises(ConfigError, match="which only a chat template renders"):
+    with pytest.raises(ConfigError, match=r"data\.apply_chat_template"):
         planned(tmp_path, "bfcl_irrelevance", data={"input_template": "torl"})
     assert planned(tmp_path, "bfcl_irrelevance", data={"apply_chat_template": True}).cfg.reward.name == "bfcl"
 
@@ -144,7 +137,7 @@ def test_what_some_call_the_end_of_a_line_is_a_character_of_a_problem(tmp_path, 
     ("named", "cfg", "said"),
     [
         ((), {}, "--eval.dataset"),
-        (("aime24",), {"eval": {"dataset": "x.jsonl"}}, "--suite and --eval.dataset"),
+        (("aime24",), {"eval": {"dataset": "x.jsonl"}}, "--eval.dataset"),
         (("aime24",), {"envs": {"a": {}, "b": {}}}, "a, b"),
         (("aime24", "aime24=FILE"), {}, "--suite aime24"),
     ],
@@ -171,9 +164,7 @@ def test_the_problems_of_items_are_never_written_over_by_those_of_another_file(t
     (items / "items.jsonl").write_text("")
     planned(tmp_path, "aime24", sweep=sweep)
     aime(tmp_path, 29)
-    with pytest.raises(
-        ConfigError, match=r"holds items of other problems than .*aime24.jsonl has. Choose another --items"
-    ):
+    with pytest.raises(ConfigError, match=r"/items/aime24 .*aime24\.jsonl .*--items"):
         planned(tmp_path, "aime24", sweep=sweep)
     assert (tmp_path / "items" / "aime24" / "problems.jsonl").read_text() == kept
 

@@ -4,6 +4,7 @@ where to get it."""
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -69,7 +70,7 @@ def test_a_missing_file_says_where_to_get_the_set_and_in_which_form(name, tmp_pa
             f"{name}.parquet",
         )
     )
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=rf"--suite {name}=.*x\.jsonl"):
         find(f"{name}={tmp_path / 'x.jsonl'}", tmp_path)
 
 
@@ -123,24 +124,24 @@ def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
 @pytest.mark.parametrize(
     ("name", "row", "said"),
     [
-        ("aime24", {"problem": "P"}, "has no answer: none of answer"),
-        ("aime24", {"answer": "5"}, "no column with the problem"),
-        ("aime24", {"problem": "P", "answer": {"x": 1}}, "not text or a number"),
-        ("aime24", {"problem": "P", "solution": "no box"}, "in its solution"),
-        ("nq", {"question": "Q", "golden_answers": 3}, "not a list of texts"),
-        ("apibank_l1", {"prompt": "Q", "label": {"x": 1}}, "the gold call is"),
-        ("apibank_l1", {"label": {"name": "f", "parameters": {}}}, "has no prompt"),
+        ("aime24", {"problem": "P"}, "answer, final"),
+        ("aime24", {"answer": "5"}, ": answer"),
+        ("aime24", {"problem": "P", "answer": {"x": 1}}, "{'x': 1} (dict)"),
+        ("aime24", {"problem": "P", "solution": "no box"}, "'answer'"),
+        ("nq", {"question": "Q", "golden_answers": 3}, "3 (int)"),
+        ("apibank_l1", {"prompt": "Q", "label": {"x": 1}}, "{'x': 1}"),
+        ("apibank_l1", {"label": {"name": "f", "parameters": {}}}, "line 1 "),
         (
             "bfcl_simple",
             {"id": "a", "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]},
-            "possible_answer directory",
+            "ground_truth",
         ),
-        ("bfcl_simple", {"id": "a", "question": "Q", "function": [{"name": "f"}]}, "not a list of chat messages"),
-        ("bfcl_simple", {"id": "a", "question": [[]]}, "function is"),
+        ("bfcl_simple", {"id": "a", "question": "Q", "function": [{"name": "f"}]}, "'Q' (str)"),
+        ("bfcl_simple", {"id": "a", "question": [[]]}, "None (NoneType)"),
         (
             "bfcl_simple",
             {"id": ["a"], "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]},
-            "possible_answer directory",
+            "ground_truth",
         ),
         (
             "bfcl_simple",
@@ -150,15 +151,15 @@ def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
                 "function": [{"name": "f"}],
                 "ground_truth": [{}],
             },
-            "has 2 turns",
+            " 2 ",
         ),
-        ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 is not a chat message"),
+        ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 "),
         (
             "apibank_l1",
             {"messages": ["Q"], "label": {"name": "f", "parameters": {}}},
-            "prompt[0] = 'Q' is not a chat message",
+            "prompt[0] = 'Q' ",
         ),
-        ("aime24", {"problem": "half an emoji \ud83d", "answer": 1}, "prompt has the lone surrogate \\ud83d"),
+        ("aime24", {"problem": "half an emoji \ud83d", "answer": 1}, "\\ud83d"),
     ],
 )
 def test_a_row_of_another_form_names_file_line_and_what_was_wanted(tmp_path, name, row, said):
@@ -208,7 +209,7 @@ def test_bfcl_questions_are_joined_with_their_answers_and_graded(tmp_path):
 
 def test_an_answer_that_pandas_has_as_nan_is_none(tmp_path):
     pq.write_table(pa.table({"problem": ["P", "Q"], "answer": [204.0, float("nan")]}), tmp_path / "aime24.parquet")
-    with pytest.raises(DataError, match=r"row 2: the answer is nan \(float\), not text or a number"):
+    with pytest.raises(DataError, match=r"row 2: .*nan \(float\)"):
         list(rows_of(find("aime24", tmp_path)))
 
 
@@ -219,7 +220,7 @@ def test_a_question_with_two_answers_of_one_id_is_refused(tmp_path):
     answers = jsonl(tmp_path / "possible_answer" / path.name, bonn, bonn)
     assert len(list(rows_of(find("bfcl_simple", tmp_path)))) == 1
     jsonl(answers, bonn, rome)
-    with pytest.raises(DataError, match="line 2 has the id 'simple_0' of an earlier row and another ground_truth"):
+    with pytest.raises(DataError, match=r"line 2 .*'simple_0' .*ground_truth"):
         list(rows_of(find("bfcl_simple", tmp_path)))
 
 
@@ -247,14 +248,12 @@ def test_a_set_is_converted_whole_and_another_size_is_said(tmp_path):
     )
     rows, digest = convert(found, tmp_path / "out" / "problems.jsonl")
     assert rows == 300 == len((tmp_path / "out" / "problems.jsonl").read_text().splitlines()) and len(digest) == 16
-    assert (
-        "300 rows, the published set 30" in (size_fact(found.suite, rows) or "") and size_fact(found.suite, 30) is None
-    )
+    assert re.search(r"300 .* 30\b", size_fact(found.suite, rows) or "") and size_fact(found.suite, 30) is None
 
 
 def test_an_empty_file_is_no_set(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"holds no rows of AIME 2024. Get it from Hugging Face"):
+    with pytest.raises(DataError, match=r"a\.jsonl .*AIME 2024.*HuggingFaceH4/aime_2024"):
         convert(SuiteFile(SUITES["aime24"], tmp_path / "a.jsonl"), tmp_path / "p.jsonl")
 
 

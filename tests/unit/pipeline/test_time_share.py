@@ -230,7 +230,7 @@ def test_a_turn_that_does_not_come_is_a_missed_deadline_that_names_whose_it_is()
         async with s.time_share.learning():
             await s.during("starting")
 
-    with pytest.raises(DeadlineMissed, match=r"an engine that starts.* a test's = 60 s"):
+    with pytest.raises(DeadlineMissed, match="a test's = 60 s"):
         run(turn())
 
 
