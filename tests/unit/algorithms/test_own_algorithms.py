@@ -47,9 +47,9 @@ def test_an_estimator_needs_the_whole_batch_unless_it_says_that_its_group_is_eno
     [
         (
             "def mine(i): return [1.0, 2.0]",
-            r"mine\.py:3: it returned arrays of shapes \[\(\), \(\)\], and the responses have \[\(2,\), \(3,\)\]",
+            r"mine\.py:3: .*\[\(\), \(\)\].*\[\(2,\), \(3,\)\]",
         ),
-        ("def mine(i): return [m / 0.0 for m in i.trained_G]", "not finite"),
+        ("def mine(i): return [m / 0.0 for m in i.trained_G]", r"mine\.py:3: .*\[1\.0, 0\.0\]"),
         ("def mine(i):\n    return i.nothing", r"mine\.py:4: AttributeError"),
     ],
 )
@@ -60,9 +60,9 @@ def test_what_does_not_fit_ends_the_run_by_name(tmp_path, text, said):
 
 
 def test_a_wrong_signature_is_told_before_the_run(tmp_path):
-    with pytest.raises(ConfigError, match=r"mine\(a, b\) cannot be called"):
+    with pytest.raises(ConfigError, match=r"mine\(a, b\)"):
         get_estimator(own(tmp_path, "def mine(a, b): return []"))
-    with pytest.raises(ConfigError, match=r"actor\.policy_loss = .*mine\(\) cannot be called"):
+    with pytest.raises(ConfigError, match=r"actor\.policy_loss = .*mine\(\)"):
         load(own(tmp_path, "def mine(): return []"))
 
 
@@ -80,7 +80,5 @@ def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the
 
 @pytest.mark.slow
 def test_a_policy_loss_that_is_reduced_already_is_refused(tmp_path):
-    with pytest.raises(
-        MethodBroken, match=r"mine\.py:3: it returned Tensor of shape torch\.Size\(\[\]\), not a loss of each token"
-    ):
+    with pytest.raises(MethodBroken, match=r"mine\.py:3: .*torch\.Size\(\[\]\)"):
         evaluate(Config(actor={"policy_loss": own(tmp_path, "def mine(i): return i.log_probs.mean()")}))

@@ -60,5 +60,6 @@ def test_a_recipe_whose_sections_are_none_says_how_to_write_them(toml, said, tmp
 
 def test_a_recipe_without_a_name_is_not_the_defaults():
     """`--recipe "$RECIPE"` in a script that did not set it."""
-    with pytest.raises(ConfigError, match="Recipe '' is neither a file nor"):
+    with pytest.raises(ConfigError, match="''") as caught:
         load("")
+    assert caught.value.code == "unknown_recipe"

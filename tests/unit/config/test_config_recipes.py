@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from openrlhf_tir.config import Config
@@ -39,7 +41,7 @@ def test_extends_is_merged_deeply_and_the_child_wins(tmp_path):
 
 def test_a_recipe_that_extends_itself_is_refused(tmp_path):
     write(tmp_path, "a.toml", "extends = 'b.toml'\n")
-    assert "extends itself by way of b.toml -> a.toml" in refused(write(tmp_path, "b.toml", "extends = 'a.toml'\n"))
+    assert "b.toml -> a.toml" in refused(write(tmp_path, "b.toml", "extends = 'a.toml'\n"))
 
 
 def test_overrides_win_over_the_recipe(tmp_path):
@@ -95,31 +97,31 @@ def test_an_unknown_recipe_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"pipeline__max_staleness": -1}, "pipeline.max_staleness = -1"),
+        ({"pipeline__max_staleness": -1}, r"pipeline\.max_staleness = -1"),
         (
             {"pipeline__mode": "sync", "pipeline__max_staleness": 3},
-            "pipeline.max_staleness = 3 does not go with pipeline.mode = 'sync'",
+            r"pipeline\.max_staleness = 3 .*pipeline\.mode = 'sync'",
         ),
         (
             {"pipeline__mode": "one_step", "pipeline__kv_after_push": "keep"},
-            "pipeline.kv_after_push = 'keep' does not go with pipeline.mode = 'one_step'",
+            r"pipeline\.kv_after_push = 'keep' .*pipeline\.mode = 'one_step'",
         ),
         ({"pipeline__mode": "pipeline", "pipeline__max_staleness": 0}, "max_staleness >= 1"),
         (
             {"rollout__batch_size": 3, "rollout__n_samples_per_prompt": 3, "actor__num_gpus_per_node": 2},
-            "3 prompts * 3 samples = 9 trajectories do not divide over 2",
+            r"3 .*\* 3 .*= 9 .* 2 .*rollout\.batch_size.*actor\.num_gpus_per_node",
         ),
-        ({"train__batch_size": 17}, "train.batch_size = 17"),
-        ({"actor__learning_rate": "fast"}, "actor.learning_rate = 'fast'"),
-        ({"actor__eps_clip_low_high": ["0.2"]}, "actor.eps_clip_low_high"),
+        ({"train__batch_size": 17}, r"train\.batch_size = 17"),
+        ({"actor__learning_rate": "fast"}, r"actor\.learning_rate = 'fast'"),
+        ({"actor__eps_clip_low_high": ["0.2"]}, r"actor\.eps_clip_low_high"),
         ({"ds__param_dtype": "fp8"}, "'fp16'"),
-        ({"filter__accuracy_range": (0.8, 0.2)}, "filter.accuracy_range = (0.8, 0.2)"),
-        ({"pipeline__depth": 4}, "pipeline.depth = 4 groups can never fill a batch"),
+        ({"filter__accuracy_range": (0.8, 0.2)}, r"filter\.accuracy_range = \(0\.8, 0\.2\)"),
+        ({"pipeline__depth": 4}, r"pipeline\.depth = 4 .*rollout\.batch_size = 128\b"),
     ],
 )
 def test_values_that_cannot_work_are_refused_in_one_line(overrides, expected):
     message = refused(**overrides)
-    assert expected in message
+    assert re.search(expected, message)
     assert "\n" not in message
 
 

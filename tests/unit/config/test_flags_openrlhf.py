@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
@@ -91,14 +92,16 @@ def test_a_name_that_is_openrlhfs_alone_is_no_flag_of_ours(name):
     _, extra = parser().parse_known_args([f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"])])
     with pytest.raises(ConfigError, match="import-openrlhf") as e:
         check_unknown(extra)
-    assert f"--{name} is" in str(e.value)
+    assert {problem.code for problem in e.value.problems} == {"foreign_flag"}
+    assert e.value.problems[1].message.startswith(f"--{name} ")
 
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])
 def test_a_refused_flag_raises_with_its_reason(name):
-    with pytest.raises(ConfigError, match="is not taken over") as e:
+    with pytest.raises(ConfigError) as e:
         parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"]))
-    assert RULES[name].reason in str(e.value)
+    assert [problem for problem in e.value.problems if problem.code == "foreign_flag"]
+    assert f"--{name} " in str(e.value) and RULES[name].reason in str(e.value)
 
 
 EXAMPLES = {
@@ -224,8 +227,9 @@ def test_a_flag_with_one_supported_value_takes_that_and_refuses_others(name):
     assert translate({name: [RULES[name].value]}, {}, problems) == {}
     assert not problems
     translate({name: ["7"]}, {}, problems)
-    with pytest.raises(ConfigError, match="only"):
+    with pytest.raises(ConfigError, match=rf"--{re.escape(name)} 7 .*{re.escape(RULES[name].value)}") as e:
         problems.raise_any()
+    assert e.value.code == "invalid_value"
 
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Implied)])
@@ -244,8 +248,9 @@ def test_our_own_name_and_a_translated_one_that_says_something_else_are_refused(
 
 
 def test_a_translated_flag_without_its_value_is_refused():
-    with pytest.raises(ConfigError, match=r"--actor\.adam\.lr has no value"):
+    with pytest.raises(ConfigError, match=r"--actor\.adam\.lr ") as e:
         parse("--actor.adam.lr")
+    assert e.value.code == "invalid_value"
 
 
 def test_a_queue_without_async_training_is_refused():

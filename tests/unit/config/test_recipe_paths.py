@@ -77,5 +77,5 @@ def test_a_run_directory_in_the_copy_that_ray_makes_of_a_jobs_working_directory_
     copy.mkdir(parents=True)
     with pytest.raises(ConfigError, match="run_dir") as caught:
         check_writable(load(None, {"run_dir": str(copy / "runs" / "a")}))
-    assert "absolute path" in str(caught.value)
+    assert str(copy) in str(caught.value)
     check_writable(load(None, {"run_dir": str(tmp_path / "runs")}))

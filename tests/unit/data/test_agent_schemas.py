@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -35,32 +36,31 @@ def test_the_first_turn_is_the_input_and_the_calls_of_every_turn_the_label():
 @pytest.mark.parametrize(
     ("sample", "change", "said"),
     [
-        ("swegym", {"problem_statement": None}, "line 1: problem_statement is None (NoneType), not text"),
-        ("swegym", {"FAIL_TO_PASS": "[]"}, "line 1: FAIL_TO_PASS is empty"),
-        ("swegym", {"PASS_TO_PASS": [3]}, "line 1: PASS_TO_PASS holds 3 (int), not names of tests"),
-        ("swegym", {"PASS_TO_PASS": "x"}, "line 1: PASS_TO_PASS is no JSON"),
+        ("swegym", {"problem_statement": None}, r"problem_statement .*None \(NoneType\)"),
+        ("swegym", {"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS "),
+        ("swegym", {"PASS_TO_PASS": [3]}, r"PASS_TO_PASS .*3 \(int\)"),
+        ("swegym", {"PASS_TO_PASS": "x"}, "PASS_TO_PASS .*JSON"),
         (
             "bfcl_multi_turn",
             {"question": [{"role": "user", "content": "x"}]},
-            "line 1: question[0] is {'role': 'user', 'content': 'x'} (dict), not a list of chat",
+            r"question\[0\] .*{'role': 'user', 'content': 'x'} \(dict\)",
         ),
-        ("bfcl_multi_turn", {"ground_truth": [[]]}, "line 1: ground_truth has 1 turns, question has 2"),
+        ("bfcl_multi_turn", {"ground_truth": [[]]}, "ground_truth .*1 .* 2"),
         (
             "bfcl_multi_turn",
             {"ground_truth": [[1], []]},
-            "line 1: ground_truth[0] is [1] (list), not a list of calls as text",
+            r"ground_truth\[0\] .*\[1\] \(list\)",
         ),
         (
             "bfcl_multi_turn",
             {"involved_classes": "X"},
-            "line 1: involved_classes is 'X' (str), not a list of class names",
+            r"involved_classes .*'X' \(str\)",
         ),
-        ("bfcl_multi_turn", {"question": []}, "line 1: question is [] (list), without a first message"),
+        ("bfcl_multi_turn", {"question": []}, r".*\[\] \(list\)"),
     ],
 )
 def test_a_malformed_row_names_file_line_field_and_type(tmp_path, sample, change, said):
     row = json.loads((SAMPLES / f"{sample}.jsonl").read_text().splitlines()[0]) | change
     path = jsonl(tmp_path / "d.jsonl", [row])
-    with pytest.raises(DataError) as e:
+    with pytest.raises(DataError, match=rf"{re.escape(str(path))} line 1: {said}"):
         list(problems(Data(prompt_dataset=path, row_schema=sample)))
-    assert f"{path} {said}" in str(e.value)

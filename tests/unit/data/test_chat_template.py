@@ -93,15 +93,13 @@ def test_a_template_with_marks_for_trainers_renders_as_without_them():
 
 def test_what_a_template_raises_is_told_with_the_roles(tmp_path):
     tokenizer("mistral_v1").save_pretrained(tmp_path)
-    with pytest.raises(
-        TemplateRefuses, match=r"a conversation of user, user: TemplateError: Conversation roles must alternate"
-    ):
+    with pytest.raises(TemplateRefuses, match="user: TemplateError: Conversation roles must alternate"):
         of_directory(tmp_path, {}).render([CHAT[0], CHAT[2]])
 
 
 def test_a_template_that_is_no_jinja_is_refused_with_its_line(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
-    with pytest.raises(ConfigError, match="is no Jinja: line 2"):
+    with pytest.raises(ConfigError, match=r" 2: unexpected '}'"):
         of_directory(tmp_path, {})
 
 

@@ -145,9 +145,9 @@ def test_the_shares_of_environments_hold_with_a_curriculum():
 
 def test_a_checkpoint_with_another_curriculum_is_refused():
     off, on = PromptStream(5, 0), PromptStream(5, 0, curriculum=Settings(4, 0.25, 8.0, [(0.0, 1.0)] * 5))
-    with pytest.raises(ConfigError, match=r"drawn with data\.curriculum = off, this run's with difficulty"):
+    with pytest.raises(ConfigError, match=r"data\.curriculum = off, .*difficulty"):
         on.restore(off.state())
-    with pytest.raises(ConfigError, match=r"drawn with data\.curriculum = difficulty, this run's with off"):
+    with pytest.raises(ConfigError, match=r"data\.curriculum = difficulty, .*off"):
         off.restore(on.state())
 
 

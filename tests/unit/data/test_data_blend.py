@@ -101,7 +101,7 @@ def test_without_shares_nothing_takes_the_place_of_a_dropped_prompt():
 
 
 def test_a_position_of_another_blend_is_refused():
-    with pytest.raises(ConfigError, match=r"blended as .*'a', 0.25.* this run's are as .*'a', 0.5"):
+    with pytest.raises(ConfigError, match=r"'a', 0\.25.*'a', 0\.5"):
         shared(share=0.5).restore(shared().state())
 
 
@@ -130,8 +130,8 @@ def test_prompts_of_several_data_sets_know_theirs_and_their_environments_templat
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        (None, "line 2 names no environment in column 'env', and the run has a, b"),
-        ("c", r"line 2: env = 'c' is not an environment of this run. Known: a, b\. Add \[envs.c\]"),
+        (None, "line 2 .*'env'.*a, b"),
+        ("c", r"line 2: env = 'c' .*a, b\..*\[envs.c\]"),
     ],
 )
 def test_a_row_without_one_of_the_environments_is_refused_by_its_line(tmp_path, env, said):
@@ -158,5 +158,5 @@ def test_lanes_are_environments_by_data_sets():
 
 
 def test_a_share_without_a_prompt_is_refused():
-    with pytest.raises(DataError, match=r"envs.c.share = 1, but no prompt that can be used is of env 'c'"):
+    with pytest.raises(DataError, match=r"envs.c.share = 1.*'c'"):
         blend({"a": 1, "b": 1, "c": 1})

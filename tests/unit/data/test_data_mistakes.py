@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 
 import pyarrow as pa
@@ -49,64 +50,64 @@ def here(tmp_path, monkeypatch):
 def test_no_file_that_is_read_is_written_over(line, here, capsys):
     before = {path: path.read_bytes() for path in here.rglob("*.jsonl") if path.is_file()}
     assert data(line) == 2
-    assert "is one of the files that are read. Give it another name." in capsys.readouterr().err
+    assert ("--report" if "--report" in line else "--out") in capsys.readouterr().err
     assert {path: path.read_bytes() for path in here.rglob("*.jsonl") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("flag", ["--report clean.jsonl", "--report set/../clean.jsonl"])
 def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
     assert data(f"decontaminate rows.jsonl --against test.jsonl --out clean.jsonl {flag}") == 2
-    assert "--out and --report are both clean.jsonl" in capsys.readouterr().err
+    assert re.search(r"--out.*--report.*clean\.jsonl", capsys.readouterr().err)
     assert not (here / "clean.jsonl").exists()
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("check ''", "'' is not a data set."),
-        ("check nowhere.jsonl", "Set DATA to a file, a directory, or a name on the hub."),
-        ("convert '' --out o.jsonl", "'' is not a data set."),
-        ("decontaminate rows.jsonl --against '' --out o.jsonl", "'' is not a data set."),
-        ("convert rows.jsonl --out ''", "--out . is a directory. Give the path of a file."),
-        ("convert rows.jsonl --out pipe.jsonl", "--out pipe.jsonl is a pipe or a device."),
-        ("convert rows.jsonl --join no.json --out o.jsonl", "--join no.json: there is no such file."),
-        ("convert rows.jsonl --join set --out o.jsonl", "--join set: there is no such file."),
-        ("convert rows.jsonl --join extra.jsonl --out o.jsonl", "none of its 1 ids is the 'id' of a"),
+        ("check ''", "''"),
+        ("check nowhere.jsonl", "DATA"),
+        ("convert '' --out o.jsonl", "''"),
+        ("decontaminate rows.jsonl --against '' --out o.jsonl", "''"),
+        ("convert rows.jsonl --out ''", r"--out \."),
+        ("convert rows.jsonl --out pipe.jsonl", r"--out pipe\.jsonl"),
+        ("convert rows.jsonl --join no.json --out o.jsonl", r"--join no\.json"),
+        ("convert rows.jsonl --join set --out o.jsonl", "--join set"),
+        ("convert rows.jsonl --join extra.jsonl --out o.jsonl", "1.*'id'"),
         (
             "convert rows.jsonl --join nameless.jsonl --on-bad-row skip --out o.jsonl",
-            "none of its 0 ids is the 'id' of",
+            "0.*'id'",
         ),
         (
             "check rows.jsonl --row-schema xlm",
             "Known: bfcl_multi_turn, dapo, hammer, orz, question_answer, retool_sft,",
         ),
-        ("check rows.jsonl --bogus 1", "`openrlhf-tir data check` has no flag '--bogus'. See `"),
-        ("check rows.jsonl --input_key x", "has no flag '--input_key'. Did you mean --input-key?"),
+        ("check rows.jsonl --bogus 1", "`openrlhf-tir data check`.*'--bogus'"),
+        ("check rows.jsonl --input_key x", "'--input_key'.*--input-key"),
         (
             "select rows.jsonl --samples judged.jsonl --out o.jsonl --learning-impact nan",
-            "--learning-impact: nan is out of range; give a finite number.",
+            "--learning-impact: nan",
         ),
         (
             "select rows.jsonl --samples judged.jsonl --out o.jsonl --pass-rate -1 1",
-            "--pass-rate: -1 is out of range; give a share, 0 to 1.",
+            "--pass-rate: -1.*0.*1",
         ),
         (
             "select rows.jsonl --samples judged.jsonl --out o.jsonl --pass-rate 0 1 --min-samples 9",
-            "No row has 9 samples; the one with most has 1. Lower --min-samples",
+            "9.*1.*--min-samples",
         ),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(line, said, here, capsys):
     assert data(line) == 2
     err = capsys.readouterr().err
-    assert said in err and "Traceback" not in err
+    assert re.search(said, err) and "Traceback" not in err
     assert not (here / "o.jsonl").exists()
 
 
 def test_data_without_rows_is_not_converted_into_a_file_that_no_run_accepts(here, capsys):
     (here / "none.jsonl").touch()
     assert data("convert none.jsonl --out o.jsonl") == 2
-    assert "none.jsonl: no rows, so nothing to convert." in capsys.readouterr().err
+    assert "none.jsonl" in capsys.readouterr().err
     assert not (here / "o.jsonl").exists()
 
 
@@ -114,13 +115,13 @@ def test_skipping_every_row_is_no_success(here, capsys):
     """A run ends with this message too."""
     jsonl(here / "bad.jsonl", [1, 2])
     assert data("check bad.jsonl --on-bad-row skip") == 2
-    assert "None of the 2 rows of bad.jsonl can be used." in capsys.readouterr().err
+    assert re.search(r"2.*bad\.jsonl", capsys.readouterr().err)
 
 
 def test_the_flags_that_messages_name_are_understood(here, capsys):
     jsonl(here / "other.jsonl", [{"text": "1+1?", "mark": "2"}])
     assert data("check other.jsonl") == 2
-    assert "Set --data.input_key to one of them" in capsys.readouterr().err
+    assert "--data.input_key" in capsys.readouterr().err
     assert data("check other.jsonl --data.input_key text --data.label_key mark") == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,7 +68,7 @@ def test_a_directory_gives_the_files_of_its_split(tmp_path):
     jsonl(tmp_path / "test.jsonl", [{"prompt": "t", "label": "t"}])
     assert pairs(tasks(tmp_path)) == [("2+2?", "4"), ("1+1?", "2")]
     assert pairs(tasks(tmp_path, prompt_split="test")) == [("t", "t")]
-    with pytest.raises(ConfigError, match=r"no file of split 'validation'. It has: test.jsonl, train-0"):
+    with pytest.raises(ConfigError, match=r"'validation'.*test.jsonl, train-0"):
         tasks(tmp_path, prompt_split="validation")
 
 
@@ -77,7 +78,7 @@ def test_a_saved_datasets_directory_is_read_by_split(tmp_path):
         tmp_path / "d"
     )
     assert pairs(tasks(tmp_path / "d")) == [("a", "1")]
-    with pytest.raises(ConfigError, match=r"no split 'test'\. It has: train"):
+    with pytest.raises(ConfigError, match=r"'test'.*train"):
         tasks(tmp_path / "d", prompt_split="test")
 
 
@@ -126,7 +127,7 @@ def test_max_samples_takes_the_first_rows(tmp_path):
 )
 def test_a_row_without_a_label_names_file_and_line(tmp_path, bad):
     source = jsonl(tmp_path / "d.jsonl", [*ROWS, bad])
-    with pytest.raises(DataError, match=r"d\.jsonl line 3 has no label in column 'label'"):
+    with pytest.raises(DataError, match=r"d\.jsonl line 3 .*'label'"):
         tasks(source)
 
 
@@ -134,7 +135,7 @@ def test_a_message_of_a_role_that_no_template_knows_is_refused(tmp_path):
     chat = [{"role": "user", "content": "a"}, {"role": "x", "content": "b"}]
     with pytest.raises(
         DataError,
-        match=r"d\.jsonl line 1: prompt\[1\] has the role 'x', which no chat template knows\. Write one of system, ",
+        match=r"d\.jsonl line 1: prompt\[1\].*'x'",
     ):
         tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": chat, "label": "1"}]))
 
@@ -144,13 +145,13 @@ def test_a_label_of_zero_is_a_label(tmp_path):
 
 
 def test_a_row_without_input_names_file_and_line(tmp_path):
-    with pytest.raises(DataError, match=r"line 2 has no input in column 'prompt'"):
+    with pytest.raises(DataError, match=r"line 2 .*'prompt'"):
         tasks(jsonl(tmp_path / "d.jsonl", [ROWS[0], {"prompt": "", "label": "1"}]))
 
 
 def test_broken_json_names_file_and_line(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1"}\n\n{"prompt": \n')
-    with pytest.raises(DataError, match=r"d\.jsonl line 3 is not JSON"):
+    with pytest.raises(DataError, match=r"d\.jsonl line 3 .*JSON"):
         tasks(tmp_path / "d.jsonl")
 
 
@@ -161,13 +162,13 @@ def test_an_unknown_env_func_is_refused_not_guessed(tmp_path):
 
 
 def test_an_unknown_column_lists_the_known_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.input_key = 'question' is not a column of .* Known: prompt, label"):
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'question'.*prompt, label"):
         tasks(jsonl(tmp_path / "d.jsonl", ROWS), input_key="question")
 
 
 @pytest.mark.parametrize("source", ["/nowhere/x.jsonl", "./nowhere", "nowhere.parquet"])
 def test_a_local_path_that_does_not_exist_is_not_looked_up_on_the_hub(source):
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(ConfigError, match=re.escape(source)):
         tasks(source)
 
 
@@ -190,7 +191,7 @@ def test_the_chat_template_takes_text_and_messages(tmp_path):
 
 
 def test_a_tokenizer_without_chat_template_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no chat template"):
+    with pytest.raises(ConfigError, match=r"data\.apply_chat_template"):
         tasks(jsonl(tmp_path / "d.jsonl", ROWS), apply_chat_template=True)
 
 
@@ -198,7 +199,7 @@ def test_a_text_template_takes_the_last_user_message_of_a_chat(tmp_path):
     chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     source = jsonl(tmp_path / "d.jsonl", [{"prompt": chat, "label": "1"}])
     assert tasks(source, input_template="Q {}")[0].prompt == "Q u"
-    with pytest.raises(DataError, match=r"line 1 has a list as its input"):
+    with pytest.raises(DataError, match=r"d\.jsonl line 1 "):
         tasks(source)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,9 +109,9 @@ def test_rows_of_a_parquet_file_keep_its_columns_and_types(tmp_path):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (float("nan"), "score = nan is not a number that JSON can hold"),
-        (datetime.date(2020, 1, 1), "is a date, which JSON cannot hold"),
-        (b"png", "is a bytes, which JSON cannot hold"),
+        (float("nan"), "score = nan.*JSON"),
+        (datetime.date(2020, 1, 1), r"\bdate\b.*JSON"),
+        (b"png", r"\bbytes\b.*JSON"),
     ],
 )
 def test_what_json_cannot_hold_is_a_mistake_that_leaves_no_file(tmp_path, capsys, value, said, suffix):
@@ -120,7 +121,7 @@ def test_what_json_cannot_hold_is_a_mistake_that_leaves_no_file(tmp_path, capsys
     select = ("select", tmp_path / "d.parquet", "--samples", samples, "--pass-rate", 0, 1, "--out")
     assert data(*select, tmp_path / f"o{suffix}") == 2
     err = capsys.readouterr().err
-    assert said in err and "row 1 of those that are written" in err and "Or write .parquet" in err
+    assert re.search(said, err) and " 1 " in err and ".parquet" in err
     assert not (tmp_path / f"o{suffix}").exists()
     assert data(*select, tmp_path / "o.parquet") == 0
 
@@ -133,4 +134,4 @@ def test_a_lone_surrogate_goes_as_it_came_or_is_a_mistake(tmp_path, capsys):
     assert json.loads((tmp_path / "o.jsonl").read_text()) == PLAIN | {"note": "\ud800"}
     capsys.readouterr()
     assert data(*select, tmp_path / "o.parquet") == 2
-    assert "do not fit into one parquet table" in capsys.readouterr().err
+    assert re.search(r"'utf-8' .*\.jsonl ", capsys.readouterr().err)

@@ -96,7 +96,7 @@ def test_wrong_responses_are_taken_only_when_asked_for_and_by_their_reward():
 
 def test_a_log_that_does_not_say_how_responses_ended_is_refused():
     old = kept(runs=[{"source": "model", "text": "4"}])
-    with pytest.raises(DataError, match=r"does not say how its response ended.*--logger\.trajectories 1"):
+    with pytest.raises(DataError, match=r"--logger\.trajectories 1"):
         distill([old], Selection())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -93,9 +94,7 @@ def test_of_one_turn_only_the_last_message_is_learned():
 
 def test_an_empty_message_is_refused_where_it_would_be_learned():
     empty = {"role": "assistant", "content": ""}
-    with pytest.raises(
-        DataError, match=r"messages\[1\] is an assistant's message without text: there is nothing to learn"
-    ):
+    with pytest.raises(DataError, match=r"messages\[1\]"):
         read({"messages": [ASKED, empty, ASKED, SAID]})
     assert said({"messages": [ASKED, empty, ASKED, SAID]}, multiturn=False) == "It is 4.<|im_end|>"
 
@@ -127,7 +126,7 @@ def test_a_template_that_writes_no_generation_prompt_of_the_assistants_is_refuse
     template = ChatTemplate(apply, ["<|im_start|>", "<|im_end|>"])
     with pytest.raises(
         DataError,
-        match=r"does not render messages\[1\] after its own generation prompt.*Set data.chat_template_options",
+        match=r"messages\[1\].*data\.chat_template_options",
     ):
         Reader(Config().sft, template)("d line 1", {"messages": [ASKED, SAID]})
 
@@ -138,7 +137,7 @@ def test_without_blocks_everything_that_the_assistant_says_is_learned():
 
 
 def test_a_block_that_does_not_end_is_refused_since_the_rest_would_be_learned():
-    with pytest.raises(DataError, match=r"line 1: messages\[1\]: <interpreter> does not end with </interpreter>"):
+    with pytest.raises(DataError, match=r"line 1: messages\[1\]: <interpreter>.*</interpreter>"):
         read({"messages": [ASKED, {"role": "assistant", "content": "<code>x</code>\n<interpreter>\n4 It is 4."}]})
 
 
@@ -315,15 +314,15 @@ def test_of_a_kept_trajectory_who_wrote_it_is_the_mask_and_a_tools_special_token
     [
         (
             {"question": "2+2?"},
-            "line 1 has none of the columns messages, prompt, text. It has: question. Set sft.input_key",
+            r"line 1 .*messages, prompt, text.*question.*sft\.input_key",
         ),
-        ({"messages": [ASKED]}, "line 1: none of its 1 messages is the assistant's, so there is nothing to learn"),
-        ({"messages": [{"role": "user"}]}, r"messages\[0\] = .* is not a chat message"),
-        ({"messages": [ASKED, SAID], "tools": "[{"}, "line 1: tools is no JSON"),
-        ({"prompt": "2+2?"}, "line 1 has no field 'response', text"),
-        ({"prompt": "2+2?", "response": 4}, r"line 1: response is 4 \(int\), not text"),
-        ({"prompt": "2+2?", "segments": [{"source": "tool", "text": "4"}]}, r"segments\[0\] is .* no segment"),
-        ({"text": "\ud800"}, "lone surrogate"),
+        ({"messages": [ASKED]}, "line 1: .*1 "),
+        ({"messages": [{"role": "user"}]}, r"messages\[0\] ="),
+        ({"messages": [ASKED, SAID], "tools": "[{"}, "line 1: tools.*JSON"),
+        ({"prompt": "2+2?"}, "line 1 .*'response'"),
+        ({"prompt": "2+2?", "response": 4}, r"line 1: response.*4 \(int\)"),
+        ({"prompt": "2+2?", "segments": [{"source": "tool", "text": "4"}]}, r"segments\[0\]"),
+        ({"text": "\ud800"}, r"line 1: .*\\ud800.* 1\b"),
     ],
 )
 def test_a_bad_row_is_told_with_line_field_and_value(row, message):
@@ -332,9 +331,7 @@ def test_a_bad_row_is_told_with_line_field_and_value(row, message):
 
 
 def test_a_chat_without_a_chat_template_is_refused_before_a_model_is_loaded():
-    with pytest.raises(
-        ConfigError, match=r"line 1 is a chat, but the model's tokenizer has no chat template. Add chat_template.jinja"
-    ):
+    with pytest.raises(ConfigError, match=r"line 1 .*chat_template\.jinja"):
         Reader(Config().sft, None)("d line 1", {"messages": [ASKED, SAID]})
 
 
@@ -347,8 +344,8 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"text": "a b"}, {"text": "a b " * 200}])
     found = load(path, sft={"max_len": 64})
     assert len(found.rows) == 1
-    assert "1 sequences of more than sft.max_len = 64 tokens are left out" in "\n".join(found.facts("d", 64))
-    with pytest.raises(DataError, match=r"nothing is left to learn from \(too long 2\). Raise sft.max_len = 2"):
+    assert re.search(r"1.*sft\.max_len = 64", "\n".join(found.facts("d", 64)))
+    with pytest.raises(DataError, match=r"2\).*sft\.max_len = 2"):
         load(path, sft={"max_len": 2})
 
 
@@ -367,16 +364,16 @@ def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
     with pytest.raises(DataError) as e:
         load(path)
     first, second, last = str(e.value).splitlines()
-    assert (
-        "d.jsonl line 2 has none of the columns" in first and "d.jsonl line 3: text is 4 (int), not text" in second
-    ), "all of them at once"
+    assert re.search(r"d\.jsonl line 2 ", first) and re.search(r"d\.jsonl line 3: text.*4 \(int\)", second), (
+        "all of them at once"
+    )
     assert last == "2 bad rows. Correct them, or leave them out: --data.on_bad_row skip."
     found = load(path, data={"on_bad_row": "skip"})
     assert len(found.rows) == 1 and any("d.jsonl line 2" in line for line in found.said)
 
 
 def test_data_that_are_not_there_are_told_by_the_setting_of_fine_tuning():
-    with pytest.raises(ConfigError, match=r"does not exist .* Set sft.dataset to a file"):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl.*sft\.dataset"):
         load("nowhere.jsonl")
 
 
@@ -405,14 +402,14 @@ def test_an_end_that_the_tokenizer_does_not_have_is_refused_and_left_out_on_requ
         on: Reader(Config(sft={"append_eos": on}).sft, None)("d.jsonl line 1", {"prompt": "2+2?", "response": "4"})
         for on in (True, False)
     }
-    with pytest.raises(ConfigError, match=r"tokenizer has none.* sft\.append_eos = false"):
+    with pytest.raises(ConfigError, match=r"sft\.append_eos"):
         tokenised(chains[True][0], endless)
     assert tokenised(chains[False][0], endless).trained == 1
 
 
 def test_a_row_without_a_column_is_told_of_the_settings_that_fine_tuning_has(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2"}])
-    with pytest.raises(DataError, match=r"no field 'response'.* name its columns by sft.input_key and sft.output_key"):
+    with pytest.raises(DataError, match=r"'response'.*sft.input_key.*sft.output_key"):
         load(path)
 
 
