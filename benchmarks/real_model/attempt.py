@@ -21,7 +21,7 @@ from openrlhf_tir.miniatures.end_process import end_process
 from openrlhf_tir.miniatures.prepare import BASE
 from openrlhf_tir.miniatures.reproduce.arms import NO_TOOL
 from openrlhf_tir.miniatures.reproduce.commands import STOP_S
-from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
+from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluation_in, evaluations
 from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -29,6 +29,7 @@ from openrlhf_tir.telemetry import metrics
 REPO = Path(__file__).resolve().parents[2]
 UNTRAINED = "untrained"
 """Directory, inside a run directory, of the evaluation of the model without its cold start."""
+UNTRAINED_FIGURES = "untrained.json"
 EVAL_S = 1800.0
 """Seconds after which that evaluation, some two minutes, is taken for stuck."""
 TOOL = "tool"
@@ -160,6 +161,7 @@ def _evaluate_untrained(attempt: Attempt, run_dir: Path, log: Path) -> None:
     command = [
         sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", str(run_dir / "config.toml"),
         "--model", str(run_dir / BASE), "--run-dir", str(run_dir / UNTRAINED),
+        "--out", str(run_dir / UNTRAINED_FIGURES),
     ]  # fmt: skip
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO, start_new_session=True)
@@ -187,9 +189,8 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
     before, after = evaluations(run_dir) if columns else (None, None)
     attempt.before = _figures(before, unseen)
     attempt.after = _figures(after, unseen)
-    if (run_dir / UNTRAINED / metrics.FILE).is_file():
-        untrained, _ = evaluations(run_dir / UNTRAINED)
-        attempt.untrained = _figures(untrained, unseen)
+    if (run_dir / UNTRAINED_FIGURES).is_file():
+        attempt.untrained = _figures(evaluation_in(run_dir / UNTRAINED_FIGURES), unseen)
     names = ("step", "accuracy", "wall_s", "step_s", "push_s", "replay_wait_s", "code_ratio", "trained_tokens")
     rows = zip(*(columns.get(name, [None] * len(columns.get("step", ()))) for name in names), strict=True)
     attempt.steps = [dict(zip(names, row, strict=True)) for row in rows if row[names.index("wall_s")] is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -60,6 +61,16 @@ def evaluations(run_dir: Path) -> tuple[Evaluation | None, Evaluation | None]:
     before = found.get(0)
     after = found[steps[-1]] if steps and steps[-1] > 0 else None
     return before, after
+
+
+def evaluation_in(file: Path) -> Evaluation:
+    """Return the evaluation that `openrlhf-tir eval --out FILE` wrote of one set of problems."""
+    results = json.loads(file.read_text(encoding="utf-8"))
+    by_kind = {
+        figure: {kind: accuracy for kind, (accuracy, _) in results[figure]["by_kind"].items() if kind != "all"}
+        for figure in FIGURES
+    }
+    return Evaluation(by_kind["sampled"], by_kind["greedy"])
 
 
 def kinds_table(run_dir: Path, unseen_kinds: Collection[str]) -> Table:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...errors import unknown
 from ...machine.gpus import gpu_count
 from ...telemetry import metrics
-from ..results import FIGURES, Evaluation, evaluations
+from ..results import FIGURES, evaluation_in, evaluations
 from ..seeds import digest
 from ..tasks import NUMBERS, TASKS
 from .arms import NO_TOOL, Arm, Place, Read, figures_file
@@ -137,11 +137,7 @@ class Evaluated(Arm):
             "greedy_accuracy": results["greedy"]["accuracy"],
             "code_ratio": results["sampled"]["code_ratio"],
         }
-        by_kind = {
-            figure: {kind: accuracy for kind, (accuracy, _) in results[figure]["by_kind"].items() if kind != "all"}
-            for figure in FIGURES
-        }
-        evaluation = Evaluation(by_kind["sampled"], by_kind["greedy"])
+        evaluation = evaluation_in(figures_file(place))
         unseen = TASKS[self.task].unseen
         for figure in FIGURES:
             figures[f"trained_kinds_{figure}"] = evaluation.mean(figure, unseen=False, unseen_kinds=unseen)

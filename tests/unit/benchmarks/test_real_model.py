@@ -96,7 +96,9 @@ def test_kinds_that_a_task_never_trains_are_apart_and_its_untrained_model_is_rea
 
     evaluated(tmp_path, 0, 0.2, 0.5)
     evaluated(tmp_path, 4, 0.4, 0.25)
-    evaluated(tmp_path / attempts.UNTRAINED, 0, 0.0, 1.0)
+    figures = tmp_path / attempts.UNTRAINED_FIGURES
+    by_kind = {"all": [0.5, 0.0], "simple": [0.0, 0.0], "irrelevance": [1.0, 0.0]}  # accuracy, share with a call
+    figures.write_text(json.dumps({"sampled": {"by_kind": by_kind}, "greedy": {"by_kind": by_kind}}))
     attempt = made(task="functions", before={}, after={})
     attempts.read_run(attempt, tmp_path)
     read = [
