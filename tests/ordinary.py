@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 
-def ordinarily(ordinary: Collection[str], cases: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
-    """Return the cases as pytest parameters, of which those with a name in `ordinary` run always and all with `long`.
+def long_except(ordinary: Collection[str], cases: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
+    """Return the cases as pytest parameters, all marked `long` except those with a name in `ordinary`.
 
     For cases that cost seconds and that one piece of code decides alike.
 

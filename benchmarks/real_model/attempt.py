@@ -30,6 +30,7 @@ REPO = Path(__file__).resolve().parents[2]
 UNTRAINED = "untrained"
 """Directory, inside a run directory, of the evaluation of the model without its cold start."""
 UNTRAINED_FIGURES = "untrained.json"
+"""File, beside that directory, of its figures."""
 EVAL_S = 1800.0
 """Seconds after which that evaluation, some two minutes, is taken for stuck."""
 TOOL = "tool"
@@ -39,8 +40,8 @@ ARMS: dict[str, tuple[str, ...]] = {TOOL: (), "no_tool": NO_TOOL}
 
 def digest(arm: str, flags: tuple[str, ...], task: str = NUMBERS) -> str:
     """Return the digest of the arm's settings."""
-    trained = TASKS[task]
-    return seeds.digest(trained, trained.recipe, (*ARMS[arm], *flags), trained.cold_start)
+    real_task = TASKS[task]
+    return seeds.digest(real_task, real_task.recipe, (*ARMS[arm], *flags), real_task.cold_start)
 
 
 @dataclass
@@ -157,7 +158,9 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
 
 
 def _evaluate_untrained(attempt: Attempt, run_dir: Path, log: Path) -> None:
-    """Evaluate the model that the cold start began with, by the run's own settings."""
+    """Evaluate the model that the cold start began with, by the run's own settings. What goes wrong is an error of the
+    attempt, whose run is over by then and stays."""
+    (run_dir / UNTRAINED_FIGURES).unlink(missing_ok=True)  # of an earlier run in this directory
     command = [
         sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", str(run_dir / "config.toml"),
         "--model", str(run_dir / BASE), "--run-dir", str(run_dir / UNTRAINED),
@@ -167,6 +170,9 @@ def _evaluate_untrained(attempt: Attempt, run_dir: Path, log: Path) -> None:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO, start_new_session=True)
         try:
             status = process.wait(EVAL_S)
+        except subprocess.TimeoutExpired:
+            attempt.errors.append(f"evaluation of the untrained model: it has not ended after {EVAL_S:g} s")
+            return
         finally:
             end_process(process, STOP_S)
     if status:

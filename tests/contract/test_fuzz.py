@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.rollout.serving.app import build_app, serve
 
-from ..ordinary import ordinarily
+from ..ordinary import long_except
 from .env_process import Http, env_server
 from .fuzz import Endpoint, requests, send
 from .rollout_fakes import FakeService
@@ -147,7 +147,7 @@ async def fuzz_rollout(n: int, seed: int, caplog) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ordinarily({"echo", "python_tir"}, SERVERS))
+@pytest.mark.parametrize("name", long_except({"echo", "python_tir"}, SERVERS))
 async def test_an_environment_server_answers_what_is_malformed_and_lives(name, tmp_path):
     await fuzz_server(name, tmp_path, 100, seed=7)
 

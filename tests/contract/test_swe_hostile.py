@@ -15,7 +15,7 @@ from env_servers.swe.env import LIMITS
 from env_servers.swe.start import new_sandbox, shared
 from env_servers.swe.tree import Tree
 
-from ..ordinary import ordinarily
+from ..ordinary import long_except
 from .swe_hostile import ATTACKS, BUG, CODE, GOOD, World, before, broken
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
@@ -63,7 +63,7 @@ async def test_the_gold_patch_is_rewarded_and_a_patch_without_effect_is_not(worl
     assert (idle.resolved, idle.reason) == (False, "tests_failed")
 
 
-@pytest.mark.parametrize("attack", ordinarily(CHEAP, ATTACKS, lambda attack: attack.name))
+@pytest.mark.parametrize("attack", long_except(CHEAP, ATTACKS, lambda attack: attack.name))
 async def test_every_attack_is_contained(world, attack, monkeypatch):
     """What never ends is stopped after four seconds. What is to be rewarded has a minute, on a busy machine too."""
     monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)

@@ -126,8 +126,8 @@ def slow_precision(cfg: Config, machine: Machine) -> str | None:
     if cfg.ds.param_dtype != "bf16" or machine.bf16 or machine.gpus or not runs_here(cfg):
         return None
     return (
-        "ds.param_dtype = bf16 is slow on this CPU, which has no AVX-512: a product of matrices takes some six times as"
-        " long as in fp32"
+        "ds.param_dtype = bf16 is slow on this CPU, which has no instructions for it (AVX-512, or bf16 on Arm): a"
+        " product of matrices takes some six times as long as in fp32"
     )
 
 

@@ -70,14 +70,16 @@ def set_method(verl: VerlSettings, draft: Draft, updates: int) -> None:
 
 
 def _set_estimator(verl: VerlSettings, draft: Draft) -> None:
-    theirs = str(verl("algorithm.adv_estimator"))
-    ours = ESTIMATOR_OF.get(theirs)
+    estimator = str(verl("algorithm.adv_estimator"))
+    ours = ESTIMATOR_OF.get(estimator)
     if ours is None:
-        ours, why = NEAREST_ESTIMATOR.get(theirs, ("group_norm", "an estimator that this project does not have"))
-        draft.differs(f"algorithm.adv_estimator={theirs}: {ours} here, {why}.")
+        ours, why = NEAREST_ESTIMATOR.get(
+            estimator, ("group_norm", "an estimator that this project does not have")
+        )
+        draft.differs(f"algorithm.adv_estimator={estimator}: {ours} here, {why}.")
     if ESTIMATORS[ours].compares_responses and draft.settings["rollout.n_samples_per_prompt"] == 1:
         draft.differs(
-            f"algorithm.adv_estimator={theirs} with rollout.n = 1 compares a response with none: reinforce here."
+            f"algorithm.adv_estimator={estimator} with rollout.n = 1 compares a response with none: reinforce here."
         )
         ours = "reinforce"
     draft.set("algo.advantage.estimator", ours)
@@ -112,10 +114,10 @@ def _set_loss(verl: VerlSettings, draft: Draft) -> None:
     dual_clip = verl(f"{ACTOR}.clip_ratio_c")
     if loss == "ppo" and dual_clip:
         draft.set("actor.dual_clip", float(dual_clip), "clip_ratio_c")
-    theirs = str(verl(f"{ACTOR}.loss_agg_mode"))
-    if theirs not in AGGREGATION_OF:
-        draft.differs(f"{ACTOR}.loss_agg_mode={theirs}: token-mean here.")
-    aggregation, constant = AGGREGATION_OF.get(theirs, AGGREGATION_OF["token-mean"])
+    verl_mode = str(verl(f"{ACTOR}.loss_agg_mode"))
+    if verl_mode not in AGGREGATION_OF:
+        draft.differs(f"{ACTOR}.loss_agg_mode={verl_mode}: token-mean here.")
+    aggregation, constant = AGGREGATION_OF.get(verl_mode, AGGREGATION_OF["token-mean"])
     if aggregation in LOSSES[loss].aggregations:
         draft.set("actor.loss_agg_mode", aggregation)
     constant = verl(f"{ACTOR}.loss_scale_factor") or constant

@@ -13,7 +13,7 @@ from openrlhf_tir.errors import EngineError
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Task
 from tests.contract.test_remote_reward import says
-from tests.ordinary import ordinarily
+from tests.ordinary import long_except
 from tests.unit.rollout.protocols.agent_file.agent_fakes import one
 
 FORMS = Path(__file__).parent / "forms"
@@ -131,7 +131,7 @@ async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ordinarily({"random_reward"}, ["math_reward", "random_reward"]))
+@pytest.mark.parametrize("form", long_except({"random_reward"}, ["math_reward", "random_reward"]))
 async def test_a_form_of_a_remote_reward_scores_in_its_process(form):
     pool = RewardPool(Reward(remote_url=f"{FORMS / form}.py:reward_func"))
     try:

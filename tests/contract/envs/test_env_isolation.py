@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_tir.machine.namespaces import PROC_REMEDY
 
-from ...ordinary import ordinarily
+from ...ordinary import long_except
 from ..env_process import Http, env_server
 from ..unprivileged import as_nobody, reachable_python
 
@@ -109,7 +109,7 @@ ATTACKS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("user", ordinarily({"nobody"}, ["nobody", "root"]))
+@pytest.mark.parametrize("user", long_except({"nobody"}, ["nobody", "root"]))
 async def test_without_user_namespaces_landlock_confines_with_a_warning(open_dir, user):
     if user == "root" and os.geteuid() != 0:
         pytest.skip("needs root")

@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 
-from ...ordinary import ordinarily
+from ...ordinary import long_except
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus
 
@@ -93,7 +93,7 @@ SERVERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ordinarily({"python_tir"}, SERVERS))
+@pytest.mark.parametrize("name", long_except({"python_tir"}, SERVERS))
 async def test_every_server_keeps_a_session_in_the_process_that_started_it(name, tmp_path):
     module, flags, task, actions, shows = SERVERS[name]
     with env_server(module, tmp_path, "--processes", "2", *flags(tmp_path)) as (front, _):

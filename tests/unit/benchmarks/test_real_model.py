@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from threading import Timer
 
 import psutil
@@ -78,8 +79,12 @@ def test_the_gain_of_a_task_with_a_cold_start_is_within_a_seed_and_the_worst_one
     assert summarise_with_cold_start([*runs, stopped])["errors"] == 1
 
 
-def test_attempts_of_another_task_have_other_settings_and_files(tmp_path):
-    assert attempts.digest("tool", (), "search") != attempts.digest("tool", ())
+def test_attempts_of_another_task_have_other_settings_and_files(tmp_path, monkeypatch):
+    of_search = attempts.digest("tool", (), "search")
+    assert of_search != attempts.digest("tool", ())
+    longer = replace(attempts.TASKS["search"], cold_start=2 * attempts.TASKS["search"].cold_start)
+    monkeypatch.setitem(attempts.TASKS, "search", longer)
+    assert attempts.digest("tool", (), "search") != of_search, "another cold start is another run"
     paths = {attempts.path_of(tmp_path, "tool", 1, "abcdef", task) for task in attempts.TASKS}
     assert len(paths) == len(attempts.TASKS)
 
@@ -97,8 +102,10 @@ def test_kinds_that_a_task_never_trains_are_apart_and_its_untrained_model_is_rea
     evaluated(tmp_path, 0, 0.2, 0.5)
     evaluated(tmp_path, 4, 0.4, 0.25)
     figures = tmp_path / attempts.UNTRAINED_FIGURES
-    by_kind = {"all": [0.5, 0.0], "simple": [0.0, 0.0], "irrelevance": [1.0, 0.0]}  # accuracy, share with a call
-    figures.write_text(json.dumps({"sampled": {"by_kind": by_kind}, "greedy": {"by_kind": by_kind}}))
+    # Accuracy, and the share of responses with a call.
+    sampled = {"all": [0.5, 0.0], "simple": [0.125, 0.0], "irrelevance": [0.875, 0.0]}
+    greedy = {"all": [0.5, 0.0], "simple": [0.0, 0.0], "irrelevance": [1.0, 0.0]}
+    figures.write_text(json.dumps({"sampled": {"by_kind": sampled}, "greedy": {"by_kind": greedy}}))
     attempt = made(task="functions", before={}, after={})
     attempts.read_run(attempt, tmp_path)
     read = [
@@ -106,6 +113,7 @@ def test_kinds_that_a_task_never_trains_are_apart_and_its_untrained_model_is_rea
         for at in (attempt.untrained, attempt.before, attempt.after)
     ]
     assert read == [(0.0, 1.0), (0.2, 0.5), (0.4, 0.25)]
+    assert attempt.untrained["sampled"]["trained_kinds"] == 0.125
 
 
 def test_without_an_arm_its_figure_is_none():
@@ -151,6 +159,19 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
     assert attempt.errors == ["failed/deadline: 2"]
     assert attempt.precision == "fp32"
     assert [row["wall_s"] for row in attempt.steps] == [60.0]
+
+
+@pytest.mark.parametrize("deadline_s", [0.01, 600.0], ids=["it takes too long", "it fails"])
+def test_an_evaluation_of_the_untrained_model_that_gives_no_figures_is_an_error_and_the_run_stays(
+    tmp_path, monkeypatch, deadline_s
+):
+    monkeypatch.setattr(attempts, "EVAL_S", deadline_s)
+    (tmp_path / attempts.UNTRAINED_FIGURES).write_text("of an earlier run")
+    attempt = made(task="search")
+    attempts._evaluate_untrained(attempt, tmp_path, tmp_path / "log")  # there is no config.toml
+    assert len(attempt.errors) == 1
+    assert not (tmp_path / attempts.UNTRAINED_FIGURES).exists()
+    assert attempt.complete
 
 
 @pytest.mark.parametrize("arm", attempts.ARMS)

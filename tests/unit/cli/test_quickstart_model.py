@@ -53,16 +53,21 @@ def nothing_is_loaded(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("bf16", "gpus", "asked", "taken"),
+    ("bf16", "gpus", "address", "asked", "taken"),
     [
-        pytest.param(True, 0, {}, "bf16", id="a CPU with bf16"),
-        pytest.param(False, 0, {}, "fp32", id="a CPU without"),
-        pytest.param(False, 1, {}, "bf16", id="a GPU"),
-        pytest.param(False, 0, {"ds.param_dtype": "bf16"}, "bf16", id="a person asked for it"),
+        pytest.param(True, 0, None, {}, "bf16", id="a CPU with bf16"),
+        pytest.param(False, 0, None, {}, "fp32", id="a CPU without"),
+        pytest.param(False, 1, None, {}, "bf16", id="a GPU"),
+        pytest.param(False, 0, "head:6379", {}, "bf16", id="a cluster, which may have GPUs"),
+        pytest.param(False, 0, None, {"ds.param_dtype": "bf16"}, "bf16", id="a person asked for it"),
     ],
 )
-def test_a_cpu_that_is_slow_in_bf16_takes_fp32_unless_a_person_asks_for_it(monkeypatch, bf16, gpus, asked, taken):
+def test_a_cpu_that_is_slow_in_bf16_takes_fp32_unless_a_person_asks_for_it(
+    monkeypatch, bf16, gpus, address, asked, taken
+):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
     cfg = in_fast_precision(load("smollm2_cpu", asked), asked, Machine(gpus=gpus, bf16=bf16))
     assert cfg.ds.param_dtype == taken
 

@@ -11,6 +11,7 @@ from openrlhf_tir.errors import ConfigError
 CPU = Machine(
     gpus=0,
     cpus=2,
+    bf16=True,
     shm_free=1 << 30,
     memory=(2 << 30, 24 << 30),
     gpu_bytes=None,
@@ -20,6 +21,7 @@ CPU = Machine(
 GPUS = Machine(
     gpus=4,
     cpus=32,
+    bf16=True,
     shm_free=1 << 30,
     memory=(2 << 30, 256 << 30),
     gpu_bytes=80 << 30,

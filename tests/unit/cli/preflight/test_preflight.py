@@ -455,3 +455,12 @@ def test_a_group_reward_that_nobody_would_await_is_refused(ready, tmp_path, body
 def test_a_reward_may_be_a_coroutine_function(ready, tmp_path):
     (tmp_path / "own.py").write_text("async def one(t, k, c):\n    return 1.0\n")
     assert "reward.name" not in refused(ready, reward__name=f"{tmp_path}/own.py:one", reward__group="nothere")
+
+
+def test_a_cpu_that_is_slow_in_bf16_is_told(ready):
+    cfg = load(None, {**ready, "ds.param_dtype": "bf16"})
+    told = {
+        bf16: [fact for fact in check(cfg, machine=replace(CPU, bf16=bf16)) if "ds.param_dtype" in fact]
+        for bf16 in (True, False)
+    }
+    assert (len(told[True]), len(told[False])) == (0, 1)
