@@ -96,7 +96,7 @@ def _add(outcomes: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> N
     values = correct if isinstance(correct, list) else [correct]
     if not values or not all(isinstance(value, bool | int | float) for value in values):
         raise DataError(
-            f"{where}: correct is {kind(correct)}, not true, false, a number, or a list of these."
+            f"{where}: 'correct' is {kind(correct)}, not true, false, a number, or a list of these."
             " Give samples that were judged."
         )
     name = line.get("row") or next(
@@ -109,5 +109,5 @@ def _add(outcomes: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> N
     key = line.get("key")
     epoch = line.get("epoch", key[0] if isinstance(key, list) and key else 0)
     if not isinstance(epoch, int):
-        raise DataError(f"{where}: epoch is {kind(epoch)}, not a whole number.")
+        raise DataError(f"{where}: 'epoch' is {kind(epoch)}, not a whole number.")
     outcomes.setdefault(name, Outcome()).add(epoch, sum(value > HALF for value in values), len(values))
