@@ -73,9 +73,7 @@ def _set_estimator(verl: VerlSettings, draft: Draft) -> None:
     estimator = str(verl("algorithm.adv_estimator"))
     ours = ESTIMATOR_OF.get(estimator)
     if ours is None:
-        ours, why = NEAREST_ESTIMATOR.get(
-            estimator, ("group_norm", "an estimator that this project does not have")
-        )
+        ours, why = NEAREST_ESTIMATOR.get(estimator, ("group_norm", "an estimator that this project does not have"))
         draft.differs(f"algorithm.adv_estimator={estimator}: {ours} here, {why}.")
     if ESTIMATORS[ours].compares_responses and draft.settings["rollout.n_samples_per_prompt"] == 1:
         draft.differs(
