@@ -25,6 +25,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,31 @@ LIKELY_CAUSES = (
 )
 
 
+class Outcome(Enum):
+    """What an engine's proof of a push came to, and what follows from it.
+
+                  other texts   a full push   at the end
+    PROVED        -             -             what it sampled is released at once
+    DISAGREES     yes           yes           the engine is discarded
+    MISLOADED     -             yes           the engine is discarded
+    FAILED        -             -             the engine is discarded
+    GONE          -             -             nothing: its replacement is proved separately
+    """
+
+    PROVED = auto()
+    DISAGREES = auto()
+    """It computes other log-probs than the learner."""
+    MISLOADED = auto()
+    """By the read-back its model holds other weights than were sent."""
+    FAILED = auto()
+    """It could not take the push, or answer."""
+    GONE = auto()
+    """It died, or did not answer in time."""
+
+
+REPEATED_IN_FULL = {Outcome.DISAGREES, Outcome.MISLOADED}
+
+
 @dataclass
 class Trial:
     """One engine's proof of one push, over all its rounds.
@@ -70,20 +96,26 @@ class Trial:
         evidence: The evidence of all rounds since the last push to the engine, pooled.
         disagreement: The statistic of the evidence; None before the first answer.
         excess: The disagreement relative to the tolerance: above 1 it is refused.
-        refused: The reason why the engine is not proved; None if it is.
-        gone: True if the engine died or did not answer in time. Its replacement is proved separately.
-        misloaded: True if the read-back found wrong weights. A second round of texts is then pointless.
-        hopeless: True if another push cannot help.
+        outcome: The outcome of the last round.
+        why: The reason why the engine is not proved; empty if it is.
     """
 
     engine: RemoteEngine
     evidence: Evidence | None = None
     disagreement: Disagreement | None = None
     excess: float = np.inf
-    refused: str | None = None
-    gone: bool = False
-    misloaded: bool = False
-    hopeless: bool = False
+    outcome: Outcome = Outcome.FAILED
+    why: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """True if the engine lives and is not proved."""
+        return self.outcome not in (Outcome.PROVED, Outcome.GONE)
+
+    def end(self, outcome: Outcome, why: object = "") -> None:
+        """Set the outcome of a round and its reason, without the full stop of an error's text."""
+        self.outcome = outcome
+        self.why = str(why).rstrip(".")
 
 
 class WeightPublisher:
@@ -177,22 +209,23 @@ class WeightPublisher:
             answered = [t for t in trials if t.disagreement is not None]
             for t in answered:
                 assert t.disagreement is not None
-                t.refused = None  # there is no reference to compare with yet, only the ceiling
-                if not max(t.disagreement.level, t.disagreement.most / OUTLIER) <= CEILING:
-                    t.refused = f"{t.engine.name} and the learner differ by {t.disagreement}"
+                # There is no reference to compare with yet, only the ceiling.
+                if max(t.disagreement.level, t.disagreement.most / OUTLIER) <= CEILING:
+                    t.end(Outcome.PROVED)
+                else:
+                    t.end(Outcome.DISAGREES, f"{t.engine.name} and the learner differ by {t.disagreement}")
             refused = [t for t in answered if t.refused]
             if answered and len(refused) == len(answered):
                 raise ConfigError(
-                    f"{refused[0].refused} on the weights that both loaded from disk. More than {CEILING:g} nats cannot"
+                    f"{refused[0].why} on the weights that both loaded from disk. More than {CEILING:g} nats cannot"
                     f" be numerics. {LIKELY_CAUSES} If the two are the same model all the same, set"
                     f" vllm.canary_tolerance, unless it is one token that differs by more than {OUTLIER * CEILING:g}."
                 )
             for t in trials:
-                if t.refused and not t.gone:
-                    reason = f"Before the first push: {t.refused}. {LIKELY_CAUSES}"
-                    await t.engine.discard(reason)
+                if t.refused:
+                    await t.engine.discard(f"Before the first push: {t.why}. {LIKELY_CAUSES}")
             if not answered:
-                reasons = "; ".join(t.refused for t in trials if t.refused and not t.gone) or "all died"
+                reasons = "; ".join(t.why for t in trials if t.refused) or "all died"
                 raise WeightsUnverified(f"No engine answered the canary ({reasons}). See the actors' logs.")
             self.reference.accepted([t.disagreement.level for t in answered if t.disagreement and not t.refused])
             return self.reference
@@ -272,12 +305,10 @@ class WeightPublisher:
                 self._ahead = self.learner.version
             await self.transport.whole()
             [trial] = await self._prove([engine])
-            if trial.gone:
+            if trial.outcome is Outcome.GONE:
                 raise EngineGone(f"{engine.name} was lost while version {self.transport.version} was pushed to it.")
             if trial.refused:
-                raise WeightsUnverified(
-                    f"Version {self.transport.version} is not proved on a new engine: {trial.refused}."
-                )
+                raise WeightsUnverified(f"Version {self.transport.version} is not proved on a new engine: {trial.why}.")
             yield
 
     async def join(self, engine: RemoteEngine, admit: Callable[[], None] = lambda: None) -> None:
@@ -296,13 +327,10 @@ class WeightPublisher:
         )
 
     async def _prove(self, engines: list[RemoteEngine]) -> list[Trial]:
-        """Send the last push to engines, prove it on each, and send each engine its verdict.
-
-        A proof that fails is repeated on other texts. A push whose proof failed twice, or whose weights were not
-        loaded, is repeated in full. If that fails as well, the engine is discarded.
+        """Send the last push to engines, prove it on each, and send each engine its verdict: see `Outcome`.
 
         Returns:
-            A trial for each engine. Engines that are gone are neither proved nor refused.
+            A trial for each engine.
         """
         version = self.transport.version
         trials = [Trial(engine) for engine in engines]
@@ -312,43 +340,44 @@ class WeightPublisher:
         if self._scored_version != version:
             self._before = self._previous
             self._scored_version = version
-        for attempt in (1, 2):
-            doubtful = [t for t in trials if not t.gone and not t.hopeless and (attempt == 1 or t.refused)]
-            if not doubtful:
-                break
-            if attempt == 1:
-                results = await self.transport.sent([t.engine for t in doubtful], self._canary(0))
-            else:
-                results_in_full = await self._push_in_full(doubtful)
-                if results_in_full is None:
-                    break
-                results = results_in_full
-            start = time.monotonic()
-            await self._score(doubtful, 0, results)
-            self._note_part("push_score_s", time.monotonic() - start)
-            again = [t for t in doubtful if t.refused and t.evidence is not None and not t.gone and not t.misloaded]
-            if again:
-                self._repeats += len(again)
-                log.warning(
-                    "the proof of version %d is repeated on other texts for %s: %s",
-                    version, ", ".join(t.engine.name for t in again), again[0].refused,
-                )  # fmt: skip
-                await self._score(again, 1, await self._sampled([t.engine for t in again], 1))
-            # These verdicts are sent now, so that what these engines sampled does not wait for another engine's second
-            # push.
-            now_proved = [t for t in doubtful if not t.gone and not t.refused]
-            for t in now_proved:
-                log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, t.engine.name,
-                         t.disagreement, t.excess)  # fmt: skip
-            await asyncio.gather(*[self._confirm(t.engine, version) for t in now_proved])
-        alive = [t for t in trials if not t.gone]
+        await self._prove_once(trials, await self.transport.sent(engines, self._canary(0)))
+        doubtful = [t for t in trials if t.outcome in REPEATED_IN_FULL]
+        if doubtful:
+            results = await self._push_in_full(doubtful)
+            if results is not None:
+                await self._prove_once(doubtful, results)
+        alive = [t for t in trials if t.outcome is not Outcome.GONE]
         proved = [t for t in alive if not t.refused]
         self.reference.accepted([t.disagreement.level for t in proved if t.disagreement is not None])
-        hint = " No engine agrees. " + LIKELY_CAUSES if alive and not proved and not alive[0].hopeless else ""
+        none_agrees = bool(alive) and not proved and alive[0].outcome is not Outcome.FAILED
+        hint = f" No engine agrees. {LIKELY_CAUSES}" if none_agrees else ""
         for t in alive:
             if t.refused:
-                await t.engine.discard(f"Version {version}: {t.refused}.{hint}")
+                await t.engine.discard(f"Version {version}: {t.why}.{hint}")
         return trials
+
+    async def _prove_once(self, trials: list[Trial], results: Results) -> None:
+        """Judge one push by what its engines answered, on other texts too where they disagree, and confirm the proved.
+
+        Verdicts are sent now, so that what a proved engine sampled does not wait for another engine's second push.
+        """
+        version = self.transport.version
+        start = time.monotonic()
+        await self._score(trials, 0, results)
+        self._note_part("push_score_s", time.monotonic() - start)
+        disagreeing = [t for t in trials if t.outcome is Outcome.DISAGREES]
+        if disagreeing:
+            self._repeats += len(disagreeing)
+            log.warning(
+                "the proof of version %d is repeated on other texts for %s: %s",
+                version, ", ".join(t.engine.name for t in disagreeing), disagreeing[0].why,
+            )  # fmt: skip
+            await self._score(disagreeing, 1, await self._sampled([t.engine for t in disagreeing], 1))
+        proved = [t for t in trials if t.outcome is Outcome.PROVED]
+        for t in proved:
+            log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, t.engine.name,
+                     t.disagreement, t.excess)  # fmt: skip
+        await asyncio.gather(*[self._confirm(t.engine, version) for t in proved])
 
     async def _push_in_full(self, doubtful: list[Trial]) -> Results | None:
         """Push to these engines again, in full. Return None, with the engines refused, if that fails.
@@ -361,22 +390,19 @@ class WeightPublisher:
         """
         version = self.transport.version
         names = ", ".join(t.engine.name for t in doubtful)
-        log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
-        first_refusals = [t.refused for t in doubtful]
+        log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].why)
         try:
             await self.transport.whole()
             self._pushes_repeated = len(doubtful)
             for t in doubtful:
                 t.evidence = None
                 t.disagreement = None
-                t.misloaded = False
             return await self.transport.sent([t.engine for t in doubtful], self._canary(0))
         except LearnerDied:
             raise
         except InfraError as error:
-            for t, refused in zip(doubtful, first_refusals, strict=True):
-                t.refused = f"{refused}; and the full push failed: {str(error).rstrip('.')}"
-                t.hopeless = True
+            for t in doubtful:
+                t.end(Outcome.FAILED, f"{t.why}; and the full push failed: {error}")
             return None
 
     async def _sampled(self, engines: list[RemoteEngine], number: int) -> Results:
@@ -400,11 +426,11 @@ class WeightPublisher:
         answered: list[tuple[Trial, list[Completion]]] = []
         for trial, result in zip(trials, results, strict=True):
             if isinstance(result, EngineGone):
-                trial.gone = True
+                trial.end(Outcome.GONE)
+            elif isinstance(result, WeightsMisloaded):
+                trial.end(Outcome.MISLOADED, result)
             elif isinstance(result, InfraError):
-                trial.refused = str(result).rstrip(".")
-                trial.misloaded = isinstance(result, WeightsMisloaded)
-                trial.hopeless = not trial.misloaded
+                trial.end(Outcome.FAILED, result)
             elif isinstance(result, BaseException):
                 raise result
             else:
@@ -418,14 +444,16 @@ class WeightPublisher:
             trial.evidence = of_round if trial.evidence is None else trial.evidence + of_round
             trial.disagreement = disagreement(trial.evidence)
             trial.excess = tolerance.excess(trial.disagreement)
-            trial.refused = None
             if any((c.versions != self.transport.version).any() for c in completions):
-                trial.refused = f"{trial.disagreement}, tokens of another version"
-            elif not trial.excess <= 1.0:
-                trial.refused = (
+                trial.end(Outcome.DISAGREES, f"{trial.disagreement}, tokens of another version")
+            elif trial.excess <= 1.0:
+                trial.end(Outcome.PROVED)
+            else:
+                trial.end(
+                    Outcome.DISAGREES,
                     f"{trial.disagreement}: the weights arrived (digest {str(self.transport.digest)[:12]}), but the"
                     f" engine does not compute with them. The tolerance is {tolerance} (vllm.canary_tolerance, or from"
-                    f" the last {len(self.reference.levels)} pushes). Raise it only for lower precision"
+                    f" the last {len(self.reference.levels)} pushes). Raise it only for lower precision",
                 )
 
     async def _learner_scores(self, texts: list[list[int]], answers: list[list[Completion]]) -> list[list[np.ndarray]]:
@@ -454,14 +482,14 @@ class WeightPublisher:
 
     def _report(self, version: int, seconds: float, trials: list[Trial]) -> PublishReport:
         transport = self.transport
-        proved = [trial for trial in trials if not trial.gone and not trial.refused]
+        proved = [trial for trial in trials if trial.outcome is Outcome.PROVED]
         disagreements = [trial.disagreement for trial in proved if trial.disagreement is not None]
         return PublishReport(
             version,
             seconds,
             transport.digest or "",
             max((d.most for d in disagreements), default=0.0),
-            sum(trial.refused is not None and not trial.gone for trial in trials),
+            sum(trial.refused for trial in trials),
             transport.seconds,
             transport.nbytes,
             transport.delta,
