@@ -242,8 +242,9 @@ class Config(Section):
         return self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)
 
     @property
-    def canary_tolerance(self) -> float | None:
-        """Mean difference in nats that is accepted after each push. None: it follows the pushes accepted before."""
+    def fixed_canary_tolerance(self) -> float | None:
+        """Mean difference in nats that is accepted after each push: vllm.canary_tolerance, or 1e-4 where both sides
+        compute in fp32. None: it follows the pushes accepted before."""
         is_fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
         return self.vllm.canary_tolerance or (1e-4 if is_fp32 else None)
 

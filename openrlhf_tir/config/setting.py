@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 class Resume:
     """What happens if a run resumes from a checkpoint that was made with another value.
 
+    A setting that names no policy has its section's, `Section.RESUME`, which is "reported" where a section has none.
+
     Attributes:
         policy: "allowed": nothing, since the setting only says where things are or how fast they go.
             "reported": the run goes on and lists the change at its start.

@@ -1,7 +1,9 @@
 """End the run when user code fails too many groups.
 
-    before the first update   at the first failure: a bug is best fixed before anything is trained
-    later                     after MAX_PROMPTS_IN_A_ROW prompts in a row
+    before the first update of this process   at the first failure: a bug is best fixed before anything is trained
+    later                                     after MAX_PROMPTS_IN_A_ROW prompts in a row
+
+A resume is a new process and begins strict again, because user code may have been edited before it.
 
 A data row that a reward does not expect fails its own group, again and again. That is a single prompt, and the run goes
 on. User code is a reward, filter, protocol, environment class or agent file. If it fails one trajectory, the whole
@@ -19,10 +21,10 @@ row are the code."""
 
 
 class MethodErrors:
-    """Counts the groups that user code failed. A resumed run counts anew, and its first update is still to come."""
+    """Counts the groups that user code failed, in this process: a resume counts anew."""
 
     def __init__(self) -> None:
-        self.updated = False
+        self.updated_in_this_process = False
         """True once an update was made."""
         self._prompts: set[int] = set()
 
@@ -40,11 +42,11 @@ class MethodErrors:
             return
         self._prompts.add(meta.key.prompt)
         last = f"The last error: {meta.why.get(meta.failed)} Correct it, then go on with --resume."
-        if not self.updated:
+        if not self.updated_in_this_process:
             raise MethodBroken(
-                f"Group {meta.key} failed as {meta.failed!r} before the first update, and a bug is best fixed before"
-                f" anything is trained: {meta.why.get(meta.failed)} `train --check-only` with the same recipe plays"
-                " episodes through all of your code."
+                f"Group {meta.key} failed as {meta.failed!r} before the first update of this start, and a bug is best"
+                f" fixed before anything is trained: {meta.why.get(meta.failed)} `train --check-only` with the same"
+                " recipe plays episodes through all of your code."
             )
         if len(self._prompts) >= MAX_PROMPTS_IN_A_ROW:
             raise MethodBroken(f"The groups of {len(self._prompts)} prompts in a row failed as {meta.failed!r}. {last}")

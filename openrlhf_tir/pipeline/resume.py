@@ -91,9 +91,9 @@ class Saver:
         checkpoint, and would write the same files."""
         self.best = checkpoints.best()[1]
         """Score of the best checkpoint."""
-        self.saved: tuple[int, int] | None = None
+        self.last_snapshot: tuple[int, int] | None = None
         """`RolloutScheduler.progress` at the last snapshot that is committed, or is being written."""
-        self.safe: tuple[int, int] | None = None
+        self.last_committed_snapshot: tuple[int, int] | None = None
         """The same for the last snapshot that was committed."""
         self.exported: int | None = None
         """Version whose export, if there is one, is of this run's lineage: it was made here, or is the checkpoint's."""
@@ -104,7 +104,7 @@ class Saver:
         """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
         due = self.scheduler.crossed(self.every)
         # After a resume the checkpoint is there, and maybe not the export that was due with it.
-        await self._checkpoint(due and self.safe != self.scheduler.progress)
+        await self._checkpoint(due and self.last_committed_snapshot != self.scheduler.progress)
         if due and self.exports and not self.checkpoints.export_of(self.scheduler.version).exists():
             await self.export()
 
@@ -123,13 +123,13 @@ class Saver:
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.settled()
-                if candidate or self.saved != self.scheduler.progress:  # Otherwise a rescue has taken it.
+                if candidate or self.last_snapshot != self.scheduler.progress:  # Otherwise a rescue has taken it.
                     await self._take(due)
 
     async def _take(self, due: bool) -> None:
         """Take a snapshot and begin to write it. Only with the lock held, while nothing is being written."""
         snapshot = self.scheduler.snapshot()
-        self.saved = self.scheduler.progress
+        self.last_snapshot = self.scheduler.progress
         self.copying = True
         try:
             if self.exports and self.exported != snapshot.version:
@@ -177,7 +177,7 @@ class Saver:
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.settled()
-                if self.saved != self.scheduler.progress and not self.scheduler.learner_is_busy:
+                if self.last_snapshot != self.scheduler.progress and not self.scheduler.learner_is_busy:
                     await self._take(due=True)
             await self.settled()
 
@@ -214,7 +214,7 @@ class Saver:
             self.best = before
             self._refused(snapshot, e)
             return
-        self.safe = self.saved
+        self.last_committed_snapshot = self.last_snapshot
         ledger.committed(snapshot.version, snapshot.ledger_mark.lines)
         # This line is for the audit only: the checkpoint is complete without it.
         await asyncio.to_thread(ledger.try_to_sync)
@@ -223,12 +223,12 @@ class Saver:
     async def _drop(self, snapshot: SchedulerSnapshot) -> None:
         """Discard a checkpoint that was taken only for an evaluation, which did not find it the best."""
         await self.learner.written()
-        self.saved = self.safe
+        self.last_snapshot = self.last_committed_snapshot
         self.checkpoints.discard(snapshot.version)
 
     def _refused(self, snapshot: SchedulerSnapshot, error: OSError) -> None:
         """Log that a disk refused a checkpoint, and discard it."""
-        self.saved = None
+        self.last_snapshot = None
         self.checkpoints.discard(snapshot.version)
         reason = str(error).rstrip(".")
         log.error(
@@ -260,8 +260,8 @@ class Saver:
         await self.evaluator.give_up(self.scheduler.version)
         await self.finish()
         return (
-            f"Version {self.saved[0]} was saved."
-            if self.saved
+            f"Version {self.last_snapshot[0]} was saved."
+            if self.last_snapshot
             else "No checkpoint could be written, see the log; the one before counts."
         )
 
@@ -278,7 +278,7 @@ class Saver:
             AcceptedGroup(attempt, BatchItem(meta, await self.rollout.store(group))) for attempt, meta, group in rows
         ]
         self.scheduler.restore(scheduler_state.from_facts(facts, version, accepted))
-        self.safe = self.saved = self.scheduler.progress
+        self.last_committed_snapshot = self.last_snapshot = self.scheduler.progress
         self.exported = version
         pending = bool(facts.get(EVALUATION_PENDING)) and self.evaluates
         if pending:

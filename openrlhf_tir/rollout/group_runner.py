@@ -371,6 +371,8 @@ class GroupRunner:
                 trajectory = await self._sample(group, index)
             if trajectory.failed is None and trajectory.reward is None:
                 trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)
+                # A part of that name replaces the flag and may be a score: metrics count it as right above
+                # CORRECT_THRESHOLD, filters take its mean.
                 trajectory.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
             trajectory.failed = e.reason

@@ -61,9 +61,10 @@ def invalidated(
     """Return the trajectories that a shared fault costs, finished and unfinished ones: index -> reason.
 
     A fault is shared if its reason says so: a fault of the engine is shared by all, EnvLost by those with a session on
-    that server. It is also shared by its effect: it ended every trajectory on a server, or of the group, that was
-    unfinished, and at least two. Two separate faults that happen to come last are taken for a shared one as well; that
-    costs another attempt and selects no trajectory by length.
+    that server. It is also shared by its effect: it ended every trajectory of the group, or on a server, that was
+    unfinished, and at least two. The whole group is looked at first, whichever servers it used, then each server. Two
+    separate faults that happen to come last are taken for a shared one as well; that costs another attempt, also of
+    samples that ended well, and selects no trajectory by length.
 
     Args:
         ended: Trajectory by index; None if it did not end.
@@ -74,19 +75,19 @@ def invalidated(
     if engine_faults:
         return dict.fromkeys(range(len(ended)), engine_faults[0])
     reasons = [trajectory.failed for index in order if (trajectory := ended[index])]
-    if None not in ended and _ended_at_once(reasons):
+    if None not in ended and _last_ones_failed(reasons):
         return dict.fromkeys(range(len(ended)), _cause(reasons))
     lost: dict[int, str] = {}
     for server in set(server_of.values()):
         indices = [index for index, holder in server_of.items() if holder == server]
         is_running = any(ended[index] is None for index in indices)
         reasons = [trajectory.failed for index in order if index in indices and (trajectory := ended[index])]
-        if EnvLost.reason in reasons or (not is_running and _ended_at_once(reasons)):
+        if EnvLost.reason in reasons or (not is_running and _last_ones_failed(reasons)):
             lost |= dict.fromkeys(indices, _cause(reasons))
     return lost
 
 
-def _ended_at_once(reasons: Sequence[str | None]) -> bool:
+def _last_ones_failed(reasons: Sequence[str | None]) -> bool:
     """Return True if at least the last two to end failed, but not all: one event may have ended all that still ran.
 
     A reward that fails on two samples is not a fault that they share, even if they end last.

@@ -132,7 +132,7 @@ class Reference:
 
     Attributes:
         ceiling: Largest threshold, in nats.
-        fixed: The configured threshold (`vllm.canary_tolerance`); None: FACTOR times the reference.
+        fixed: The threshold of the whole run (`Config.fixed_canary_tolerance`); None: FACTOR times the reference.
         levels: Levels of the last accepted pushes.
     """
 

@@ -97,7 +97,7 @@ def test_no_step_begins_after_a_stop_that_comes_in_a_step_without_a_push_behind_
     learner = Recorder()
     p = pipeline(tmp_path, B=1, S=2, push_every=3, prompts=FakePrompts(40), learner=learner)
     stopped(p, 1.5)
-    assert learner.began == [pytest.approx(1.1)] and p.saver.saved[0] == 1
+    assert learner.began == [pytest.approx(1.1)] and p.saver.last_snapshot[0] == 1
 
 
 def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_counts(tmp_path):
@@ -186,7 +186,7 @@ def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
         await asyncio.sleep(1e6)
 
     p = pipeline(tmp_path / "a", B=2, prompts=FakePrompts(8), evaluate=forever, eval_steps=1, eval={"wait": True})
-    assert stopped(p, 10.0)[1] < PAUSE_S and p.saver.saved[0] == 1
+    assert stopped(p, 10.0)[1] < PAUSE_S and p.saver.last_snapshot[0] == 1
     latencies = iter([0.5, 0.5, 0.5, 0.5] + [900.0] * 20)
     p = pipeline(
         tmp_path / "b",
@@ -196,7 +196,9 @@ def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
         prompts=FakePrompts(40),
         rollout=FakeRollout(latency=lambda r: next(latencies)),
     )
-    assert stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.saved[0] == 1 and p.scheduler.pushed_version == 0
+    assert (
+        stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.last_snapshot[0] == 1 and p.scheduler.pushed_version == 0
+    )
 
 
 def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_path):

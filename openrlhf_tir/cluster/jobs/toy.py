@@ -111,7 +111,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         services.pool.members,
         directory,
         inputs.canary,
-        tolerance=cfg.canary_tolerance,
+        tolerance=cfg.fixed_canary_tolerance,
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
         # A cold start pushes whole files: its weights change without a version for deltas to continue.

@@ -274,7 +274,7 @@ async def _pipeline(
         seen: Receives the latest evaluation, by the version that it measured.
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
-    tolerance: float | Reference | None = cfg.canary_tolerance
+    tolerance: float | Reference | None = cfg.fixed_canary_tolerance
     restarts = RestartCount(MAX_RESTARTS, checkpoints.named)
     while True:
         publisher = WeightPublisher(
@@ -306,9 +306,11 @@ async def _pipeline(
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
-            if lost.split(RESTARTED)[1] is not None:
+            other_errors = lost.split(RESTARTED)[1]
+            if other_errors is not None:
                 raise
-            # A signal that is sent to the whole job also ends the learner's processes.
+            # A signal that is sent to the whole job also ends the learner's processes. Their error cancels `wind_down`,
+            # which was waiting for the step.
             if services.stop.reason:
                 raise Stopped(
                     f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."

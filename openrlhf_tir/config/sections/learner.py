@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ALL_LINEAR = "all-linear"
 SAVED_WITH_IT = refused("the weights were saved with it")
 
+# What becomes of it depends on the checkpoint as well: pipeline/checkpoints/ranks.py decides.
 ANY_RANKS = Resume(
     "allowed", "each rank reads its share of the files of all; refused with ds.zero_stage 2 and with Muon"
 )

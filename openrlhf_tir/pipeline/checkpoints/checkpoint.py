@@ -218,8 +218,6 @@ class Checkpoints:
             # A second checkpoint of the last step: the first one must stay complete until `latest` names this one.
             final = final.with_name(final.name + "a")
         best, best_score = self.best()
-        if best and best > final.name:
-            best = None
         record = (final.name, score) if score is not None else (best, best_score)
         state = {
             **state,
@@ -276,23 +274,20 @@ class Checkpoints:
     def _clean(self, final: Path) -> None:
         """Remove checkpoints that are not kept any more.
 
-        Later ones than `final` belong to a lineage that a resume from an earlier one has left, and so does the best one
-        if it is later.
+        Later ones than `final` belong to a lineage that a resume from an earlier one has left. The best is none of
+        them, as `accept` corrected `best.json`.
         """
         best, _ = self.best()
-        if best and best > final.name:
-            (self.directory / BEST).unlink()
-            best = None
         others = [p for p in self._directories() if p != final]
         later = [p for p in others if p.name > final.name]
         earlier = [p for p in others if p.name < final.name and p.name != best]
-        number = max(0, len(earlier) - (self.max_num - 1))
-        kept = [final, *earlier[number:], *(p for p in others if p.name == best)]
+        num_removed = max(0, len(earlier) - (self.max_num - 1))
+        kept = [final, *earlier[num_removed:], *(p for p in others if p.name == best)]
         total_bytes = sum(map(_bytes_of, kept)) if self.max_bytes < math.inf else 0
-        while total_bytes > self.max_bytes and number < len(earlier):
-            total_bytes -= _bytes_of(earlier[number])
-            number += 1
-        for path in later + earlier[:number]:
+        while total_bytes > self.max_bytes and num_removed < len(earlier):
+            total_bytes -= _bytes_of(earlier[num_removed])
+            num_removed += 1
+        for path in later + earlier[:num_removed]:
             _remove(path)
 
     # ---- the best ----

@@ -180,6 +180,9 @@ def _asked(task: Task) -> list[Any]:
 def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
     """Compare a checkpoint with the run that is to resume from it.
 
+    Compared are, in this order: what the scheduler counts by, the ranks (ranks.py), each setting by its own policy
+    (config/changes.py), the model's files and the rows of the data.
+
     Args:
         state: The controller's state of the checkpoint.
         cfg: The run's configuration.

@@ -227,7 +227,7 @@ def test_a_run_that_stops_between_two_parts_trains_every_prompt_once(tmp_path, w
     run(second.run(resume=True))
     report = audit(tmp_path / "ledger.jsonl")
     assert report.errors == report.open == [] and sorted(report.trained) == [(0, i) for i in range(24)]
-    lived = [key for version, key, _ in first.learner.trained if version < (first.saver.saved or (0,))[0]]
+    lived = [key for version, key, _ in first.learner.trained if version < (first.saver.last_snapshot or (0,))[0]]
     assert len({*lived, *(key for _, key, _ in second.learner.trained)}) == 24
 
 

@@ -310,7 +310,7 @@ def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
     due = [*range(s.eval_steps, life.pipeline.version + 1, s.eval_steps)] if s.eval_steps > 0 else []
     if sorted(life.metrics.evaluated) != due:
         wrong.append(f"evaluations of {life.metrics.evaluated} are recorded, due are {due}")
-    if life.pipeline.saver.saved and report.committed_trained != report.trained:
+    if life.pipeline.saver.last_snapshot and report.committed_trained != report.trained:
         wrong.append("trained, and not in a checkpoint")
     return wrong
 

@@ -165,7 +165,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
     from openrlhf_tir.cluster.jobs import train
 
     cfg = config(tmp_path, engines=2)
-    assert cfg.canary_tolerance is None
+    assert cfg.fixed_canary_tolerance is None
     session = session_of(cluster)
 
     async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
