@@ -57,14 +57,19 @@ def own_loggers_as_in_a_fresh_process():
     silences the root, what existed before and every handler of the root, caplog's own among them: a test's caplog must
     see our loggers all the same, whatever ran before it."""
     root = logging.getLogger()
-    root.setLevel(logging.WARNING)
     for handler in root.handlers:
         handler.setLevel(logging.NOTSET)
-    for name, logger in [*logging.root.manager.loggerDict.items()]:
-        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger):
-            logger.setLevel(logging.NOTSET)
-            logger.propagate, logger.disabled = True, False
-            logger.handlers.clear()
+    ours = [
+        (logger, logging.NOTSET)
+        for name, logger in [*root.manager.loggerDict.items()]
+        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger)
+    ]
+    for logger, level in [(root, logging.WARNING), *ours]:
+        if logger.level != level:  # setting it empties the caches of every logger that there is
+            logger.setLevel(level)
+    for logger, _ in ours:
+        logger.propagate, logger.disabled = True, False
+        logger.handlers.clear()
 
 
 @pytest.fixture
