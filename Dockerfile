@@ -17,6 +17,7 @@ WORKDIR /app
 COPY setup.py pyproject.toml LICENSE ./
 COPY openrlhf_tir openrlhf_tir
 COPY env_servers env_servers
+COPY miniatures miniatures
 # hadolint ignore=DL3013  # what stands here, with the versions of its pyproject.toml
 RUN pip install --no-cache-dir ".[env]" && useradd --create-home --uid 1000 tir
 USER 1000

@@ -39,8 +39,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.command import command_parser
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 
 from .crash_trial import TARGETS, Fault, Job, trial, undisturbed
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.command import command_parser
+from miniatures.toy.model import build_mixture, save_model
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
-from openrlhf_tir.miniatures.toy.model import build_mixture, save_model
 from openrlhf_tir.types import Completion, Sampling
 
 PROMPT = "User: What is 17*23?\nAssistant:"

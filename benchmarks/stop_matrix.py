@@ -41,8 +41,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.command import command_parser
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 
 from .crash_trial import Job, clean, command, end, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until

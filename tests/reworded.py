@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 REPO = Path(__file__).resolve().parents[1]
-PACKAGES = ("openrlhf_tir", "env_servers", "benchmarks")
+PACKAGES = ("openrlhf_tir", "env_servers", "miniatures", "benchmarks")
 MESSAGES_RETURNED = tuple(
     f"openrlhf_tir.{room}."
     for room in ("cli", "cluster", "config", "data", "engines", "evaluation", "learner", "pipeline", "weights")

@@ -87,8 +87,8 @@ PUSH, SAMPLED, FACTS, PUSHED = "push/1.safetensors", "canary.npz", "push.json", 
 
 def write_model(directory: Path, shape: str) -> None:
     """Random weights; the toy tokenizer's ids are all that is ever fed or read back as text."""
-    from openrlhf_tir.miniatures.toy.model import save_model
-    from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, save_tokenizer
+    from miniatures.toy.model import save_model
+    from miniatures.toy.tokenizer import EOS_ID, PAD_ID, save_tokenizer
 
     if shape == "tiny":
         save_model(directory, 0)

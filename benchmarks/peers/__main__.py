@@ -40,10 +40,10 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.command import command_parser
+from miniatures import numbers
+from miniatures.prepare import check_package
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures import numbers
-from openrlhf_tir.miniatures.prepare import check_package
 
 from ..quickstart_runs import base_of, seed_of
 from ..real_model.attempt import cpu_name

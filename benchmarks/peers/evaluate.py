@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from openrlhf_tir.miniatures.numbers import TRAINED
+from miniatures.numbers import TRAINED
 
 from .sandbox import Client, sandbox
 from .tasks import RECIPES, ToyTask

@@ -17,7 +17,7 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from benchmarks.peers.reward import correct
 from benchmarks.peers.sandbox import Client
 from benchmarks.peers.work import Work
-from openrlhf_tir.miniatures.toy.tokenizer import EOS, encode
+from miniatures.toy.tokenizer import EOS, encode
 from openrlhf_tir.rollout.protocols import Call, End
 from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.types import Completion

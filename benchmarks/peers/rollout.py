@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from openrlhf_tir.miniatures.toy.tokenizer import CHARACTERS, EOS_ID, PAD_ID, encode
+from miniatures.toy.tokenizer import CHARACTERS, EOS_ID, PAD_ID, encode
 from openrlhf_tir.rollout.protocols.zerotir import BASE_STOPS, OPEN, ZeroTir
 
 RunCode = Callable[[Sequence[str]], list[str]]

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from openrlhf_tir.miniatures.toy.tokenizer import PAD_ID, encode
-from openrlhf_tir.miniatures.toy.traces import prompt_of
+from miniatures.toy.tokenizer import PAD_ID, encode
+from miniatures.toy.traces import prompt_of
 
 from .reward import correct
 from .rollout import Sample, sample

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 
 from benchmarks.command import command_parser
-from openrlhf_tir.miniatures.seeds import seeds
-from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
+from miniatures.seeds import seeds
+from miniatures.tasks import NUMBERS, TASKS
 
 from .attempt import ARMS, REPO, TOOL, Attempt, digest, make, path_of, stored, write
 from .summary import BARS, RESULTS, summarise, summarise_with_cold_start

@@ -15,14 +15,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from miniatures import seeds
+from miniatures.end_process import end_process
+from miniatures.prepare import BASE
+from miniatures.reproduce.arms import NO_TOOL
+from miniatures.reproduce.commands import STOP_S
+from miniatures.results import FIGURES, Evaluation, evaluation_in, evaluations
+from miniatures.tasks import NUMBERS, TASKS
 from openrlhf_tir.machine.process_memory import PssSampler
-from openrlhf_tir.miniatures import seeds
-from openrlhf_tir.miniatures.end_process import end_process
-from openrlhf_tir.miniatures.prepare import BASE
-from openrlhf_tir.miniatures.reproduce.arms import NO_TOOL
-from openrlhf_tir.miniatures.reproduce.commands import STOP_S
-from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluation_in, evaluations
-from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
 

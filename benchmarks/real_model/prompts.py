@@ -1,6 +1,6 @@
 """python -m benchmarks.real_model.prompts --model DIR: how often the untrained model is right with each written prompt.
 
-The prompts are those of openrlhf_tir/miniatures/numbers.py; the tool is there, and the problems are held-out ones of
+The prompts are those of miniatures/numbers.py; the tool is there, and the problems are held-out ones of
 the trained kinds, the same for every prompt. The best prompt is `accuracy_before` of the benchmark. One evaluation of
 some minutes; the last line is JSON, which is kept beside the attempts.
 """
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from openrlhf_tir.miniatures import numbers
-from openrlhf_tir.miniatures.rows import write_jsonl
+from miniatures import numbers
+from miniatures.rows import write_jsonl
 
 from .attempt import REPO, cpu_name
 from .summary import RESULTS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 from typing import Any
 
-from openrlhf_tir.miniatures import numbers
+from miniatures import numbers
 
 from .attempt import ARMS, REPO, Attempt, cpu_name
 

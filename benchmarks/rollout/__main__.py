@@ -49,8 +49,8 @@ SCALE = 0.3
 
 def schedule(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     """Seconds are emulated ones."""
+    from miniatures.toy.tokenizer import build_tokenizer
     from openrlhf_tir.engines.codec import HfCodec
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     w = w.with_batch(16, 8, engines=2) if quick else w
     codec = HfCodec(build_tokenizer())

@@ -142,7 +142,7 @@ async def bare(w: Workload, turns: int, live: int = LIVE) -> float:
 
 
 def real_codec() -> HfCodec:
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
+    from miniatures.toy.tokenizer import build_tokenizer
 
     return HfCodec(build_tokenizer())
 

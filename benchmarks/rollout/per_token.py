@@ -56,7 +56,7 @@ def save_one_layer(directory: Path) -> None:
     """Write a model of one layer that costs next to nothing, with the toy's tokenizer."""
     import transformers
 
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
+    from miniatures.toy.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
     transformers.set_seed(VOCABULARY_SEED)
@@ -133,9 +133,9 @@ async def _timed(run: Callable[[str], Awaitable[int]], name: str) -> Turn:
 
 async def compare(live: int, turns: int) -> dict[str, float]:
     """Return microseconds of this process' CPU per token, and tokens/s as a ratio, with `live` requests at once."""
+    from miniatures.toy.tokenizer import build_tokenizer
     from openrlhf_tir.engines.codec import HfCodec
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
     with tempfile.TemporaryDirectory() as directory:
         save_one_layer(Path(directory))

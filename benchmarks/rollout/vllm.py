@@ -104,8 +104,8 @@ async def episodes(runner: GroupRunner) -> tuple[int, float]:
 
 
 async def pairs(count: int) -> dict[str, float]:
+    from miniatures.toy.model import save_model
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.miniatures.toy.model import save_model
 
     with tempfile.TemporaryDirectory() as directory:
         save_model(Path(directory), seed=0)

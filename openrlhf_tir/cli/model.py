@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..miniatures.packaged_models import MODELS
+from miniatures.packaged_models import MODELS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..miniatures.packaged_models import convert
+    from miniatures.packaged_models import convert
 
     convert(args.name, args.out)
     print(f"{args.name}: {args.out}")

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from miniatures.tasks import NUMBERS, TASKS, RealTask
+
 from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real, whole
 from ..errors import ConfigError
-from ..miniatures.tasks import NUMBERS, TASKS, RealTask
 from .configuration import config_of
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        from ..cluster.jobs.main import quickstart  # This import takes seconds, so a directory in use is refused first.
+        from miniatures.toy.jobs import quickstart  # This import takes seconds, so a directory in use is refused first.
 
         quickstart(cfg, setup_s=args.setup_seconds)
     return 0
@@ -117,7 +118,8 @@ def checked_plan(args: argparse.Namespace) -> Plan:
         ConfigError: Something cannot work: settings, package, data, memory, the cold start. Nothing was started, and
             the run directory is as it was.
     """
-    from ..miniatures.prepare import BASE, check_package, has_base, with_rows, with_shape
+    from miniatures.prepare import BASE, check_package, has_base, with_rows, with_shape
+
     from .checks.host import Machine, check_memory
     from .preflight import check
 
@@ -152,9 +154,10 @@ def _real_model(args: argparse.Namespace) -> int:
     """Train a packaged language model. Everything that can be wrong is reported before Ray or a model is loaded."""
     from rich.console import Console
 
+    from miniatures.prepare import prepare
+    from miniatures.results import kinds_table
+
     from ..cluster.run_lock import run_lock
-    from ..miniatures.prepare import prepare
-    from ..miniatures.results import kinds_table
     from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
@@ -188,7 +191,8 @@ def in_fast_precision(cfg: Config, overrides: Mapping[str, Any], machine: Machin
 
 def resumable_before_the_first_checkpoint(cfg: Config) -> Config:
     """Return `cfg`, which starts RL from its beginning if the run to resume was stopped at its cold start."""
-    from ..miniatures import cold_start
+    from miniatures import cold_start
+
     from ..pipeline.checkpoints.lineage import checkpoints_of
 
     if not cfg.train.resume or checkpoints_of(cfg).exist or not (cfg.run_dir / cold_start.DIRECTORY).is_dir():

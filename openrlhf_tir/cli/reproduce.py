@@ -59,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    from miniatures.reproduce import methods, twins
+
     from ..errors import ConfigError
-    from ..miniatures.reproduce import methods, twins
 
     if args.list:
         for name in methods.NAMES:
@@ -81,9 +82,10 @@ def run(args: argparse.Namespace) -> int:
         miniature = methods.named(args.name)
         directory = miniature.name
     out = (args.out or Path("runs/reproduce") / directory).absolute()
+    from miniatures.reproduce.commands import How
+    from miniatures.reproduce.run import reproduce, seeds_of
+
     from ..cluster.run_lock import run_lock
-    from ..miniatures.reproduce.commands import How
-    from ..miniatures.reproduce.run import reproduce, seeds_of
 
     how = How(
         args.arm_timeout,

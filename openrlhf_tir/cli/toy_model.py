@@ -16,14 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lesson",
         default="quickstart",
         metavar="NAME",
-        help="what the model is taught: a file of openrlhf_tir/miniatures/toy/lessons [quickstart]",
+        help="what the model is taught: a file of miniatures/toy/lessons [quickstart]",
     )
     add_config_flags(parser, recipe=RECIPE, first=("train.seed", "run_dir"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from ..miniatures.toy import lessons
+    from miniatures.toy import lessons
+
     from .preflight import check
 
     lessons.named(args.lesson)
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        from ..cluster.jobs.main import toy_model  # This import takes seconds, so a directory in use is refused first.
+        from miniatures.toy.jobs import toy_model  # This import takes seconds, so a directory in use is refused first.
 
         toy_model(cfg, args.lesson)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..user_code.plugins import current_name
 from .removed_settings import remedy, shared_name
 
 DECIDED: dict[str, Any] = {
@@ -23,7 +24,8 @@ MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
 
 
 def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration that an earlier version wrote, with the settings that moved where they are now."""
+    """Return a configuration that an earlier version wrote, with the settings that moved where they are now
+    and modules that moved by their name of today."""
     environments = {name: env_as_today(section) for name, section in saved.get("envs", {}).items()}
     today = {**saved, "env": env_as_today(saved.get("env", {})), "envs": environments}
     actor = saved.get("actor", {})
@@ -31,7 +33,14 @@ def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
         today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
     if saved.get("train", {}).get("env_mask") is False:
         today["train"] = {**saved["train"], "env_mask_from": "never"}
-    return today
+    return {section: _with_current_names(value) for section, value in today.items()}
+
+
+def _with_current_names(value: Any) -> Any:
+    """Return a setting, or a table of them, in which modules that were moved have their name of today."""
+    if isinstance(value, Mapping):
+        return {name: _with_current_names(inner) for name, inner in value.items()}
+    return current_name(value) if isinstance(value, str) else value
 
 
 def without_removed(saved: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

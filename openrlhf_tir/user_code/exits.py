@@ -16,7 +16,7 @@ from typing import Any
 
 from .failures import Exited
 
-OURS = ("openrlhf_tir", "env_servers")
+OURS = ("openrlhf_tir", "env_servers", "miniatures")
 """Packages of this project."""
 _modules: set[str] = set()
 """Names of the user's modules that are loaded in this process."""

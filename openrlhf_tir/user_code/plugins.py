@@ -85,7 +85,8 @@ class Place:
 
 MOVED = {
     "openrlhf_tir.episodes.turns": "openrlhf_tir.rollout.protocols",
-    "openrlhf_tir.toy": "openrlhf_tir.miniatures.toy",
+    "openrlhf_tir.toy": "miniatures.toy",
+    "openrlhf_tir.miniatures": "miniatures",
 }
 """Older names of modules that a recipe, or the configuration of an older run, may hold -> the names now."""
 
@@ -119,7 +120,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _module(place, _current_name(where), prefix, own=is_own(place, name))
+    module = _module(place, current_name(where), prefix, own=is_own(place, name))
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -147,8 +148,8 @@ def load(place: Place, name: str) -> Any:
     return thing
 
 
-def _current_name(module: str) -> str:
-    """Return the name that a module has now; `module` may be its older name in MOVED."""
+def current_name(module: str) -> str:
+    """Return the name that a module has now, for its older name in MOVED; other text as it is."""
     old = next((old for old in MOVED if f"{module}.".startswith(f"{old}.")), None)
     return MOVED[old] + module[len(old) :] if old else module
 

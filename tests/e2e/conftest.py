@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.crash_trial import Job, undisturbed
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
 
 from .support.tiny_model import save_tiny
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from openrlhf_tir.telemetry import metrics
 from tests.contract.adapters.games import served, venv_of
 from tests.contract.docs.docs_blocks import block

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from openrlhf_tir.telemetry import metrics
 
 pytestmark = pytest.mark.long
@@ -24,7 +24,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures.cold_start import cold_start
+from miniatures.cold_start import cold_start
 
 root = Path(sys.argv[1])
 settings = {"actor.num_gpus_per_node": 1, "sft.batch_size": 2, "sft.max_epochs": 1, "sft.max_len": 64}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 
 from .test_guess_game import command
 

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from benchmarks.rollout.fault_parts import fault_server
+from miniatures.toy.model import save_model
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone
-from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.types import GroupKey, GroupMeta, Task
 from openrlhf_tir.waiting.deadlines import Deadline
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from miniatures.toy.model import build_mixture, save_model
+from miniatures.toy.task import write_data
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.learner.routing_replay import RoutingReplay, find_routers
-from openrlhf_tir.miniatures.toy.model import build_mixture, save_model
-from openrlhf_tir.miniatures.toy.task import write_data
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -89,7 +89,7 @@ async def engine_of(directory: Path, precision: str) -> VllmEngine:
 
 
 def prompt_ids() -> list[int]:
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
+    from miniatures.toy.tokenizer import build_tokenizer
 
     return build_tokenizer().encode(PROMPT)
 

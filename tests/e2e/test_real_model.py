@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.miniatures.results import evaluations
+from miniatures.results import evaluations
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.cluster.jobs.inputs import load_inputs
@@ -17,8 +19,6 @@ from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.services import Services
 from openrlhf_tir.config import Config
 from openrlhf_tir.machine.process_memory import PssSampler
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.telemetry import metrics

@@ -18,10 +18,10 @@ import transformers
 
 from benchmarks.crash_trial import end, last_step, start
 from benchmarks.stop_trial import stop, wait_until
+from miniatures import numbers
+from miniatures.packaged_models import MODELS
+from miniatures.rows import write_jsonl
 from openrlhf_tir.cli.exit_codes import STOPPED
-from openrlhf_tir.miniatures import numbers
-from openrlhf_tir.miniatures.packaged_models import MODELS
-from openrlhf_tir.miniatures.rows import write_jsonl
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
 

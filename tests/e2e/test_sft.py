@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from miniatures.toy.model import save_model
+from miniatures.toy.task import draw, write_data
+from miniatures.toy.traces import prompt_of
 from openrlhf_tir.cli.exit_codes import STOPPED
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import draw, write_data
-from openrlhf_tir.miniatures.toy.traces import prompt_of
 from openrlhf_tir.rollout.protocols.zerotir import ZeroTir
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.weights.digest import digest_file

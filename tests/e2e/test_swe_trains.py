@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from openrlhf_tir.telemetry import metrics
 from tests.contract.swe_hostile import CODE, MEND, task
 

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from benchmarks.crash_trial import find
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics

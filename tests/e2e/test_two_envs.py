@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -44,7 +44,7 @@ names = []
 [envs.guess]
 file = "env_servers.guess:GuessEnv"
 share = 0.25
-protocol = "openrlhf_tir.miniatures.toy.guess:Digits"
+protocol = "miniatures.toy.guess:Digits"
 [envs.guess.reward]
 name = "env"
 [envs.guess.filter]

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 
 from .support.ports import store_port
 from .support.ranks import run_ranks

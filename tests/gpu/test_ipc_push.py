@@ -87,9 +87,9 @@ def model_directory(tmp_path_factory):
 
 async def run(model_directory, work):
     """Start an engine beside the learner, run `work` with it, and stop it."""
+    from miniatures.toy.tokenizer import save_tokenizer
     from openrlhf_tir.config import Config
     from openrlhf_tir.engines.vllm_engine import VllmEngine
-    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(model_directory)
     cfg = Config.model_validate(

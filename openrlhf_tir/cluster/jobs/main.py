@@ -1,7 +1,7 @@
 """Entry points of the commands that need a cluster. Each opens a session, does the work and returns its figures.
 
-They are called after the preflight checks. The caller of `train`, `quickstart` and `toy_model` holds the lock of the
-run directory (run_lock.py).
+They are called after the preflight checks. The caller of `train` holds the lock of the run directory
+(run_lock.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from ...errors import ConfigError, Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
-from ...miniatures.toy.lessons import QUICKSTART
 from ...observability.report.summary import Summary
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...telemetry import heartbeat
@@ -35,11 +33,10 @@ from .chat_tools import with_tools
 from .evaluate import evaluate_held_out
 from .evaluate_suites import Evaluated, evaluate_plan, tasks_of
 from .inputs import load_inputs
-from .measured import EvalResult, HeldOut
+from .measured import EvalResult
 from .play import pick_task
 from .play import play as _play
 from .reading import reading
-from .toy import ToyBase, make_base
 from .train import run_training
 
 PIPE_WIDTH = 240
@@ -61,7 +58,7 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
                 return await run_training(services, cfg, known, setup_s=setup_s)
 
     with heartbeat.beating(Console(), cfg.run_dir):
-        return _run(go())
+        return run_job(go())
 
 
 def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResult]:
@@ -77,7 +74,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
             return await evaluate_held_out(services, cfg, tasks, model)
 
     with _progress():
-        sampled, greedy = _run(go())
+        sampled, greedy = run_job(go())
     text = json.dumps({"sampled": _as_json(sampled), "greedy": _as_json(greedy)}, indent=2, allow_nan=False)
     if out:
         out.write_text(text + "\n")
@@ -116,7 +113,7 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     for line in dict.fromkeys(fact for evaluated_set in plan.sets for fact in evaluated_set.facts):
         console.print(line, soft_wrap=True, highlight=False)
     with _progress():
-        results = _run(go())
+        results = run_job(go())
     if out:
         out.write_text(json.dumps(as_json(plan, results), indent=2) + "\n")
     console.print(table(plan, results))
@@ -159,7 +156,7 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
             ) as services:
                 await _play(services, scratch_cfg, task)
 
-        _run(go())
+        run_job(go())
 
 
 def serve(cfg: Config) -> None:
@@ -174,59 +171,10 @@ def serve(cfg: Config) -> None:
             await asyncio.get_running_loop().create_future()
 
     with suppress(Stopped):  # the normal end
-        _run(go())
+        run_job(go())
 
 
-def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
-    """Run the `toy-model` command: make problems, a tokenizer and a cold-started base model that passed its gates.
-
-    Returns:
-        The directory of the base model.
-    """
-
-    async def go() -> Path:
-        base = ToyBase(cfg, lesson)
-        base.prepare()
-        cold = base.config(base.init)
-        inputs = load_inputs(cold)
-        async with running_services(cold, model=str(base.init)) as services:
-            await make_base(services, base, inputs)
-            services.console.print(f"base model: {base.directory}", soft_wrap=True)
-        return base.directory
-
-    return _run(go())
-
-
-def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
-    """Run the `quickstart` command: make the toy base model (once per seed), then train it, in one session."""
-
-    async def go() -> Summary:
-        base = ToyBase(cfg)
-        rl = base.config(base.directory)
-        if base.ready:
-            inputs = load_inputs(rl)
-            async with running_services(rl, model=str(base.directory)) as services:
-                return await run_training(services, rl, inputs, setup_s=setup_s)
-        started = time.monotonic()
-        with heartbeat.doing("making problems and a model of random weights"):
-            base.prepare()
-        cold = base.config(base.init)
-        inputs = load_inputs(cold)
-        async with running_services(cold, model=str(base.init)) as services:
-            figures = HeldOut.of(*await make_base(services, base, inputs))
-            async with services.learning():
-                await services.learner.reload(rl)
-            # These figures are of the problems only. With games, the base model is measured again, on everything.
-            known = figures if len(cfg.environments) == 1 else None
-            return await run_training(
-                services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started
-            )
-
-    with heartbeat.beating(Console(), cfg.run_dir):
-        return _run(go())
-
-
-def _run(coroutine):
+def run_job(coroutine):
     """Run a coroutine with asyncio.run, and take this project's errors out of the groups of task groups."""
     try:
         return asyncio.run(coroutine)

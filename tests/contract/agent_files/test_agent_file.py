@@ -151,8 +151,8 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     its own fate."""
     from transformers import AutoTokenizer
 
+    from miniatures.toy.tokenizer import save_tokenizer
     from openrlhf_tir.engines.codec import HfCodec
-    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))

@@ -117,8 +117,8 @@ LONG = pytest.mark.long
 async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, label, text, sampled, reward, parts):
     from transformers import AutoTokenizer
 
+    from miniatures.toy.tokenizer import save_tokenizer
     from openrlhf_tir.engines.codec import HfCodec
-    from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))

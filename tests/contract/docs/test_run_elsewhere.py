@@ -13,14 +13,14 @@ import pytest
 
 from env_servers.python_tir.env import judge
 from env_servers.python_tir.isolation.bare import BareSandbox
+from miniatures.toy import traces
+from miniatures.toy.model import save_model
+from miniatures.toy.task import Problem, draw
 from openrlhf_tir.cluster.jobs import exported
 from openrlhf_tir.config import Config, Env
 from openrlhf_tir.data.templates import USER_ASSISTANT
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.miniatures.toy import traces
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import Problem, draw
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rollout import protocols
 from openrlhf_tir.rollout.episode import Limits, run_episode

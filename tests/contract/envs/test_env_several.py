@@ -36,7 +36,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
         "sums": {"server": "python_tir", "workers": 1, "filter": {"names": []}},
         "guess": {
             "file": "env_servers.guess:GuessEnv",
-            "protocol": "openrlhf_tir.miniatures.toy.guess:Digits",
+            "protocol": "miniatures.toy.guess:Digits",
             "reward": {"name": "env"},
             "filter": {"names": ["zero_variance"]},
         },

@@ -26,7 +26,7 @@ from ..env_process import Http, env_server
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
-PACKAGES = ("openrlhf_tir", "env_servers")
+PACKAGES = ("openrlhf_tir", "env_servers", "miniatures")
 ELSEWHERE = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
 """Environment variables of a program that must not find this checkout."""
 CHECKOUT = {"PYTHONPATH": str(REPO), "HF_HUB_OFFLINE": "1"}

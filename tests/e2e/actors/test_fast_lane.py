@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout.fault_parts import fault_server
+from miniatures.toy.model import save_model
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.lanes import PoolLanes
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
-from openrlhf_tir.miniatures.toy.model import save_model
 from openrlhf_tir.types import Group, GroupKey, Task
 
 ROOT = Path(__file__).parents[3]

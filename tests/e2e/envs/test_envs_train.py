@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from openrlhf_tir.telemetry import metrics
 from tests.contract.docs.docs_blocks import block
 

@@ -10,7 +10,7 @@ import pytest
 
 from env_servers.functions.make_tasks import row as function_row
 from env_servers.functions.policy import POLICY, policy_task
-from openrlhf_tir.miniatures.toy.model import save_model
+from miniatures.toy.model import save_model
 from tests.contract.swe_hostile import CODE, MEND, ROOT, task
 from tests.unit.env_servers.functions.solver import Solver
 

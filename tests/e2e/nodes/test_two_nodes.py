@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_data
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_data
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics, timeline

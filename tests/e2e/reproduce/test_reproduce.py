@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.miniatures.reproduce.run import SUMMARY
+from miniatures.reproduce.run import SUMMARY
 
 ROOT = Path(__file__).parents[3]
 AT_MOST_S = 3600.0

@@ -19,10 +19,10 @@ import random
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from miniatures.toy.task import draw
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.learner.balance import assign_ranks
-from openrlhf_tir.miniatures.toy.task import draw
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare
 from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout

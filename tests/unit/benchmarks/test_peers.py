@@ -27,9 +27,9 @@ from benchmarks.peers.rollout import Sample, sample
 from benchmarks.peers.sandbox import Client
 from benchmarks.peers.systems import Ran
 from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of, with_variance
+from miniatures import numbers
+from miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode, save_tokenizer
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures import numbers
-from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, PAD_ID, encode, save_tokenizer
 from openrlhf_tir.types import Sampling
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
@@ -575,7 +575,7 @@ def test_each_of_openrlhfs_trainers_writes_its_updates():
 
 
 def test_without_the_models_package_or_a_directory_of_it_nothing_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("openrlhf_tir.miniatures.packaged_models.find_spec", lambda name: None)
+    monkeypatch.setattr("miniatures.packaged_models.find_spec", lambda name: None)
     for base in (None, tmp_path / "empty"):
         with pytest.raises(SystemExit) as refused:
             smollm2_of(base, 42, tmp_path / "out")

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.real_model import attempt as attempts
 from benchmarks.real_model.summary import summarise, summarise_with_cold_start
-from openrlhf_tir.miniatures.seeds import _settings, seeds
+from miniatures.seeds import _settings, seeds
 from openrlhf_tir.telemetry import metrics
 
 

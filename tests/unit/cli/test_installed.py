@@ -16,7 +16,7 @@ def installed(tmp_path_factory):
     """The tree of the repository, built and installed into an empty directory without the network."""
     repo = Path(__file__).resolve().parents[3]
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
-    for name in ("openrlhf_tir", "env_servers"):
+    for name in ("openrlhf_tir", "env_servers", "miniatures"):
         shutil.copytree(repo / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(repo / name, source / name)

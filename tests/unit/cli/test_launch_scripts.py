@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.data.prepare.files import write_rows
-from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
 from tests.free_port import free_port

@@ -12,10 +12,10 @@ import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from miniatures import packaged_models
+from miniatures.packaged_models import MODELS
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
-from openrlhf_tir.miniatures import packaged_models
-from openrlhf_tir.miniatures.packaged_models import MODELS
 
 REQUIREMENTS = MODELS["smollm2"].requirements
 (GGUF,) = (name for _, name in MODELS["smollm2"].files)

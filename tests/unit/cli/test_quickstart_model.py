@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from miniatures import function_calls
+from miniatures import prepare as prepare_module
+from miniatures.packaged_models import MODELS
+from miniatures.tasks import TASKS
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.cli.quickstart import check_cold_start, in_fast_precision
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures import function_calls
-from openrlhf_tir.miniatures import prepare as prepare_module
-from openrlhf_tir.miniatures.packaged_models import MODELS
-from openrlhf_tir.miniatures.tasks import TASKS
 from tests.model_files import weights
 from tests.unit.cli.test_model import GGUF, package  # noqa: F401 - a fixture
 

@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 
+from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.checks.sft import check_sft
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import RECIPES
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 from tests.data.make_samples import rows as samples
 from tests.model_files import weights
 from tests.unit.cli.test_distill import run  # noqa: F401  a run that kept trajectories

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from miniatures.toy.model import save_model
+from miniatures.toy.tokenizer import EOS_ID
 from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete, models
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID
 from openrlhf_tir.rollout import protocols
 
 OWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

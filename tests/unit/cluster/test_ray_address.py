@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import STOPPED, code_of
 from openrlhf_tir.cluster.ray_address import check_ray_address
 from openrlhf_tir.errors import ConfigError, Unavailable
-from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 from tests.contract.docs.docs_blocks import REPO
 from tests.free_port import free_port
 from tests.unit.cluster.test_run_lock import flags_of

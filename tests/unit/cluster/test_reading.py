@@ -13,13 +13,13 @@ import sys
 import psutil
 import pytest
 
+from miniatures.toy.tokenizer import build_tokenizer
 from openrlhf_tir.cluster.jobs import reading as reading_module
 from openrlhf_tir.cluster.jobs.inputs import load_inputs
 from openrlhf_tir.cluster.jobs.reading import _answer, reading
 from openrlhf_tir.cluster.services import _unless_fails
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, InfraError
-from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 
 SPEAKS = """
 import os

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from miniatures.toy.cold_start import Schedule, Stage
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import WeightsUnverified
-from openrlhf_tir.miniatures.toy.cold_start import Schedule, Stage
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion
@@ -55,9 +55,9 @@ def cluster(tmp_path, monkeypatch):
                 "length",
             )
 
-    for job in ("train", "toy"):
-        monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.only_here", lambda: True)
-        monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.has_gpus", lambda: False)
+    for module in ("miniatures.toy.base", "openrlhf_tir.cluster.jobs.train"):
+        monkeypatch.setattr(f"{module}.only_here", lambda: True)
+        monkeypatch.setattr(f"{module}.has_gpus", lambda: False)
     c = FakeCluster(config(tmp_path, engines=2), monkeypatch)
     c.actor_class = Weighing
     return c
@@ -218,7 +218,7 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
 ):
     """Three rounds: the gates are missed twice. The figures of a round are of one policy, whichever round loses an
     engine, and wherever in it."""
-    from openrlhf_tir.cluster.jobs import toy
+    from miniatures.toy import base as toy
 
     cfg = Config.model_validate(
         config(tmp_path, engines=2).model_dump() | {"vllm": {"num_engines": 2, "canary_tolerance": 1e-4}}

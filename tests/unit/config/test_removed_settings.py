@@ -63,6 +63,8 @@ def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resum
         ("actor", {"eps_clip": 0.1, "eps_clip_low_high": [0.1, 0.3]}, {"eps_clip_low_high": (0.1, 0.3)}),
         ("train", {"env_mask": False, "env_mask_from": 0}, {"env_mask_from": "never"}),
         ("train", {"env_mask": True, "env_mask_from": 9}, {"env_mask_from": 9}),
+        ("reward", {"name": "openrlhf_tir.miniatures.own:right"}, {"name": "miniatures.own:right"}),
+        ("env", {"protocol": "openrlhf_tir.toy.guess:Digits"}, {"protocol": "miniatures.toy.guess:Digits"}),
     ],
 )
 def test_a_setting_that_moved_is_compared_where_it_is_now(section, before, now):

@@ -11,7 +11,11 @@ FRAGMENT = re.compile(r'^[ \t]*r?"""(?:Of|That it|Nothing was) .*', re.MULTILINE
 
 
 def test_no_docstring_needs_its_name_to_be_a_sentence():
-    files = [path for room in ("openrlhf_tir", "env_servers", "benchmarks") for path in (REPO / room).rglob("*.py")]
+    files = [
+        path
+        for room in ("openrlhf_tir", "env_servers", "miniatures", "benchmarks")
+        for path in (REPO / room).rglob("*.py")
+    ]
     files = [path for path in files if "env_servers/swe/repos" not in path.as_posix()]  # what tasks are made of
     found = {
         path.relative_to(REPO).as_posix(): lines for path in files if (lines := FRAGMENT.findall(path.read_text()))

@@ -11,7 +11,7 @@ from tests.unit.house.test_layering import LAYERS, REPO
 
 PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md")])
 FILE = re.compile(r"`([\w./-]+/[\w.-]+\.(?:py|sh|sbatch|yaml|toml))`")
-ROOTS = ("", "openrlhf_tir", "env_servers", "openrlhf_tir/config/recipes")
+ROOTS = ("", "openrlhf_tir", "env_servers", "miniatures", "openrlhf_tir/config/recipes")
 """Where a page's paths may begin."""
 OF_THE_PAST = {"migration.md"}
 """Pages that name files which are gone."""

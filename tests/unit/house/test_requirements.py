@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from env_servers.adapters.bfcl.package import INSTALL
-from openrlhf_tir.miniatures import function_calls
+from miniatures import function_calls
 
 FILES = [
     "requirements.txt",

@@ -133,8 +133,8 @@ def test_an_adapter_of_a_mixtures_experts_is_refused_with_the_layers_to_name():
     """peft's all-linear adapts experts and routers as well, of which nothing could be merged for the engines."""
     from peft import LoraConfig, get_peft_model
 
+    from miniatures.toy.model import build_mixture
     from openrlhf_tir.learner.lora import check_targets
-    from openrlhf_tir.miniatures.toy.model import build_mixture
 
     adapted = get_peft_model(build_mixture(0), LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
     with pytest.raises(ConfigError, match=r"experts.*q_proj"):

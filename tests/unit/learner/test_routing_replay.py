@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from miniatures.toy.model import build_mixture, build_model
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.learner.packing import OWN_EXPERTS, Row, collate
 from openrlhf_tir.learner.routing_replay import RoutingReplay, find_routers
-from openrlhf_tir.miniatures.toy.model import build_mixture, build_model
 
 TOKENS = 12
 

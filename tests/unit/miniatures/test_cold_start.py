@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from miniatures import cold_start as module
+from miniatures import lookup, numbers
+from miniatures.cold_start import cold_start, run_watched
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.cli.quickstart import check_cold_start, resumable_before_the_first_checkpoint
@@ -23,9 +26,6 @@ from openrlhf_tir.errors import (
     Unavailable,
     Unproductive,
 )
-from openrlhf_tir.miniatures import cold_start as module
-from openrlhf_tir.miniatures import lookup, numbers
-from openrlhf_tir.miniatures.cold_start import cold_start, run_watched
 
 RECIPE = "smollm2_search_cpu"
 

@@ -8,7 +8,7 @@ import subprocess
 import psutil
 import pytest
 
-from openrlhf_tir.miniatures.end_process import end_process
+from miniatures.end_process import end_process
 
 
 def started(script: str) -> tuple[subprocess.Popen, psutil.Process]:

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from miniatures import function_calls
+from miniatures.function_calls import HELD_OUT_OF, Row, data_row, signature, true_calls
+from miniatures.function_calls_reward import binary
+from miniatures.rows import split_of
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures import function_calls
-from openrlhf_tir.miniatures.function_calls import HELD_OUT_OF, Row, data_row, signature, true_calls
-from openrlhf_tir.miniatures.function_calls_reward import binary
-from openrlhf_tir.miniatures.rows import split_of
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.types import Segment, Task, Trajectory
 

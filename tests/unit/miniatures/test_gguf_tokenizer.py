@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openrlhf_tir.miniatures.gguf_tokenizer import tokenizer_from_pieces
+from miniatures.gguf_tokenizer import tokenizer_from_pieces
 
 
 def test_pieces_are_merged_by_their_rank_and_runs_of_white_space_are_never_cut():

@@ -10,15 +10,15 @@ import pytest
 
 from env_servers.search.bm25 import Bm25, ensure_index
 from env_servers.search.env import format_passages
+from miniatures import lookup
+from miniatures.lookup_reward import contained
+from miniatures.prepare import with_rows
+from miniatures.rows import split_of
+from miniatures.tasks import TASKS
 from openrlhf_tir.cli.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data.sft.blocks import cut
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures import lookup
-from openrlhf_tir.miniatures.lookup_reward import contained
-from openrlhf_tir.miniatures.prepare import with_rows
-from openrlhf_tir.miniatures.rows import split_of
-from openrlhf_tir.miniatures.tasks import TASKS
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.searchr1 import searchr1
 from openrlhf_tir.types import Segment, Task, ToolCall, Trajectory

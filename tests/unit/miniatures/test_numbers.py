@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from openrlhf_tir.miniatures import numbers
-from openrlhf_tir.miniatures.numbers_reward import last_number, right
+from miniatures import numbers
+from miniatures.numbers_reward import last_number, right
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.types import Segment, Task, ToolCall, Trajectory
 

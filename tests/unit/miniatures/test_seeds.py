@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from openrlhf_tir.miniatures.seeds import digest
-from openrlhf_tir.miniatures.tasks import NUMBERS, TASKS
+from miniatures.seeds import digest
+from miniatures.tasks import NUMBERS, TASKS
 
 TASK = TASKS[NUMBERS]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from miniatures.toy.model import build_model
+from miniatures.toy.tokenizer import EOS_ID, build_tokenizer
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.miniatures.toy.model import build_model
-from openrlhf_tir.miniatures.toy.tokenizer import EOS_ID, build_tokenizer
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols.chat_format import chat_formats
 from openrlhf_tir.types import KEEP, GroupKey, Task

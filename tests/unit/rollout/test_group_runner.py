@@ -137,7 +137,7 @@ class Talkative(Envs):
 
 async def test_evaluation_has_its_own_number_of_calls_and_training_keeps_its():
     made = runner(GuessingEngine(), Talkative(), drift_check=0.0)
-    made.environments["python_tir"].env.protocol = "openrlhf_tir.miniatures.toy.guess:Digits"
+    made.environments["python_tir"].env.protocol = "miniatures.toy.guess:Digits"
     made.environments["python_tir"].env.max_calls = 3
     calls = [
         [len(t.calls) for t in (await made.run(KEY, Task("Q", "x"), mode))[1].trajectories]

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from miniatures.toy.model import build_model
+from miniatures.toy.tokenizer import build_tokenizer
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.miniatures.toy.model import build_model
-from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols.chat_format import chat_formats
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration

@@ -23,7 +23,7 @@ from .test_group_evaluator import Here
 SECTIONS = {
     "calc": {"protocol": "zerotir", "output_max_tokens": 100, "filter": {"names": ["accuracy"]}},
     "guess": {
-        "protocol": "openrlhf_tir.miniatures.toy.guess:Digits",
+        "protocol": "miniatures.toy.guess:Digits",
         "reward": {"name": "env"},
         "filter": {"names": []},
         "output_max_tokens": 7,

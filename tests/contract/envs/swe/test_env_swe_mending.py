@@ -12,9 +12,9 @@ from env_servers.env import Env
 from env_servers.swe import examine
 from env_servers.swe.env import LIMITS, SweEnv
 from env_servers.swe.start import new_sandbox, shared
-from openrlhf_tir.miniatures.reproduce.methods import skyrl
-from openrlhf_tir.miniatures.toy.lessons import mending
-from openrlhf_tir.miniatures.toy.tokenizer import encode
+from miniatures.reproduce.methods import skyrl
+from miniatures.toy.lessons import mending
+from miniatures.toy.tokenizer import encode
 from openrlhf_tir.protocol import StepReply
 from tests.step_reply import reply_of
 from tests.unit.miniatures.toy.mending_episode import episode_of, played

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli.rehearsal import rehearse
 from openrlhf_tir.cli.rehearsal.play import MORE_ROWS, MORE_SHAPES, various
 from openrlhf_tir.cli.rehearsal.show import fault_lines, lines_of
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.types import Task
 
 ENVIRONMENT = """

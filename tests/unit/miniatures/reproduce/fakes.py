@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from miniatures.toy import lessons
 from openrlhf_tir.cluster.jobs.measured import EvalResult
-from openrlhf_tir.miniatures.toy import lessons
 
 
 def rows_of_a_run(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from miniatures.reproduce import commands
+from miniatures.reproduce.commands import Command, is_finished, mark_of, run, share
 from openrlhf_tir.errors import ReproductionFailed
-from openrlhf_tir.miniatures.reproduce import commands
-from openrlhf_tir.miniatures.reproduce.commands import Command, is_finished, mark_of, run, share
 
 
 def command(tmp_path, *more: str, resumes: bool = True) -> Command:

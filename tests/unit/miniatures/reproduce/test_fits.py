@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 
+from miniatures.reproduce import bases, methods
+from miniatures.reproduce.arms import Place
+from miniatures.reproduce.commands import How
+from miniatures.rows import write_jsonl
+from miniatures.toy import lessons
+from miniatures.toy.model import save_model
+from miniatures.toy.task import write_splits
+from miniatures.toy.tokenizer import build_tokenizer, encode
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.data.prompts import load_prompts
-from openrlhf_tir.miniatures.reproduce import bases, methods
-from openrlhf_tir.miniatures.reproduce.arms import Place
-from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.miniatures.rows import write_jsonl
-from openrlhf_tir.miniatures.toy import lessons
-from openrlhf_tir.miniatures.toy.model import save_model
-from openrlhf_tir.miniatures.toy.task import write_splits
-from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer, encode
 
 from .fakes import Fake
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.miniatures.reproduce import measures
-from openrlhf_tir.miniatures.reproduce.arms import swept_figures
-from openrlhf_tir.miniatures.reproduce.measures import MEASURES
+from miniatures.reproduce import measures
+from miniatures.reproduce.arms import swept_figures
+from miniatures.reproduce.measures import MEASURES
 
 COLUMNS = {
     "step": [0, 1, 2, 3, 4, 5],

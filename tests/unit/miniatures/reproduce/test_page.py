@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from matplotlib.ticker import PercentFormatter
 
-from openrlhf_tir.miniatures.reproduce import methods, page
-from openrlhf_tir.miniatures.reproduce.arms import Read
+from miniatures.reproduce import methods, page
+from miniatures.reproduce.arms import Read
 from openrlhf_tir.observability.report.style import LIGHT
 
 

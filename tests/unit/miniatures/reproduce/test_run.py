@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from miniatures.reproduce import methods
+from miniatures.reproduce.commands import How
+from miniatures.reproduce.run import check_arms, reproduce, seeds_of
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.reproduce import check_words
 from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ConfigError, ReproductionFailed
-from openrlhf_tir.miniatures.reproduce import methods
-from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.miniatures.reproduce.run import check_arms, reproduce, seeds_of
 
 from .fakes import Fake, rows_of_a_run
 

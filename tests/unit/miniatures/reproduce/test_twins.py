@@ -10,6 +10,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.real_model import attempt
+from miniatures import function_calls
+from miniatures.function_calls import Row
+from miniatures.reproduce import bases, twins
+from miniatures.reproduce.arms import Place
+from miniatures.reproduce.commands import How
+from miniatures.reproduce.measures import MEASURES
+from miniatures.reproduce.run import reproduce, seeds_of
+from miniatures.seeds import seeds
+from miniatures.tasks import TASKS
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
@@ -19,15 +28,6 @@ from openrlhf_tir.config.fine_tuning import config_of as sft_config_of
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures import function_calls
-from openrlhf_tir.miniatures.function_calls import Row
-from openrlhf_tir.miniatures.reproduce import bases, twins
-from openrlhf_tir.miniatures.reproduce.arms import Place
-from openrlhf_tir.miniatures.reproduce.commands import How
-from openrlhf_tir.miniatures.reproduce.measures import MEASURES
-from openrlhf_tir.miniatures.reproduce.run import reproduce, seeds_of
-from openrlhf_tir.miniatures.seeds import seeds
-from openrlhf_tir.miniatures.tasks import TASKS
 
 from .fakes import Fake, rows_of_a_run
 
@@ -140,7 +140,7 @@ def test_a_method_without_a_twin_is_refused_with_those_that_have_one(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in twins.TWINS if name != "tool_n1"])
 def test_all_arms_are_checked_and_can_work_before_the_model_is_made(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("openrlhf_tir.miniatures.prepare.check_package", lambda name: None)
+    monkeypatch.setattr("miniatures.prepare.check_package", lambda name: None)
     checked = []
 
     def check(words: list[str]) -> None:
@@ -161,7 +161,7 @@ def test_all_arms_are_checked_and_can_work_before_the_model_is_made(name, tmp_pa
 
 
 def test_a_cold_start_that_does_not_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("openrlhf_tir.miniatures.prepare.check_package", lambda name: None)
+    monkeypatch.setattr("miniatures.prepare.check_package", lambda name: None)
     too_long = {
         **twins.TWINS["retool"].arms,
         "sft_rl": twins.Quickstart(flags=("--sft.max_len", "4096"), cold_start=96),

@@ -6,10 +6,10 @@ from importlib import import_module
 
 import pytest
 
+from miniatures.reproduce import methods
+from miniatures.reproduce.miniature import judged
+from miniatures.toy import lessons
 from openrlhf_tir.errors import ReproductionFailed
-from openrlhf_tir.miniatures.reproduce import methods
-from openrlhf_tir.miniatures.reproduce.miniature import judged
-from openrlhf_tir.miniatures.toy import lessons
 
 SEEN: dict[str, dict[str, dict[str, float]]] = {
     "zerotir": {
@@ -153,7 +153,7 @@ def test_a_coarse_reward_that_never_gets_to_a_half_took_at_least_the_run_and_the
 def test_a_bar_on_what_was_there_before_is_not_one_that_the_lessons_own_gate_lets_a_base_miss(name, bar):
     miniature = methods.named(name)
     _, highest = lessons.named(miniature.base.lesson).gates["accuracy"]
-    assert getattr(import_module(f"openrlhf_tir.miniatures.reproduce.methods.{name}"), bar) >= highest + 0.05
+    assert getattr(import_module(f"miniatures.reproduce.methods.{name}"), bar) >= highest + 0.05
 
 
 @pytest.mark.parametrize("name", methods.NAMES)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from miniatures.toy.lessons import mending
+from miniatures.toy.tokenizer import build_tokenizer
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.tokens import SftRow
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.miniatures.toy.lessons import mending
-from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols import make
 from openrlhf_tir.rollout.protocols.chat_format import ChatFormat

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from miniatures.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
+from miniatures.toy.lessons import artist, mending, retool
 from openrlhf_tir.errors import ColdStartError
-from openrlhf_tir.miniatures.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
-from openrlhf_tir.miniatures.toy.lessons import artist, mending, retool
 
 SHORT = Schedule(
     stages=(Stage(6, 1.0), Stage(4, 0.0)),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from env_servers.guess import GuessEnv
+from miniatures.toy.guess import HIGH, KIND, TRIES
+from miniatures.toy.task import write_data
+from miniatures.toy.tokenizer import encode
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.miniatures.toy.guess import HIGH, KIND, TRIES
-from openrlhf_tir.miniatures.toy.task import write_data
-from openrlhf_tir.miniatures.toy.tokenizer import encode
 from openrlhf_tir.rollout.protocols import Call, End, check, make
 from openrlhf_tir.types import Completion
 

@@ -20,16 +20,9 @@ from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
 from env_servers.search.__main__ import make_retriever
 from env_servers.search.env import format_passages
-from openrlhf_tir.config import Data
-from openrlhf_tir.config.sections.sft import Sft
-from openrlhf_tir.data.prompts import problems
-from openrlhf_tir.data.schemas import detected
-from openrlhf_tir.data.sft.pieces import Reader as SftReader
-from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
-from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.miniatures.rows import write_jsonl
-from openrlhf_tir.miniatures.toy import lessons
-from openrlhf_tir.miniatures.toy.lessons import (
+from miniatures.rows import write_jsonl
+from miniatures.toy import lessons
+from miniatures.toy.lessons import (
     artist,
     bookings,
     calculator,
@@ -43,9 +36,16 @@ from openrlhf_tir.miniatures.toy.lessons import (
     torl_calls,
     world_model,
 )
-from openrlhf_tir.miniatures.toy.task import Problem, make_problems, write_splits
-from openrlhf_tir.miniatures.toy.tokenizer import CHARACTERS, EOS_ID, encode
-from openrlhf_tir.miniatures.toy.traces import prompt_of, tool_trace
+from miniatures.toy.task import Problem, make_problems, write_splits
+from miniatures.toy.tokenizer import CHARACTERS, EOS_ID, encode
+from miniatures.toy.traces import prompt_of, tool_trace
+from openrlhf_tir.config import Data
+from openrlhf_tir.config.sections.sft import Sft
+from openrlhf_tir.data.prompts import problems
+from openrlhf_tir.data.schemas import detected
+from openrlhf_tir.data.sft.pieces import Reader as SftReader
+from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
+from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards import artist as artist_rewards
 from openrlhf_tir.rewards.context import RewardContext

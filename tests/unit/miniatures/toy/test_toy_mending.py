@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from env_servers.swe.task import SweTask
+from miniatures.toy.lessons import mending
+from miniatures.toy.task import write_splits
 from openrlhf_tir.config import Data
 from openrlhf_tir.data.prompts import problems
-from openrlhf_tir.miniatures.toy.lessons import mending
-from openrlhf_tir.miniatures.toy.task import write_splits
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.environment import environment

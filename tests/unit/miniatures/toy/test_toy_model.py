@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from openrlhf_tir.miniatures.toy.model import build_model, save_model
+from miniatures.toy.model import build_model, save_model
 
 
 def weights(model) -> torch.Tensor:

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from openrlhf_tir.miniatures.toy import task
+from miniatures.toy import task
 
 
 def canonical(problem: task.Problem) -> tuple:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from miniatures.toy import tokenizer as toy
+from miniatures.toy.model import save_model
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.miniatures.toy import tokenizer as toy
-from openrlhf_tir.miniatures.toy.model import save_model
 
 printable = st.text(alphabet=toy.CHARACTERS, max_size=60).filter(lambda text: "<|" not in text)
 

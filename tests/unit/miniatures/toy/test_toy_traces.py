@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from openrlhf_tir.miniatures.toy import traces
-from openrlhf_tir.miniatures.toy.task import Problem
-from openrlhf_tir.miniatures.toy.tokenizer import CHARACTERS, encode
+from miniatures.toy import traces
+from miniatures.toy.task import Problem
+from miniatures.toy.tokenizer import CHARACTERS, encode
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rollout.episode import Limits, run_episode
 from openrlhf_tir.rollout.protocols.zerotir import ZeroTir

@@ -326,10 +326,10 @@ def test_a_template_that_shows_earlier_turns_otherwise_is_found_at_start(model, 
 
 
 async def test_the_recipe_for_the_toy_model_reads_as_the_traces_that_it_was_fine_tuned_on():
+    from miniatures.toy.task import Problem
+    from miniatures.toy.tokenizer import build_tokenizer
+    from miniatures.toy.traces import tool_trace
     from openrlhf_tir.config.settings import load
-    from openrlhf_tir.miniatures.toy.task import Problem
-    from openrlhf_tir.miniatures.toy.tokenizer import build_tokenizer
-    from openrlhf_tir.miniatures.toy.traces import tool_trace
 
     problem = Problem("mul", "What is 7*8?", "print(7*8)", 56, (7, 8))
     cfg, codec = load("messages_cpu"), HfCodec(build_tokenizer())

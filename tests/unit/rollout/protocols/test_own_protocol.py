@@ -111,7 +111,8 @@ async def test_what_it_does_wrong_fails_the_trajectory_with_file_and_line(tmp_pa
 @pytest.mark.parametrize(
     ("name", "today"),
     [
-        ("openrlhf_tir.toy.guess:Digits", "openrlhf_tir.miniatures.toy.guess"),
+        ("openrlhf_tir.toy.guess:Digits", "miniatures.toy.guess"),
+        ("openrlhf_tir.miniatures.toy.guess:Digits", "miniatures.toy.guess"),
         ("openrlhf_tir.episodes.turns.messages:Messages", "openrlhf_tir.rollout.protocols.messages"),
     ],
 )
