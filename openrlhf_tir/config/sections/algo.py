@@ -244,11 +244,21 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[Fault]:
 
 
 @rule("algo.advantage.credit", reads_estimator=True)
-def credit_by_turn_compares_within_a_group(c: Config) -> Iterator[Fault]:
-    if c.algo.advantage.credit == "turn" and not estimator_of(c).by_group:
+def credit_by_turn_fits_the_estimator(c: Config) -> Iterator[Fault]:
+    if c.algo.advantage.credit != "turn":
+        return
+    name = c.algo.advantage.estimator
+    estimator = estimator_of(c)
+    if estimator.critic and is_user_code(name):
+        yield (
+            "algo.advantage.credit = 'turn' pays what each turn earned to the critic, as gae does, and would never call"
+            f" the function of algo.advantage.estimator = {name!r}, which says critic=True. Use estimator = 'gae', an"
+            " Estimator without a critic, or credit = 'trajectory'."
+        )
+    elif not estimator.by_group:
         yield (
             "algo.advantage.credit = 'turn' compares a turn with the same turns of its group, and"
-            f" algo.advantage.estimator = {c.algo.advantage.estimator!r} compares with the whole batch, or does not say"
+            f" algo.advantage.estimator = {name!r} compares with the whole batch, or does not say"
             " that a group is enough. Use one that compares within a group, e.g. reinforce_baseline; give your own"
             " Estimator by_group=True if it does; or use credit = 'trajectory'."
         )

@@ -78,6 +78,13 @@ def test_credit_by_turn_needs_an_estimator_that_declares_that_its_group_is_enoug
     assert settings_refused(tmp_path, "by_group", by_turn) == set()
 
 
+def test_credit_by_turn_is_refused_where_it_would_pay_rewards_in_place_of_the_users_function(tmp_path):
+    by_turn = {"algo.advantage.credit": "turn", "reward.name": "env"}
+    assert settings_refused(tmp_path, "with_critic", by_turn) == {"algo.advantage.credit"}
+    assert settings_refused(tmp_path, "with_critic", {"reward.name": "env"}) == set()
+    assert load(None, {**by_turn, "algo.advantage.estimator": "gae"}).algo.advantage.credit == "turn"
+
+
 def test_a_configuration_is_read_without_running_the_estimator(tmp_path):
     missing = f"{tmp_path}/missing.py:mine"
     assert load(None, {"algo.advantage.estimator": missing, "actor.num_gpus_per_node": 1}).algo.advantage.estimator == (

@@ -47,7 +47,7 @@ BROKEN = [
     ("algo.advantage.credit", "credit_by_turn_needs_rewards_of_turns", {"algo.advantage.credit": "turn"}),
     (
         "algo.advantage.credit",
-        "credit_by_turn_compares_within_a_group",
+        "credit_by_turn_fits_the_estimator",
         {"algo.advantage.credit": "turn", "reward.name": "env", "algo.advantage.estimator": "flash_reinforce"},
     ),
     (
