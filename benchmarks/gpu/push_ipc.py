@@ -146,7 +146,7 @@ async def _measured(args: argparse.Namespace, listener: Listener, scratch: Path)
                 learner.version += 1
                 report = await publisher.publish(learner.version, must_differ=True)
                 row = {"push_s": report.seconds, "push_write_s": report.write_s, **report.parts}
-                reports.append(row | {"push_pause_s": vllm.stats()["push_pause_s"], "refused": report.refused})
+                reports.append(row | {"refused": report.refused})
             facts[name] = _median(reports[1:]) | {
                 "mib": round(report.nbytes / 2**20, 1),
                 "reached_by_ipc": sum(row.get("push_ipc", 0.0) for row in reports),

@@ -40,8 +40,6 @@ AVOID_THE_ENGINE = ENGINE_FAULTS | {"deadline"}
 """Reasons of a failed group for which its prompt goes to another engine next time: a fault of the engine, or a deadline
 that a slow engine may have missed. Other reasons (environment, verifier, a refused request) would fail there as
 well."""
-LONGEST = "push_pause_s"
-"""The figure of an engine's report of which the pool's is the longest; of the others it is the sum."""
 MAX_FAILED_PROMPTS = 3
 """An engine that reports healthy but fails this many different prompts in a row is replaced: one prompt can be at
 fault, three are not."""
@@ -259,7 +257,7 @@ class EnginePool:
 
     def engine_stats(self) -> dict[str, float]:
         """Return the stats of all engines together, as of the last group of each (see Router.total_stats)."""
-        stats = self.router.total_stats(LONGEST)
+        stats = self.router.total_stats()
         if self.cfg.pipeline.fast_lane != "off":
             stats |= {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
         return stats

@@ -200,9 +200,8 @@ class RolloutActor(MovesResponses):
     def load(self) -> dict[str, float]:
         """Return what the engine and the queue in front of it hold, for the controller's router.
 
-        `running` and `waiting` sequences, the most that run at once by configuration (`width`), preemptions so far, the
-        seconds for which the last push froze the engine. An engine that measures it also tells its seconds since its
-        start by what it did.
+        `running` and `waiting` sequences, the most that run at once by configuration (`width`), preemptions so far. An
+        engine that measures it also tells its seconds since its start by what it did.
         """
         env_wait_s = self.idle_with_groups.seconds
         stats = self.engine.stats()
@@ -211,7 +210,6 @@ class RolloutActor(MovesResponses):
             "waiting": stats["waiting"] + self.batcher.waiting,
             "width": float(min(self.cfg.vllm.max_num_seqs, self.cfg.max_running)),
             "preemptions": stats.get("preemptions", 0.0),
-            "push_pause_s": stats.get("push_pause_s", 0.0),
         }
         if "prefill_s" in stats:  # an emulated engine has seconds with work alone
             load |= {

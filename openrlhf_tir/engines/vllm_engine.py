@@ -616,6 +616,7 @@ class VllmEngine:
         """Note how long the push that ends now froze the engine; at `loaded` its weights were proved to be held."""
         now = time.monotonic()
         self._push_pause_s = now - self._frozen_at
+        self._push_parts["push_pause_s"] = self._push_pause_s
         self._push_parts["push_resume_s"] = now - loaded
 
     async def _resume_after_push(self) -> None:

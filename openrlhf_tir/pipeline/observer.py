@@ -5,7 +5,7 @@ Between two steps, in any order:
     phase             a span, and seconds of the next row
     group_finished    one rolled group: a count by its outcome, and its figures for the means of the next row
     group_left        one accepted group that ends untrained: a count
-    push_finished     figures for every row until the next push
+    push_finished     one weight push: its figures for the next row
 
 Then, at each step:
 
@@ -89,11 +89,13 @@ class _SinceLastStep:
         seconds: Seconds of the phases, by metric.
         counts: Groups and trajectories by metric, as `drops/zero_variance` or `failed/timeout`.
         groups: Groups that were evaluated, kept or filtered.
+        push: Figures of the last weight push; empty without one (pipeline.push_every).
     """
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     counts: Counter[str] = field(default_factory=Counter)
     groups: list[GroupMeta] = field(default_factory=list)
+    push: dict[str, float] = field(default_factory=dict)
 
 
 class Observer:
@@ -132,8 +134,6 @@ class Observer:
         self.on_phase: Callable[[], None] = lambda: None
         """Called at the beginning of each phase and evaluation. The watchdog sets it: the run makes progress."""
         self.selection = SelectionMeter(self.envs)
-        self._last_push: dict[str, float] = {"canary_max_diff": 0.0}
-        """Metrics of the last weight push."""
         self._last_step_at = time.monotonic()
         self._engine_seconds: dict[str, float] = {}
         """ENGINE_SECONDS at the last row."""
@@ -236,8 +236,8 @@ class Observer:
                 log.warning("a trajectory of group %s failed (%s): %s", meta.key, reason, message)
 
     def push_finished(self, report: PublishReport) -> None:
-        """Keep the figures of a weight push for the rows until the next push."""
-        self._last_push = {
+        """Keep the figures of a weight push for the next row."""
+        self._since_step.push = {
             "canary_max_diff": report.canary_max_diff,
             "canary_level": report.canary_level,
             "canary_excess": round(report.canary_excess, 4),
@@ -282,7 +282,7 @@ class Observer:
         row |= extra
         row |= self._growth_of_engine_seconds(extra)
         row |= {"rolling": float(rolling), "buffered": float(buffered)}
-        row |= self._last_push
+        row |= finished.push
         row |= {
             "trained_tokens": float(report.trained_tokens),
             "tokens_per_s": report.trained_tokens / wall_s,

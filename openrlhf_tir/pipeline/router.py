@@ -199,17 +199,12 @@ class Router(Generic[EngineT]):
         """Return the stats of each engine that has reported (see RoutedEngine.current_stats)."""
         return [routed.current_stats(routed.name in self.reserved) for routed in self.engines.values() if routed.report]
 
-    def total_stats(self, longest: str = "") -> dict[str, float]:
-        """Return the stats of all engines together, and the number of `actors`.
-
-        Args:
-            longest: Name of a figure whose maximum counts; of the others it is the sum.
-        """
+    def total_stats(self) -> dict[str, float]:
+        """Return the sums of the stats of all engines, and the number of `actors`."""
         of_engines = self.stats()
         total = {"actors": float(len(self.engines))}
         for name in of_engines[0] if of_engines else ():
-            values = [stats.get(name, 0.0) for stats in of_engines]
-            total[name] = max(values) if name == longest else sum(values)
+            total[name] = sum(stats.get(name, 0.0) for stats in of_engines)
         return total
 
     async def wait_until_drained(self, name: str) -> None:

@@ -11,13 +11,23 @@ from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .fakes import FakePrompts, FakeRollout, pipeline
+from .fakes import FakePrompts, FakeRollout, MemoryMetrics, pipeline
 
 
 def test_every_second_version_is_pushed_and_the_last(tmp_path):
     p = pipeline(tmp_path, S=2, push_every=2, max_steps=5)
     run(p.run())
     assert p.publisher.versions == [0, 2, 4, 5]
+
+
+def test_only_the_row_of_a_step_with_a_push_has_the_pushs_figures(tmp_path):
+    """The first row has those of version 0, which was pushed before the first step."""
+    metrics = MemoryMetrics()
+    run(pipeline(tmp_path, S=2, push_every=2, max_steps=5, metrics=metrics).run())
+    with_a_push = [step for step, row in metrics.rows.items() if "push_s" in row]
+    assert with_a_push == [1, 2, 4, 5]
+    for name in ("canary_excess", "canary_max_diff", "canary_repeats", "pushes_repeated", "push_mib", "push_write_s"):
+        assert [step for step, row in metrics.rows.items() if name in row] == with_a_push
 
 
 def test_an_evaluation_is_of_the_weights_of_its_step(tmp_path):

@@ -61,10 +61,10 @@ class ScaleEngine(ScriptedEngine):
 
     async def confirm_weights(self, version: int) -> dict[str, float]:
         """Nothing waits for it: episodes of training take what was sampled at once."""
-        return {}
+        return {"push_pause_s": self.push_pause_s}
 
     def stats(self) -> dict[str, float]:
-        return self.model.stats() | {"push_pause_s": self.push_pause_s}
+        return self.model.stats()
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         return []

@@ -123,7 +123,7 @@ class FakeActor:
         return replace(meta, actor=f"rollout-{self.index}", load=LOAD), group
 
 
-LOAD = {"running": 2.0, "waiting": 1.0, "width": 8.0, "preemptions": 0.0, "push_pause_s": 0.5}
+LOAD = {"running": 2.0, "waiting": 1.0, "width": 8.0, "preemptions": 0.0}
 """What each fake actor tells with a group."""
 
 

@@ -472,7 +472,7 @@ def test_a_payload_that_is_not_handed_over_in_time_is_lost_too_and_names_the_set
 
 
 def test_what_the_actors_told_with_their_last_group_is_summed_with_what_they_were_given_since(cluster):
-    """Two groups of two on each of two actors, one after the other; the push's pause is the longest."""
+    """Two groups of two on each of two actors, one after the other."""
     c = cluster(engines=2)
 
     async def scenario():
@@ -494,7 +494,7 @@ def test_what_the_actors_told_with_their_last_group_is_summed_with_what_they_wer
     during, after = run(scenario())
     assert during == {
         "actors": 2.0, "running": 4.0, "waiting": 2.0, "placed": 2.0, "aside": 3.0, "preemptions": 0.0, "open": 2.0,
-        "width": pytest.approx(16 * (31 / 32) ** 2), "push_pause_s": 0.5,
+        "width": pytest.approx(16 * (31 / 32) ** 2),
     }  # fmt: skip
     assert {name: after[name] for name in ("running", "waiting", "placed", "aside")} == dict.fromkeys(
         ("running", "waiting", "placed", "aside"), 0.0
