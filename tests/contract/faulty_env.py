@@ -37,6 +37,7 @@ FAULTS = {
     "batch refuses all": "batches",
     "deadline ignored": "deadline",
     "timeout is ok": "deadline",
+    "timeout is late": "deadline",
     "works on after the deadline": "deadline",
     "full is 503": "capacity",
     "full without Retry-After": "capacity",
@@ -44,6 +45,8 @@ FAULTS = {
     "memory stays": "leaks",
 }
 """Fault -> the check that must find it."""
+LATE_S = 0.5
+"""Seconds by which "timeout is late" misses the deadline of a step."""
 TOKEN = "t0ken"
 MAX_BODY = 4 << 20
 
@@ -135,7 +138,7 @@ class FaultyEnv:
         if self.has("serial crash") and self.running > 8:
             fields["outcome"] = "env_error"
         if delay_s > deadline_s and not self.has("deadline ignored"):
-            await asyncio.sleep(deadline_s)
+            await asyncio.sleep(deadline_s + LATE_S * self.has("timeout is late"))
             fields["outcome"] = "ok" if self.has("timeout is ok") else "timeout"
             if not self.has("works on after the deadline"):
                 self.running -= 1

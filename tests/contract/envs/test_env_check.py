@@ -18,7 +18,7 @@ from openrlhf_tir.rollout.environment_client.check import Options, check_server,
 from openrlhf_tir.rollout.environment_client.check.run import CHECKS
 
 from ..env_process import env_server
-from ..faulty_env import FAULTS, TOKEN, FaultyEnv
+from ..faulty_env import FAULTS, LATE_S, TOKEN, FaultyEnv
 
 ECHO = replace(SERVERS["echo"].actions, slow_task={"delay_s": 1.0})
 SMALL = Options(steps=1000, concurrency=12, flood=40, oversize_bytes=8 << 20, timeout_s=60.0)
@@ -45,6 +45,8 @@ def patient(monkeypatch):
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_fails_its_own_check(fault, monkeypatch):
     check = FAULTS[fault]
+    if fault == "timeout is late":
+        monkeypatch.setattr(load, "LATE_S", LATE_S / 2)
     needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
     monkeypatch.setattr(
         "openrlhf_tir.rollout.environment_client.check.run.CHECKS",

@@ -120,6 +120,28 @@ def test_a_step_that_is_asked_for_twice_is_sent_once_and_answers_both_callers():
     run(main())
 
 
+def test_an_answer_after_its_callers_deadline_is_nobodys_and_a_retry_gets_the_answer_to_its_own_request():
+    """The first request is answered at 50.005 s, in a stream that another step keeps open; the retry's at 60.01 s."""
+
+    async def main():
+        server = Server()
+        batches = StepBatches(server.ask, server.post, server.post_batch, max_wait_ms=5)
+
+        def step(session: str, action: str, timeout_s: float):
+            request = StepRequest(session_id=session, step_id=0, action=action, deadline_s=9)
+            return batches("http://s", request, timeout_s)
+
+        other = asyncio.create_task(step("other", "70", 100.0))
+        await asyncio.sleep(0)
+        with pytest.raises(EnvTimeout):
+            await step("late", "50", 10.0)
+        answer = await step("late", "50", 100.0)
+        at = round(asyncio.get_running_loop().time(), 3)
+        return answer.observation, at, (await other).observation, server.batches
+
+    assert run(main()) == ("50", 60.005, "70", [["70", "50"], ["50"]])
+
+
 def test_a_batch_that_nobody_waits_for_any_more_is_not_sent():
     async def main():
         server = Server()
