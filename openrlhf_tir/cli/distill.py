@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     import math
     import sys
 
+    from ..data.prepare.files import check_target, write_rows
     from ..data.sft.distill import Selection, distill
     from ..errors import ConfigError, DataError
     from ..telemetry import trajectories
@@ -64,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     if args.min_reward is not None and not math.isfinite(args.min_reward):
         raise ConfigError(f"--min-reward {args.min_reward} is not a finite number. Give one, e.g. 1.0.")
     out = Path(args.out)
-    if args.out != "-" and out.exists() and not args.force:
-        raise ConfigError(f"--out {out} exists. Give another file, or --force to overwrite it.")
+    if args.out != "-":
+        if out.exists() and not args.force:
+            raise ConfigError(f"--out {out} exists. Give another file, or --force to overwrite it.")
+        check_target(out, (), suffixes=(".jsonl",))
     directories = [_checked(Path(name)) for name in args.runs]
     with counting("distill") as tick:
 
@@ -85,11 +88,10 @@ def run(args: argparse.Namespace) -> int:
             f"{', '.join(args.runs)}: no response can be kept (left out: {left_out})."
             " Distill a run that solves some of its problems."
         )
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in distilled.rows)
-    try:
-        sys.stdout.write(lines) if args.out == "-" else out.write_text(lines, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}. Choose another file.") from None
+    if args.out == "-":
+        sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in distilled.rows))
+    else:
+        write_rows(out, distilled.rows)
     prompts = len({row["prompt"] for row in distilled.rows})
     print(f"{len(distilled.rows)} responses to {prompts} prompts; left out: {left_out}", file=sys.stderr)
     return 0

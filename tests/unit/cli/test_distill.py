@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -31,6 +32,17 @@ def test_correct_responses_are_written_each_once_and_the_rest_is_counted(run, tm
     )
 
 
+def test_an_existing_file_is_replaced_as_a_whole_and_never_written_in_place(run, tmp_path):
+    """A second name of the earlier file shows what becomes of its content: a full disk would leave half of the new."""
+    out = tmp_path / "rows.jsonl"
+    out.write_text("mine")
+    os.link(out, tmp_path / "earlier")
+    assert main(["distill", str(run), "--out", str(out), "--force"]) == 0
+    assert (tmp_path / "earlier").read_text() == "mine"
+    assert len(out.read_text().splitlines()) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier", "rows.jsonl", "run"]
+
+
 def test_standard_output_holds_rows_alone(run, capsys):
     assert main(["distill", str(run), "--out", "-", "--per-prompt", "1"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -40,13 +52,14 @@ def test_standard_output_holds_rows_alone(run, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("nowhere --out x", "There is no run directory nowhere"),
-        (". --out x", "--logger.trajectories 1"),
+        ("nowhere --out x.jsonl", "There is no run directory nowhere"),
+        (". --out x.jsonl", "--logger.trajectories 1"),
         ("run --out run/there", "--out run/there exists"),
-        ("run --out x --wrong-too", "Give --min-reward too"),
-        ("run --out x --min-reward nan", "--min-reward nan"),
-        ("run --out x --min-reward 2", "low_reward 3"),
-        ("run --out no/such/file", "--out no/such/file cannot be written"),
+        ("run --out x.jsonl --wrong-too", "Give --min-reward too"),
+        ("run --out x.jsonl --min-reward nan", "--min-reward nan"),
+        ("run --out x.jsonl --min-reward 2", "low_reward 3"),
+        ("run --out no/such/file.jsonl", "--out no/such/file.jsonl cannot be written"),
+        ("run --out x.parquet", "--out x.parquet ends in '.parquet'"),
         ("run", "required: --out"),
     ],
 )
@@ -64,5 +77,5 @@ def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv,
 )
 def test_a_run_of_agents_is_refused_since_its_log_has_other_prompts(run, tmp_path, capsys, setting):
     (run / "config.toml").write_text(setting)
-    assert main(["distill", str(run), "--out", str(tmp_path / "x")]) == 2
+    assert main(["distill", str(run), "--out", str(tmp_path / "x.jsonl")]) == 2
     assert "an agent wrote the prompts" in capsys.readouterr().err
