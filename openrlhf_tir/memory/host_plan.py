@@ -48,8 +48,15 @@ with, and the holes that they leave in glibc's heap. Measured with SmolLM2: 76 K
 STEP_LOGITS = 4
 """Arrays [sequences, vocabulary] in fp32 that a step of a CPU engine has at its peak: logits, their log-probs, scaled
 logits, probabilities."""
+ENGINE_WORKER = 450 << 20
+"""Bytes of each worker process of a CPU engine that has several (vllm.tensor_parallel_size), besides the parts that are
+counted: Python, torch, vLLM. They are spawned, beside the actor and vLLM's engine process. Measured with a tiny model:
+docs/scaling.md."""
 ENGINE_HOST = 3400 << 20
 """Host bytes of an engine with a GPU: 1.3 GiB of the actor and 2.1 GiB of vLLM's engine, with an H100."""
+WORKER_HOST = 2150 << 20
+"""Host bytes of each worker process of an engine of several GPUs: what vLLM's engine, which is the worker of a single
+GPU, has. With several, vLLM's engine process is one more, without a GPU. Not measured with several GPUs."""
 LEARNER_HOST = 2100 << 20
 """Host bytes of a learner's process with a GPU, with an H100. A reward model's is taken to be as large."""
 REWARD_TOKENS = 16384
@@ -68,7 +75,7 @@ class HostPlan:
 
     Attributes:
         learner: Parts of one learner rank.
-        engine: Parts of one engine with its rollout actor.
+        engine: Parts of one engine with its rollout actor and all its worker processes.
         ranks: Learner ranks on a node.
         engines: Engines on a node, rounded up.
         reward: Parts of one reward model.
@@ -136,8 +143,8 @@ class HostPlan:
 
 REMEDY = (
     "Lower train.max_tokens_per_gpu (without ds.packing_samples also train.micro_batch_size),"
-    " actor.num_gpus_per_node, vllm.num_engines, vllm.kv_cache_mib or reward.model_replicas, set"
-    " actor.gradient_checkpointing_enable, or take a smaller model."
+    " actor.num_gpus_per_node, vllm.num_engines, vllm.tensor_parallel_size, vllm.kv_cache_mib or"
+    " reward.model_replicas, set actor.gradient_checkpointing_enable, or take a smaller model."
 )
 
 
@@ -163,6 +170,8 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
     if gpus:
         learner = {"process": LEARNER_HOST} | kept
         engine = {"processes": ENGINE_HOST}
+        if cfg.vllm.world_size > 1:
+            engine["workers"] = ENGINE_WORKER + (cfg.vllm.world_size - 1) * WORKER_HOST
     else:
         parts["keys of shared prompts"] = _keys_of_shared_prompts(cfg, shape)
         learner = {"process": LEARNER_PROCESS} | _rank_on_cpu(parts, ranks) | kept
@@ -258,7 +267,8 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
     """Return what an engine without a GPU and its actor hold.
 
     vLLM packs every linear layer into oneDNN's format and drops what it packed, but for the embedding and the head: of
-    them it keeps both (vocab_parallel_embedding.py).
+    them it keeps both (vocab_parallel_embedding.py). Several workers share the weights. Each has a KV cache and a step
+    of its own; its outputs are counted as a whole layer's.
 
     Args:
         cfg: The configuration.
@@ -269,13 +279,14 @@ def _engine_on_cpu(cfg: Config, n: int, shape: Shape, w: int) -> dict[str, int]:
     longest = cfg.data.max_len
     sequences = cfg.vllm.max_num_seqs
     tokens = min(max(CPU_PREFILL_TOKENS, longest), sequences * longest)
+    workers = cfg.vllm.world_size
     return {
         "processes": ENGINE_PROCESSES,
+        **({"workers": workers * ENGINE_WORKER} if workers > 1 else {}),
         "weights": n * w,
         "packed embedding and head": 2 * w * shape.vocabulary * shape.hidden,
-        "KV cache": (cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE,
-        "rest in bf16": BF16_REST if w == 2 else 0,
-        "largest step": max(
-            PREFILL_COPIES * tokens * _layer_outputs(shape, w), STEP_LOGITS * 4 * sequences * shape.vocabulary
-        ),
+        "KV cache": workers * ((cfg.vllm.kv_cache_mib << 20) if cfg.vllm.kv_cache_mib else CPU_KV_CACHE),
+        "rest in bf16": workers * BF16_REST if w == 2 else 0,
+        "largest step": workers
+        * max(PREFILL_COPIES * tokens * _layer_outputs(shape, w), STEP_LOGITS * 4 * sequences * shape.vocabulary),
     }

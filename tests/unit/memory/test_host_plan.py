@@ -69,6 +69,27 @@ def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
     assert plan.total == plan.rank_bytes + plan.engine_bytes + 2 * 2 * N + CONTROLLER
 
 
+def test_an_engine_of_several_workers_is_planned_with_all_of_their_processes(tmp_path):
+    """Weights are shared; interpreter, KV cache and step are each worker's own."""
+    cfg = small(tmp_path, vllm={"tensor_parallel_size": 2, "kv_cache_mib": 64})
+    one = host_plan(small(tmp_path, vllm={"kv_cache_mib": 64}), gpus=False).engine
+    two = host_plan(cfg, gpus=False).engine
+    assert {part: two[part] - n for part, n in one.items()} == {
+        "processes": 0,
+        "weights": 0,
+        "packed embedding and head": 0,
+        "KV cache": 64 << 20,
+        "rest in bf16": BF16_REST,
+        "largest step": one["largest step"],
+    }
+    assert two["workers"] == 2 * plans.ENGINE_WORKER
+    of_four = small(tmp_path, vllm={"tensor_parallel_size": 4})
+    assert host_plan(of_four, gpus=True).engine == {
+        "processes": plans.ENGINE_HOST,
+        "workers": plans.ENGINE_WORKER + 3 * plans.WORKER_HOST,
+    }
+
+
 def test_the_largest_step_of_an_engine_is_a_prefill_or_the_logits_of_all_sequences(tmp_path):
     few = host_plan(small(tmp_path, vllm={"max_num_seqs": 4}), gpus=False)
     assert few.engine["largest step"] == PREFILL_COPIES * 4 * 100 * 2 * (3 * 16 + (4 + 2 * 2) * 2 + 4 * 8)
