@@ -166,9 +166,11 @@ def convert(name: str, out: Path) -> None:
     The directory appears complete or not at all: it is written beside its place and renamed.
 
     Raises:
-        ConfigError: The package is missing, holds other weights, or `out` is in use.
+        ConfigError: The package is missing, holds other weights, or `out` is in use or cannot be written.
         RuntimeError: The converted model computes other log-probs than the stored ones.
     """
+    from safetensors import SafetensorError
+
     model = MODELS[name]
     parts = find_gguf(model)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -186,6 +188,8 @@ def convert(name: str, out: Path) -> None:
         if out.exists():
             out.rmdir()
         directory.rename(out)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise ConfigError(f"{out} cannot be written: {error}. Make room there, or give another --out.") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 import transformers
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -65,6 +66,17 @@ def test_a_directory_in_use_is_left_as_it_is(package, capsys, tmp_path, monkeypa
     (tmp_path / "kept.txt").write_text("mine")
     assert str(tmp_path) in one_sentence(capsys, "--out", str(tmp_path))
     assert (tmp_path / "kept.txt").read_text() == "mine"
+
+
+def test_a_full_disk_leaves_nothing_and_is_said_in_one_sentence(package, capsys, tmp_path, monkeypatch):
+    def fill_the_disk(model, source, directory):
+        (directory / "config.json").write_text("{}")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(packaged_models, "find_gguf", lambda model: [package / GGUF])
+    monkeypatch.setattr(packaged_models, "_write", fill_the_disk)
+    assert "No space left on device" in one_sentence(capsys, "--out", str(tmp_path / "new" / "out"))
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_model_in_parts_is_refused_for_each_part_that_is_missing_or_wrong(package, capsys, tmp_path, monkeypatch):
