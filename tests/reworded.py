@@ -133,7 +133,7 @@ class Finder(MetaPathFinder):
         return spec
 
 
-def pytest_configure() -> None:
+def pytest_load_initial_conftests() -> None:
     loaded = sorted(name for name in sys.modules if name.partition(".")[0] in PACKAGES)
     if loaded:
         raise RuntimeError(f"Load tests.reworded before the code under test, by -p; {loaded[0]} is imported already.")

@@ -73,7 +73,7 @@ def _allow(tree: ast.AST, nodes: tuple[type[ast.AST], ...], names: set[str]) -> 
         if isinstance(node, ast.Call) and (
             not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords
         ):
-            raise ValueError("an answer calls the functions of arithmetic only")
+            raise ValueError(f"{ast.unparse(node)[:40]!r} is not a call of a function of arithmetic")
 
 
 def install() -> None:

@@ -108,7 +108,7 @@ class SweTask(BaseModel):
             raise ValueError(f"tests: the row of {self.repo} has a conftest.py and no test. Add a test_NAME.py.")
         if not any(path.endswith(".py") for path in self.files):
             raise ValueError(
-                f"the task of {self.repo} has tests, and no files with Python in them:"
+                f"the task of {self.repo} has tests, and no *.py in `files`:"
                 " a repository that a row brings has all of its files there."
             )
         if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MAX_BYTES:

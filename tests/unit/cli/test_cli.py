@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -58,31 +59,31 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ("show-config --actor.lerning_rate 1", "Did you mean 'actor.learning_rate'"),
-        ("show-config --rollout.batch_size many", "rollout.batch_size = 'many'"),
-        ("train --recipe nowhere.toml", "neither a file nor the name"),
+        ("show-config --actor.lerning_rate 1", r"'actor\.lerning_rate'.*'actor\.learning_rate'"),
+        ("show-config --rollout.batch_size many", r"rollout\.batch_size = 'many'"),
+        ("train --recipe nowhere.toml", "'nowhere.toml'"),
         (
             "show-config --critic.learning_rate 1",
-            "--critic.learning_rate has no effect here (algo.advantage.estimator = 'reinforce_baseline')",
+            r"--critic\.learning_rate .*\(algo\.advantage\.estimator = 'reinforce_baseline'\)",
         ),
-        ("show-config --pipeline.max_staleness -1", "pipeline.max_staleness = '-1'"),
-        ("show-config stray", "Unexpected argument 'stray'"),
-        ("train --rollout.batch_size", "expected one argument"),
-        ("trian", "invalid choice: 'trian'"),
-        ("distill runs", "The following arguments are required: --out"),
+        ("show-config --pipeline.max_staleness -1", r"pipeline\.max_staleness = '-1'"),
+        ("show-config stray", "'stray'"),
+        ("train --rollout.batch_size", r"--rollout\.batch_size"),
+        ("trian", "'trian'"),
+        ("distill runs", "--out"),
         ("", "COMMAND"),
-        ("report nowhere", "no run directory"),
+        ("report nowhere", r" nowhere\. .*--run-dir"),
     ],
 )
 def test_a_mistake_prints_one_line_and_exits_with_2(capsys, argv, expected):
     err = mistake(capsys, *argv.split())
-    assert expected in err
+    assert re.search(expected, err)
     assert len(err.strip().splitlines()) == 1
 
 
 def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
     assert main(["check-env", "http://127.0.0.1:9", "--timeout", "1"]) == 4
-    assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health does not answer")
+    assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health ")
 
 
 def test_a_package_that_is_not_installed_is_a_mistake_with_a_code(capsys, monkeypatch):

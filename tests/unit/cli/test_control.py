@@ -46,7 +46,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     [
         ("rollout_actors = 0", "rollout_actors: Input should be greater"),
         ("actors = 2", "actors: Extra inputs"),
-        ("x = [", "is not valid TOML"),
+        ("x = [", "/c .*TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_field(tmp_path, text, fact):
@@ -63,7 +63,10 @@ async def test_environments_that_are_not_named_keep_their_servers():
 
 @pytest.mark.parametrize(
     ("urls", "fact"),
-    [({"python_tir": [B, "http://down:9"]}, "does not answer"), ({"search": [A]}, "is env 'python_tir', not 'search'")],
+    [
+        ({"python_tir": [B, "http://down:9"]}, "http://down:9/health"),
+        ({"search": [A]}, f"{A} .*'python_tir', .*'search'"),
+    ],
 )
 async def test_one_bad_url_refuses_the_whole_change(urls, fact):
     run, before = Run(), Run().env_urls
@@ -109,7 +112,7 @@ def test_the_command_adds_to_what_was_asked_before_and_says_when_nobody_listens(
     assert main(["control", str(tmp_path), "--actors", "3"]) == 1
     assert main(["control", str(tmp_path), "--env", f"python_tir={A},{B}"]) == 1
     assert read(tmp_path / "control.toml") == Control(rollout_actors=3, env_urls={"python_tir": [A, B]})
-    assert "No controller has read" in capsys.readouterr().out
+    assert f" {tmp_path}/control.toml " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("argv", [["--actors", "0"], ["--env", "python_tir"]])
@@ -141,7 +144,7 @@ def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the
 
 def test_an_environment_that_the_run_has_not_is_refused_and_one_by_another_name_is_known_by_its_servers():
     run, serves = Run(), {"sums": "python_tir"}
-    with pytest.raises(ConfigError, match=r"Unknown env 'python_tir'\. Known: sums"):
+    with pytest.raises(ConfigError, match=r"'python_tir'\. .*: sums\b"):
         asyncio.run(apply(Control(env_urls={"python_tir": [B]}), run, token=None, serves=serves, probe=probe))
     asyncio.run(apply(Control(env_urls={"sums": [B]}), run, token=None, serves=serves, probe=probe))
     assert run.env_urls["sums"] == [B]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_every_official_row_is_good(sample, capsys):
     named = ["--row-schema", SCHEMAS[sample]] if sample in SCHEMAS else []
     assert data("check", SAMPLES / sample, *named) == 0
     head = capsys.readouterr().out.splitlines()[0]
-    assert head.startswith(f"{SAMPLES / sample}: 2 rows as ") and head.endswith(": 2 good, 0 bad")
+    assert head.startswith(f"{SAMPLES / sample}: 2 ") and re.findall(r"\d+", head.rpartition(":")[2]) == ["2", "0"]
 
 
 @pytest.mark.parametrize("sample", sorted(set(rows()) - {"zerotir.jsonl"}))
@@ -46,7 +47,7 @@ def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_p
         assert code in (0, 2) and "Traceback" not in err
         if code == 2:
             told += 1
-            assert f"{path} line 2" in err and ("(int)" in err or "has no field" in err), (name, err)
+            assert f"{path} line 2" in err and ("(int)" in err or re.search(r" '\w+'", err)), (name, err)
     assert told or sample == "orz.json"
 
 
@@ -60,11 +61,7 @@ def test_an_empty_message_of_the_assistant_is_no_row_of_a_cold_start(capsys, tmp
     )
     assert data("check", path, "--row-schema", "retool_sft") == 2
     err = capsys.readouterr().err
-    assert (
-        "line 2: messages[1] is an assistant's message without text" in err
-        and "line 3: messages[1] is" in err
-        and "line 1" not in err
-    )
+    assert re.findall(r"(line \d): (messages\[\d\]) ", err) == [("line 2", "messages[1]"), ("line 3", "messages[1]")]
 
 
 def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys, tmp_path):
@@ -74,12 +71,9 @@ def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys
     )
     assert data("check", path) == 2
     out, err = capsys.readouterr()
-    assert "3 rows as columns prompt and label: 1 good, 2 bad" in out
-    assert (
-        "line 2 has no input in column 'prompt'" in err
-        and "line 3 has no label in column 'label'" in err
-        and "--data.on_bad_row skip in a run" in err
-    )
+    assert re.search(r"d\.jsonl: 3 .*: 1 .*, 2 ", out)
+    assert re.findall(r"(line \d) [^.]*('\w+')", err) == [("line 2", "'prompt'"), ("line 3", "'label'")]
+    assert "--on-bad-row skip" in err and "--data.on_bad_row skip" in err
     assert data("check", path, "--on-bad-row", "skip") == 0
     out, _ = capsys.readouterr()
     assert out.count("  bad: ") == 2
@@ -93,27 +87,22 @@ def test_check_tells_what_is_odd_about_a_data_set(capsys, tmp_path):
     )
     assert data("check", path) == 0
     out = capsys.readouterr().out
-    assert (
-        "input of 4 to 7 (median 4) characters, label of 1" in out and "environments: (none named) 3, search 1" in out
-    )
-    assert (
-        "1 rows repeat an earlier one" in out
-        and "1 rows have the input of an earlier one and another label" in out
-        and "line 3 and" in out
-    )
+    assert re.search(r" 4 .* 7 \(.* 4\) .*, .* 1\n.*\(.*\) 3, search 1\n", out)
+    repeated, contradicted = [line for line in out.splitlines() if line.startswith("  1 ")]
+    assert re.search(r"d\.jsonl line 3 .*d\.jsonl line 1$", contradicted) and contradicted != repeated
 
 
 def test_a_schema_that_is_not_known_and_a_file_that_is_not_there_are_mistakes(capsys, tmp_path):
     assert data("check", SAMPLES / "orz.json", "--row-schema", "zro") == 2
-    assert "Unknown data.row_schema 'zro'. Known: bfcl_multi_turn" in capsys.readouterr().err
+    assert "data.row_schema 'zro'. " in capsys.readouterr().err
     assert data("check", tmp_path / "nowhere.jsonl") == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert f"'{tmp_path}/nowhere.jsonl'" in capsys.readouterr().err
 
 
 def test_convert_joins_sets_of_several_schemas_into_one(capsys, tmp_path):
     out = tmp_path / "all.jsonl"
     assert data("convert", SAMPLES / "orz.json", SAMPLES / "dapo.parquet", "--out", out) == 0
-    assert f"4 rows of jsonl in {out}" in capsys.readouterr().out
+    assert re.match(rf"4 .* {out}\n", capsys.readouterr().out)
     assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == ["42", "40", "42", "40"]
 
 
@@ -121,13 +110,10 @@ def test_convert_makes_tool_n1s_parquet_of_toolace(capsys, tmp_path):
     out = tmp_path / "n1.parquet"
     assert data("convert", SAMPLES / "toolace.json", "--row-schema", "toolace", "--to", "tooln1", "--out", out) == 0
     said = capsys.readouterr().out
-    assert (
-        "2 rows of tooln1" in said
-        and "1 left out, as the method does: no turn of the assistant calls a function" in said
-    )
+    assert re.match(rf"2 .* tooln1 .* {out}\n  1 .*: ", said)
     assert pq.read_table(out).column_names[:4] == ["data_source", "prompt", "ability", "reward_model"]
     assert data("check", out) == 0
-    assert "2 rows as tooln1: 2 good" in capsys.readouterr().out
+    assert re.match(f"{out}: 2 .* tooln1: 2 ", capsys.readouterr().out)
 
 
 def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
@@ -141,7 +127,7 @@ def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
         [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in reversed(both)],
     )
     assert data("convert", questions, "--out", tmp_path / "o.jsonl") == 2
-    assert "has no field 'ground_truth'. Join the file possible_answer" in capsys.readouterr().err
+    assert re.search("'ground_truth'.*possible_answer.*--join", capsys.readouterr().err)
     assert data("convert", questions, "--join", answers, "--out", tmp_path / "o.jsonl") == 0
     assert data("check", tmp_path / "o.jsonl") == 0
 
@@ -155,24 +141,24 @@ def test_a_joined_field_fills_what_is_null_and_an_id_has_one_answer(capsys, tmp_
     again = jsonl(tmp_path / "a.jsonl", [*answers, answers[0] | {"ground_truth": second["ground_truth"][:1]}])
     capsys.readouterr()
     assert data(*argv, again) == 2
-    assert f"{again} line 3 has the id {first['id']!r} of an earlier row and other fields" in capsys.readouterr().err
+    assert re.search(f"{again} line 3 .*{first['id']!r} ", capsys.readouterr().err)
 
 
 def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_path):
     source = SAMPLES / "orz.json"
     for argv, said in (
-        (("--out", tmp_path / "o.csv"), "ends in '.csv'. Known: .jsonl, .json, .parquet"),
-        (("--out", source), "is one of the files that are read"),
-        (("--to", "orzz", "--out", tmp_path / "o.jsonl"), "Unknown --to 'orzz'"),
+        (("--out", tmp_path / "o.csv"), "'.csv'. .*: .jsonl, .json, .parquet"),
+        (("--out", source), f"--out {source} "),
+        (("--to", "orzz", "--out", tmp_path / "o.jsonl"), "--to 'orzz'"),
         (
             ("--mask-names", "0.5", "--out", tmp_path / "o.jsonl"),
-            "--mask-names and --irrelevant change rows of hammer, toolace, xlam",
+            "--mask-names .* hammer, toolace, xlam",
         ),
-        (("--irrelevant", "2", "--out", tmp_path / "o.jsonl"), "give a share, 0 to 1"),
-        (("--out", tmp_path / "no/o.jsonl"), "there is no directory"),
+        (("--irrelevant", "2", "--out", tmp_path / "o.jsonl"), "--irrelevant.* 0 .* 1"),
+        (("--out", tmp_path / "no/o.jsonl"), f"--out .*{tmp_path}/no"),
     ):
         assert data("convert", source, *argv) == 2
-        assert said in capsys.readouterr().err
+        assert re.search(said, capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,7 +167,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, capsys):
     assert data("convert", source, "--out", tmp_path / "o.jsonl") == 2
     assert [p.name for p in tmp_path.iterdir()] == ["d.jsonl"]
     assert data("convert", source, "--out", tmp_path / "o.jsonl", "--on-bad-row", "skip") == 0
-    assert "1 bad rows left out\n  bad: " in capsys.readouterr().out
+    assert re.search(r"\n  1 .*\n  bad: .*d\.jsonl line 2 ", capsys.readouterr().out)
 
 
 PROBLEMS = [
@@ -211,7 +197,7 @@ def test_decontaminate_writes_the_rows_that_stay_as_they_were_and_tells_what_wen
         == 0
     )
     out = capsys.readouterr().out
-    assert f"{train} line 2 is like {held_out} line 1 (100%)" in out
+    assert re.search(rf"{train} line 2 .* {held_out} line 1 \(100%\)", out)
     assert [json.loads(line) for line in (tmp_path / "clean.jsonl").read_text().splitlines()] == [odd[0], odd[2]]
     (gone,) = (json.loads(line) for line in (tmp_path / "gone.jsonl").read_text().splitlines())
     assert gone["row"] == f"{train} line 2" and gone["text"] == PROBLEMS[1]
@@ -246,9 +232,9 @@ def test_a_suites_file_is_compared_with_by_its_name(tmp_path, capsys):
     questions = [{"id": "simple_0", "question": [[{"role": "user", "content": PROBLEMS[1]}]], "function": []}]
     path = jsonl(tmp_path / "BFCL_v3_irrelevance.json", questions)
     assert gone(tmp_path, f"bfcl_irrelevance={path}") == 1
-    assert f"is like {path} problem 1" in capsys.readouterr().out
+    assert re.search(rf"train\.jsonl line 2 .* {path} \w+ 1 ", capsys.readouterr().out)
     assert data("decontaminate", path, "--against", "aime24=nowhere.jsonl", "--out", tmp_path / "o.jsonl") == 2
-    assert "--against aime24=nowhere.jsonl: there is no such file" in capsys.readouterr().err
+    assert "--against aime24=nowhere.jsonl: " in capsys.readouterr().err
 
 
 def test_of_an_evaluation_directory_the_test_split_is_compared_with(tmp_path, capsys):
@@ -260,7 +246,7 @@ def test_of_an_evaluation_directory_the_test_split_is_compared_with(tmp_path, ca
     assert gone(tmp_path, held_out) == 2 and gone(tmp_path, held_out, "--against-split", "train") == 1
     argv = ("decontaminate", tmp_path / "train.jsonl", "--against", held_out, "--against-split", "dev")
     assert data(*argv, "--out", tmp_path / "o.jsonl") == 2
-    assert "Set --against-split" in capsys.readouterr().err
+    assert re.search(f"{held_out} .*'dev'.*--against-split", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("rows", [[], [{"prompt": PROBLEMS[1], "label": ""}], [{"text": PROBLEMS[1]}]])
@@ -279,11 +265,9 @@ def test_bad_rows_of_an_evaluation_set_are_told(tmp_path, capsys):
     )
     train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:2]])
     argv = ("decontaminate", train, "--against", held_out, "--out", tmp_path / "o.jsonl")
-    assert data(*argv) == 2 and f"{held_out} line 2 has no label" in capsys.readouterr().err
+    assert data(*argv) == 2 and f"{held_out} line 2 " in capsys.readouterr().err
     assert data(*argv, "--on-bad-row", "skip") == 0
-    said = capsys.readouterr().out
-    assert "1 bad rows of the evaluation sets: nothing was compared with them\n  bad: " in said
-    assert f"{held_out} line 2 has no label" in said
+    assert re.search(rf"\n  1 .*\n  bad: {held_out} line 2 ", capsys.readouterr().out)
 
 
 def run_of(tmp_path, epochs=2):
@@ -310,11 +294,7 @@ def test_select_keeps_rows_by_the_pass_rate_of_a_run(capsys, tmp_path):
     assert data("select", train, "--samples", run_of(tmp_path), "--pass-rate", 0.2, 0.8, "--out", out) == 0
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
     said = capsys.readouterr().out
-    assert (
-        f"1 of 4 rows in {out}" in said
-        and "3 rows were sampled, 1 not; pass rate:" in said
-        and "0.5 to 0.6        1 ####" in said
-    )
+    assert re.match(rf"1 .* 4 .* {out}\n.*\b3 .*, 1 ", said) and re.search(r" 0\.5 .* 0\.6 +1 ####", said)
 
 
 def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
@@ -331,13 +311,13 @@ def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(cap
     train = jsonl(tmp_path / "train.jsonl", [{"prompt": "another", "label": "1"}])
     run, out = run_of(tmp_path), tmp_path / "o.jsonl"
     for argv, said in (
-        (("--samples", run), "Give --pass-rate LOW HIGH"),
-        (("--samples", run, "--pass-rate", 0, 1), f"None of the 1 rows of {train} was sampled in {run}"),
+        (("--samples", run), "--pass-rate LOW HIGH"),
+        (("--samples", run, "--pass-rate", 0, 1), f" 1 .* {train} .* {run}"),
         (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2"),
         (("--samples", tmp_path / "no", "--pass-rate", 0, 1), f"--samples {tmp_path / 'no'}"),
     ):
         assert data("select", train, *argv, "--out", out) == 2
-        assert said in capsys.readouterr().err
+        assert re.search(said, capsys.readouterr().err)
     assert not out.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
@@ -27,9 +28,10 @@ def test_correct_responses_are_written_each_once_and_the_rest_is_counted(run, tm
     assert {r["segments"][-1]["text"] for r in rows} == {"4", "four"} and all(r["prompt"] == "2+2?" for r in rows)
     assert rows[0]["segments"][0] == {"source": "env", "text": "hint: add. "}
     said = capsys.readouterr().err
-    assert "2 responses to 1 prompts; left out: " in said and all(
-        f"{why} 1" in said for why in ("wrong", "duplicate", "failed")
-    )
+    assert re.search(r"^2 .* 1 .*; ", said, re.MULTILINE)
+    assert set(re.findall(r"(\w+) (\d+)", said.rpartition(": ")[2])) == {
+        (why, "1") for why in ("wrong", "duplicate", "failed")
+    }
 
 
 def test_an_existing_file_is_replaced_as_a_whole_and_never_written_in_place(run, tmp_path):
@@ -52,15 +54,15 @@ def test_standard_output_holds_rows_alone(run, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("nowhere --out x.jsonl", "There is no run directory nowhere"),
+        ("nowhere --out x.jsonl", " nowhere. "),
         (". --out x.jsonl", "--logger.trajectories 1"),
-        ("run --out run/there", "--out run/there exists"),
-        ("run --out x.jsonl --wrong-too", "Give --min-reward too"),
+        ("run --out run/there", "--out run/there "),
+        ("run --out x.jsonl --wrong-too", "--min-reward "),
         ("run --out x.jsonl --min-reward nan", "--min-reward nan"),
         ("run --out x.jsonl --min-reward 2", "low_reward 3"),
-        ("run --out no/such/file.jsonl", "--out no/such/file.jsonl cannot be written"),
-        ("run --out x.parquet", "--out x.parquet ends in '.parquet'"),
-        ("run", "required: --out"),
+        ("run --out no/such/file.jsonl", "--out no/such/file.jsonl "),
+        ("run --out x.parquet", "--out x.parquet "),
+        ("run", "--out"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv, message):
@@ -73,9 +75,13 @@ def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv,
 
 
 @pytest.mark.parametrize(
-    "setting", ['[rollout]\nagent = "external"\n', '[train]\nagent_func_path = "a.py:AgentExecutor"\n']
+    ("setting", "named"),
+    [
+        ('[rollout]\nagent = "external"\n', "rollout.agent = 'external'"),
+        ('[train]\nagent_func_path = "a.py:AgentExecutor"\n', "train.agent_func_path = 'a.py:AgentExecutor'"),
+    ],
 )
-def test_a_run_of_agents_is_refused_since_its_log_has_other_prompts(run, tmp_path, capsys, setting):
+def test_a_run_of_agents_is_refused_since_its_log_has_other_prompts(run, tmp_path, capsys, setting, named):
     (run / "config.toml").write_text(setting)
     assert main(["distill", str(run), "--out", str(tmp_path / "x.jsonl")]) == 2
-    assert "an agent wrote the prompts" in capsys.readouterr().err
+    assert named in capsys.readouterr().err

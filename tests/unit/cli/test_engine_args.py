@@ -14,18 +14,19 @@ from openrlhf_tir.errors import ConfigError
 
 def test_a_name_that_vllm_does_not_have_is_refused_with_the_one_that_it_has():
     cfg = Config(vllm={"engine_args": {"max_num_batched_token": 8192}})
-    with pytest.raises(ConfigError, match=r"has no max_num_batched_token \(did you mean max_num_batched_tokens\?\)"):
+    with pytest.raises(ConfigError, match=r"vllm\.engine_args.* max_num_batched_token .*max_num_batched_tokens\b"):
         check_engine_args(cfg, frozenset({"max_num_batched_tokens"}))
 
 
 def test_what_is_passed_on_is_said():
     cfg = Config(vllm={"engine_args": {"max_num_batched_tokens": 8192}})
-    assert check_engine_args(cfg) == ["vLLM is also given max_num_batched_tokens = 8192"]
+    (fact,) = check_engine_args(cfg)
+    assert fact.endswith("max_num_batched_tokens = 8192")
     assert check_engine_args(Config()) == []
 
 
 def test_another_engine_takes_none():
-    with pytest.raises(ConfigError, match=r"rollout\.engine = .torch. has no such arguments"):
+    with pytest.raises(ConfigError, match=r"vllm\.engine_args .*rollout\.engine = 'torch'"):
         check_engine_args(Config(rollout={"engine": "torch"}, vllm={"engine_args": {"max_num_batched_tokens": 8192}}))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from openrlhf_tir.cli import main
@@ -20,20 +22,20 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("reproduce zerotir --out file", "/file cannot be used as a directory to write in: File exists."),
-        ("reproduce zerotir --out file/x", "/file/x cannot be used as a directory to write in: Not a directory."),
-        ("reproduce zerotir --out empty --bases file", "cannot be used as a directory to write in: Not a directory."),
-        ("eval --recipe quickstart_cpu --eval.dataset d.jsonl --items file", "file cannot be used as a directory"),
-        ("control run --env a=server:80", "Environment URL 'server:80' has no scheme."),
-        ("control run --env a=http://x:1,ftp://y", "Environment URL 'ftp://y'"),
-        ("control run --env a=http://x:99999", "Environment URL 'http://x:99999'"),
-        ("play run --step 0", "Argument --step: 0 is out of range; give 1 to"),
-        ("play run --step 1 --limit -3", "Argument --limit: -3 is out of range; give 1 to"),
-        ("check-env ftp://y", "Environment URL 'ftp://y'"),
+        ("reproduce zerotir --out file", "/file .*: File exists"),
+        ("reproduce zerotir --out file/x", "/file/x .*: Not a directory"),
+        ("reproduce zerotir --out empty --bases file", "/file.*: Not a directory"),
+        ("eval --recipe quickstart_cpu --eval.dataset d.jsonl --items file", "/file .*: "),
+        ("control run --env a=server:80", "'server:80'.*http://"),
+        ("control run --env a=http://x:1,ftp://y", "'ftp://y'"),
+        ("control run --env a=http://x:99999", "'http://x:99999'"),
+        ("play run --step 0", "--step: 0 "),
+        ("play run --step 1 --limit -3", "--limit: -3 "),
+        ("check-env ftp://y", "'ftp://y'"),
     ],
 )
 def test_it_is_refused_in_one_line_before_anything_is_written(line, said, here, capsys):
     assert main(line.split()) == 2
     err = capsys.readouterr().err
-    assert said in err and "Traceback" not in err
+    assert re.search(said, err) and len(err.splitlines()) == 1
     assert not (here / "run" / "control.toml").exists() and not [*(here / "empty").glob("control*")]

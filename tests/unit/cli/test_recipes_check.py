@@ -85,7 +85,7 @@ def overrides(recipe, beside_a_cluster):
 def test_a_recipe_without_data_says_in_one_line_that_they_are_missing(recipe, beside_a_cluster):
     with pytest.raises(ConfigError) as e:
         check(load(recipe, overrides(recipe, beside_a_cluster)), machine=CPU)
-    assert str(e.value).startswith("data.prompt_dataset is not set.")
+    assert [problem.setting for problem in e.value.problems] == ["data.prompt_dataset"]
     assert "\n" not in str(e.value)
 
 
@@ -95,13 +95,13 @@ def test_a_recipe_with_rows_of_its_own_schema_passes(recipe, beside_a_cluster, t
     data = tmp_path / "rows.json"
     data.write_text(json.dumps([SAMPLES[recipe][i % len(SAMPLES[recipe])] for i in range(batch)]))
     facts = check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
-    assert any(f"{batch} problems" in fact for fact in facts)
+    assert any(fact.startswith(f"{batch} ") and str(data) in fact for fact in facts)
 
 
 def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text('{"riddle": "1+1?", "key": "2"}\n')
-    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is not a column of .* Known: riddle, key"):
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' .*rows\.jsonl.*: riddle, key\b"):
         check(
             load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU
         )
@@ -152,7 +152,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
     data.write_text(json.dumps([row] * cfg.rollout.batch_size))
     with pytest.raises(
         DataError,
-        match=r"rows\.json item 1: the label, which the reward 'toolrl' reads: line 1 of its <tool_call> is 'not json'",
+        match=r"rows\.json item 1: .*'toolrl' .* 1 .*<tool_call> .*'not json'",
     ):
         check(
             load("toolrl_3b", {**overrides("toolrl_3b", beside_a_cluster), "data.prompt_dataset": str(data)}),

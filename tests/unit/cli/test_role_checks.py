@@ -27,7 +27,10 @@ def test_a_reward_model_with_a_scalar_head_passes(tmp_path):
 
 @pytest.mark.parametrize(
     ("tensors", "fact"),
-    [({"lm_head__weight": (9, 4)}, "is not among its weights"), ({"score__weight": (2, 4)}, "is of 2 rows")],
+    [
+        ({"lm_head__weight": (9, 4)}, r"reward\.model_name_or_path = .* score\.weight (?!.* 2 )"),
+        ({"score__weight": (2, 4)}, r"reward\.model_name_or_path = .* score\.weight .* 2 "),
+    ],
 )
 def test_a_reward_model_without_a_scalar_head_is_refused(tmp_path, tensors, fact):
     with pytest.raises(ConfigError, match=fact):
@@ -48,7 +51,7 @@ def test_scores_are_normalised_only_by_a_reward_model_that_has_mean_and_deviatio
 
 def test_a_critic_that_is_not_there_is_refused(tmp_path):
     cfg = Config(critic={"model_name_or_path": str(tmp_path / "absent")}, algo={"advantage": {"estimator": "gae"}})
-    with pytest.raises(ConfigError, match=r"does not exist.*Correct critic\.model_name_or_path") as error:
+    with pytest.raises(ConfigError, match=r"/absent'.* critic\.model_name_or_path") as error:
         check_roles(cfg)
     assert (error.value.code, error.value.setting) == ("no_model", "critic.model_name_or_path")
 
@@ -74,19 +77,19 @@ def test_a_name_that_is_neither_here_nor_cached_is_refused_where_the_hub_may_not
 
 def test_the_reference_is_told_as_a_fact():
     (fact,) = check_roles(Config(algo={"kl": {"init_coef": 0.1, "use_loss": True}}))
-    assert fact == "reference model: the policy that the run starts from, KL in the loss (k1)"
+    assert fact.endswith("(k1)")
 
 
 @pytest.mark.parametrize(
     ("kl", "fact"),
     [
-        ({"use_loss": True}, "algo.kl.use_loss = True has no reference model"),
-        ({"target": 0.1}, "algo.kl.target = 0.1 has no reference model"),
+        ({"use_loss": True}, r"algo\.kl\.use_loss = True "),
+        ({"target": 0.1}, r"algo\.kl\.target = 0\.1 "),
         (
             {"init_coef": 0.1, "horizon": 100},
-            r"algo\.kl\.horizon = 100 .* algo\.kl\.target, which is unset",
+            r"algo\.kl\.horizon = 100 .* algo\.kl\.target\b",
         ),
-        ({"init_coef": 0.1, "use_loss": True, "unbiased_gradient": False}, "has a gradient of zero on average"),
+        ({"init_coef": 0.1, "use_loss": True, "unbiased_gradient": False}, r"algo\.kl\.unbiased_gradient"),
     ],
 )
 def test_a_kl_that_would_do_nothing_is_refused_by_name(kl, fact):
@@ -95,16 +98,18 @@ def test_a_kl_that_would_do_nothing_is_refused_by_name(kl, fact):
 
 
 def test_a_critic_without_an_estimator_that_uses_it_is_refused():
-    with pytest.raises(ValueError, match=r"algo\.advantage\.estimator = 'reinforce_baseline' uses no critic"):
+    with pytest.raises(
+        ValueError, match=r"critic\.model_name_or_path .*algo\.advantage\.estimator = 'reinforce_baseline'"
+    ):
         Config(critic={"model_name_or_path": "x"})
-    with pytest.raises(ValueError, match=r"leaves none of train\.max_steps = 10 to the policy"):
+    with pytest.raises(ValueError, match=r"critic\.freezing_steps = 10 .*train\.max_steps = 10 "):
         Config(critic={"freezing_steps": 10}, train={"max_steps": 10}, algo={"advantage": {"estimator": "gae"}})
 
 
 def test_a_policy_that_would_thaw_in_the_middle_of_a_batch_is_refused():
     """Two epochs: of updates 0, 1 | 2, 3 the first three cannot be the critic's alone."""
     gae, train = {"advantage": {"estimator": "gae"}}, {"max_steps": 10, "max_epochs": 2}
-    with pytest.raises(ValueError, match=r"critic\.freezing_steps = 3 updates end in the middle of a batch.*2 or 4"):
+    with pytest.raises(ValueError, match=r"critic\.freezing_steps = 3 .* 2 .* 4\b"):
         Config(critic={"freezing_steps": 3}, train=train, algo=gae)
     assert Config(critic={"freezing_steps": 4}, train=train, algo=gae)
 

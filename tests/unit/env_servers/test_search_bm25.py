@@ -85,20 +85,19 @@ def test_top_is_a_full_sort_of_the_positive_scores(values, k, blocks):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"contents": "a"', "c.jsonl:2: no JSON"),
-        ("[1]", "c.jsonl:2: list instead of an object"),
-        ('{"text": "a"}', 'c.jsonl:2: no "contents", fields: text'),
-        ('{"contents": 3}', 'c.jsonl:2: "contents" is 3'),
-        ('{"contents": " "}', "c.jsonl:2: \"contents\" is ' '"),
-        ('{"contents": "a", "title": "\\ud800"}', "c.jsonl:2: no JSON ('utf-8' codec can't encode"),
+        ('{"contents": "a"', "c.jsonl:2: .*JSON"),
+        ("[1]", "c.jsonl:2: list "),
+        ('{"text": "a"}', 'c.jsonl:2: .*"contents", .*: text\\.'),
+        ('{"contents": 3}', 'c.jsonl:2: "contents" .* 3, '),
+        ('{"contents": " "}', "c.jsonl:2: \"contents\" .*' ', "),
+        ('{"contents": "a", "title": "\\ud800"}', "c.jsonl:2: .*JSON \\('utf-8' codec can't encode"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(f'{{"contents": "good"}}\n{line}\n')
-    with pytest.raises(DataError, match=r"c\.jsonl") as e:
+    with pytest.raises(DataError, match=says):
         ensure_index(corpus, tmp_path / "i")
-    assert says in str(e.value)
     assert [p.name for p in tmp_path.iterdir()] == ["c.jsonl"]
 
 
@@ -123,7 +122,7 @@ def test_a_directory_with_other_files_is_not_overwritten(tmp_path):
     corpus, mine = write(tmp_path / "c.jsonl", ["one"]), tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="not an index"):
+    with pytest.raises(ConfigError, match=r"/mine .*--index"):
         ensure_index(corpus, mine)
     assert (mine / "thesis.txt").read_text() == "precious"
 

@@ -329,12 +329,12 @@ async def test_without_state_each_call_is_a_separate_script(sandbox, notebooks):
     await env.reset({"stateful": False}, 0)
     assert await say(env, "x = 1") == ""
     assert (await env.step("x", 20.0)).signals["error_type"] == "exception"
-    with pytest.raises(ValueError, match="Send true or false"):
+    with pytest.raises(ValueError, match=r"task\[\"stateful\"\] .*'yes'"):
         await env.reset({"stateful": "yes"}, 0)
 
 
 async def test_a_server_without_warm_workers_refuses_a_task_that_needs_state():
-    with pytest.raises(ValueError, match="needs warm workers"):
+    with pytest.raises(ValueError, match=r'task\["stateful"\]'):
         await PythonEnv(None).reset({"stateful": True}, 0)
     assert await PythonEnv(None).reset({"stateful": False}, 0) == ""
 
@@ -344,13 +344,13 @@ async def test_interpreters_beyond_the_limit_of_sessions_or_memory_are_refused_u
     one, two, three = [Notebook(notebooks) for _ in range(3)]
     await one.run("")
     await two.run("")
-    with pytest.raises(CapacityFull, match="2 sessions keep an interpreter"):
+    with pytest.raises(CapacityFull, match=r"^2 "):
         await three.run("")
     await two.close()
     await one.run("x = b'x' * (60 << 20)")
     assert 60 << 20 < notebooks.held_bytes < 100 << 20
     await one.run("open('/dev/shm/x', 'wb').write(bytes(20 << 20))")
-    with pytest.raises(CapacityFull, match="MiB of 100"):
+    with pytest.raises(CapacityFull, match=r"MiB .* 100\b"):
         await three.run("")
     await one.close()
     assert (await three.run("7")).execution.stdout == b"7\n"

@@ -90,9 +90,9 @@ def test_a_busy_server_is_asked_again_and_a_wrong_model_at_once_refused():
 
 
 def test_a_server_that_is_gone_or_says_nothing_readable_is_a_fault():
-    with server(chat(None)) as (url, _), pytest.raises(VerifierError, match="gave no verdict"):
+    with server(chat(None)) as (url, _), pytest.raises(VerifierError, match=f"{url}.*TypeError"):
         ask_of(url, deadline_s=0.2)
-    with pytest.raises(VerifierError, match=r"within 12 \* reward\.verify_timeout_s = 0\.2"):
+    with pytest.raises(VerifierError, match=r"12 \* reward\.verify_timeout_s = 0\.2"):
         ask_of(url, deadline_s=0.2)
 
 
@@ -127,7 +127,7 @@ def test_the_better_of_rule_and_model_counts_and_the_model_is_asked_where_the_ru
 
 
 def test_a_url_without_a_model_is_refused():
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match=r"reward\.options\.verifier_url .*reward\.options\.verifier_model"):
         reward_of("zerotir", says(""), task("2"), in_run(name="zerotir", options={"verifier_url": "http://v/v1"}))
 
 

@@ -20,20 +20,20 @@ from openrlhf_tir.user_code.failures import Overrun, Starved
 from tests.unit.rewards.reward_fakes import group, in_run, says, scored, task
 
 WRONG = {
-    "None": "the reward is None (NoneType), not a number",
-    "'1.0'": "the reward is '1.0' (str), not a number",
-    "{'reward': 1.0}": "not a number",
-    "np.ones(2)": "not a number",
-    "np.array(1.0)": "not a number",
-    "float('nan')": "nan (float), not finite",
-    "float('inf')": "inf (float), not finite",
-    "(float('nan'), True, {})": "nan (float), not finite",
-    "(1.0, 'yes', {})": "`correct` is 'yes'",
-    "(1.0, True, None)": "`parts` is None",
-    "(1.0, True, {'a': {'b': 1.0}})": "parts['a'] is {'b': 1.0}",
-    "(1.0, True, {'a': float('inf')})": "parts['a'] is inf",
-    "(1.0, True, {'a': np.ones(1)})": "parts['a'] is",
-    "(1.0, True)": "not a number",
+    "None": r" None \(NoneType\)",
+    "'1.0'": r" '1\.0' \(str\)",
+    "{'reward': 1.0}": r" {'reward': 1\.0} \(dict\)",
+    "np.ones(2)": r" array\(\[1\., 1\.\]\) \(ndarray\)",
+    "np.array(1.0)": r" array\(1\.\) \(ndarray\)",
+    "float('nan')": r" nan \(float\)",
+    "float('inf')": r" inf \(float\)",
+    "(float('nan'), True, {})": r" nan \(float\)",
+    "(1.0, 'yes', {})": r" `correct` .*'yes' \(str\)",
+    "(1.0, True, None)": r" `parts` .*None \(NoneType\)",
+    "(1.0, True, {'a': {'b': 1.0}})": r" parts\['a'\] .*{'b': 1\.0} \(dict\)",
+    "(1.0, True, {'a': float('inf')})": r" parts\['a'\] .*inf \(float\)",
+    "(1.0, True, {'a': np.ones(1)})": r" parts\['a'\] .*array\(\[1\.\]\) \(ndarray\)",
+    "(1.0, True)": r" \(1\.0, True\) \(tuple\)",
 }
 
 
@@ -47,7 +47,7 @@ def own(directory: Path, body: str, shape: str = "trajectory, task, context", na
 def test_what_is_no_finite_number_is_an_error_with_file_and_line(tmp_path, value):
     with pytest.raises(RewardError) as e:
         OwnReward(own(tmp_path, f"return {value}"))(says("x"), task("1"), in_run())
-    assert WRONG[value] in str(e.value) and f"{tmp_path / 'mine.py'}:3" in str(e.value)
+    assert re.search(rf"{tmp_path}/mine\.py:3:.*{WRONG[value]}", str(e.value))
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ async def test_the_error_of_a_worker_process_arrives_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("return [1.0]", "1 rewards for 2 valid trajectories"),
-        ("return [1.0, float('nan')]", "trajectory 1 is nan"),
-        ("return 'ab'", "not a list of numbers"),
-        ("return [1.0, None]", "trajectory 1 is None"),
-        ("return None", "not a list"),
+        ("return [1.0]", r"mine\.py:3: .* 1 .* 2 "),
+        ("return [1.0, float('nan')]", r"mine\.py:3: .* 1 .*nan"),
+        ("return 'ab'", r"mine\.py:3: .*'ab' \(str\)"),
+        ("return [1.0, None]", r"mine\.py:3: .* 1 .*None"),
+        ("return None", r"mine\.py:3: .*None \(NoneType\)"),
         ("raise ValueError('odd')", r"mine\.py:4: ValueError: odd"),
     ],
 )
@@ -137,12 +137,12 @@ def test_a_group_reward_gives_one_number_per_valid_trajectory(tmp_path, body, sa
         (
             "def score(trajectory, task):\n    return 1.0\n",
             "score",
-            r"mine\.py:1: score\(trajectory, task\) cannot be called .*too many positional",
+            r"mine\.py:1: score\(trajectory, task\) .*too many positional",
         ),
         ("import nothing_like_it\n", "score", r"mine\.py:1: ModuleNotFoundError: .*nothing_like_it"),
-        ("def other(a):\n    pass\n", "score", r"has no 'score'. It defines: other"),
+        ("def other(a):\n    pass\n", "score", r"mine\.py .*'score'.*: other\b"),
         ("x = (\n", "score", r"mine\.py:1: SyntaxError"),
-        ("score = 3\n", "score", "score is int, which cannot be called"),
+        ("score = 3\n", "score", r"mine\.py: score .*\bint\b"),
     ],
 )
 def test_a_mistake_in_the_file_is_told_before_anything_is_loaded(tmp_path, text, name, said):
@@ -166,7 +166,7 @@ def test_whatever_a_name_is_it_is_refused_in_one_error(name):
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match=r"there is no file .*/nowhere/mine\.py"):
+    with pytest.raises(ConfigError, match=r"reward\.name = .* /nowhere/mine\.py\b"):
         load("/nowhere/mine.py:score")
 
 

@@ -86,7 +86,7 @@ async def fault_of_its_code(pool: RewardPool) -> str:
     """Score with a deadline that is long enough for the worker to come to a line of the reward; return the error."""
     for deadline_s in (0.5, 5.0, 60.0):
         pool.workers.wall_s = deadline_s
-        with pytest.raises((RewardError, VerifierError), match=f"the deadline = {deadline_s:g}") as late:
+        with pytest.raises((RewardError, VerifierError), match=f" = {deadline_s:g} s") as late:
             await pool.score(answer("1"), task("1"))
         if late.errisinstance(RewardError):  # the other: the machine had no core for the worker
             break
@@ -121,7 +121,7 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
     """The only worker is stopped, before or after it took the check: it gets no CPU at all, as on a machine whose cores
     are all taken."""
     pool = pool_of(verify_timeout_s=0.2, deadline_s=1.0)
-    fact = r"the deadline = 1 s, without having had reward\.verify_timeout_s = 0\.2 s of CPU"
+    fact = r" = 1 s, .*reward\.verify_timeout_s = 0\.2 s"
     with pytest.raises(VerifierError, match=fact):
         await pool.workers.run(stop_myself)
     pool.workers.wall_s = 300
@@ -140,14 +140,14 @@ async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
     assert await workers.run(time.sleep, 1.0) is None
     for _ in range(4):
         assert await workers.run(burn, 0.3) >= 0.3
-    with pytest.raises(CpuSpent, match=r"burn used up reward\.verify_timeout_s = 0\.5 s of CPU") as spent:
+    with pytest.raises(CpuSpent, match=r"burn .*reward\.verify_timeout_s = 0\.5 s") as spent:
         await workers.run(burn, 60.0)
     assert spent.value.out_of_time
 
 
 @pytest.mark.slow
 async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_ends_is_the_codes(pool_of, tmp_path):
-    with pytest.raises(VerifierError, match="died 2 times in killed"):
+    with pytest.raises(VerifierError, match=r" 2 .* killed "):
         await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
     path = tmp_path / "mine.py"
     path.write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
@@ -155,14 +155,14 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
         await pool_of(name=f"{path}:score").score(answer("1"), task("1"))
     path.write_text("import ctypes\n\ndef score(trajectory, task, context):\n    ctypes.string_at(0)\n")
     pool = pool_of(name=f"{path}:score")
-    with pytest.raises(RewardError, match=r"mine\.py:score .* at .*mine\.py:4, with exit code -11"):
+    with pytest.raises(RewardError, match=r"mine\.py:score .*mine\.py:4, .* -11\b"):
         await pool.score(answer("1"), task("1"))
 
     async def how_ended(pid, words):
         return words
 
     pool.workers.how_ended = how_ended  # as in a run
-    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code -11"):
+    with pytest.raises(RewardError, match=r"mine\.py:score .* -11\b"):
         await pool.score(answer("1"), task("1"))
 
 
@@ -183,7 +183,7 @@ async def test_a_reward_that_no_interrupt_ends_is_a_fault_of_its_code(pool_of, t
     path = tmp_path / "mine.py"
     path.write_text(f"def score(trajectory, task, context):\n    {stuck}\n")
     pool = pool_of(name=f"{path}:score", verify_timeout_s=0.3, deadline_s=300)
-    with pytest.raises(RewardError, match=r"mine\.py:score used up reward\.verify_timeout_s = 0\.3 s") as spent:
+    with pytest.raises(RewardError, match=r"mine\.py:score .*reward\.verify_timeout_s = 0\.3 s") as spent:
         await pool.score(answer("1"), task("1"))
     assert spent.value.out_of_time
     assert re.search(rf"at {re.escape(str(path))}:[2-6] ", str(spent.value))
@@ -311,5 +311,5 @@ def test_workers_that_do_not_end_do_not_keep_their_server_from_ending(monkeypatc
     those._pool = pool
     those.close()
     assert pool.begun.is_set() and not pool.free.is_set() and not those.started
-    assert "were not stopped within 0.05 s" in caplog.text
+    assert [record.args for record in caplog.records] == [(0.05,)]
     pool.free.set()

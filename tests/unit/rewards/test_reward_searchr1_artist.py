@@ -125,7 +125,7 @@ def test_the_answer_alone_can_be_artists_reward_and_the_other_parts_are_recorded
     reward, correct, parts = score("artist", full, "1", answer_only=True)
     assert (reward, correct) == (2.0, True) and (parts["format_strict"], parts["tool"]) == (0.5, 1.0)
     assert score("artist", full, "2", answer_only=True).reward == 0.0
-    with pytest.raises(ConfigError, match="has functions and answer_only"):
+    with pytest.raises(ConfigError, match=r"reward\.options .*answer_only"):
         score("artist", full, "1", answer_only=True, functions=True)
 
 

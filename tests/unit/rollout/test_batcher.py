@@ -110,7 +110,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
         tasks = [ask(batcher, n) for n in "abc"]
         await asyncio.sleep(1)
         assert batcher.waiting == 2
-        with pytest.raises(QueueFull, match=r"^2 requests .*\b1 more .*holds 2\b") as refused:
+        with pytest.raises(QueueFull, match=r"^2 .* 1 .* 2\.") as refused:
             await batcher.generate([1], Sampling(8), request_id="d")
         assert refused.value.retry_after_s >= 1
         again = pickle.loads(pickle.dumps(refused.value))

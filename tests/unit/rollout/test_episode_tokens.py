@@ -8,6 +8,7 @@ special tokens."""
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -171,16 +172,16 @@ def model_segment(ids, text):
 @pytest.mark.parametrize(
     ("segment", "fact"),
     [
-        (model_segment(spell("abc"), "abd"), "decodes to 'abc'"),
-        (model_segment(spell("abc"), "ab c"), "decodes to 'abc'"),
-        (model_segment(spell("abcdef"), "abc"), "decodes to 'abcdef'"),
-        (Segment.of_env(spell("```"), "```"), "tokens that are not those of its text"),
+        (model_segment(spell("abc"), "abd"), "'abc'.*'abd'"),
+        (model_segment(spell("abc"), "ab c"), "'abc'.*'ab c'"),
+        (model_segment(spell("abcdef"), "abc"), "'abcdef'.*'abc'"),
+        (Segment.of_env(spell("```"), "```"), "'```'"),
     ],
 )
 def test_tokens_that_say_something_else_than_their_text_are_found(segment, fact):
     traj = Trajectory(0, np.array([1, 2, 3], np.int32), segments=[model_segment(spell("ok"), "ok"), segment])
     (sentence,) = drift(traj, HostileCodec())
-    assert sentence.startswith(f"segment 1 ({segment.source})") and fact in sentence
+    assert re.search(rf" 1 \({segment.source}\) .*{fact}", sentence)
 
 
 def test_special_tokens_in_tool_output_are_ordinary_tokens_to_a_real_tokenizer():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,8 +25,8 @@ from .runs import CPU, GPUS, refused
 def test_a_run_that_can_work_gives_facts(ready):
     facts = check(load(None, ready), machine=CPU)
     assert "0 GPUs, 2 CPUs" in facts
-    assert any(f.startswith("2 problems in") for f in facts)
-    assert any("at most 1 of train.max_steps = 400" in f for f in facts)
+    assert any(f.startswith("2 ") and "d.jsonl" in f for f in facts)
+    assert any(re.search(r" 1 .*train\.max_steps = 400\b", f) for f in facts)
 
 
 def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(ready):
@@ -33,58 +34,56 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
     facts = check(
         load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU
     )
-    assert any(
-        "8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f
-        for f in facts
-    )
-    assert any("at most 8 of train.max_steps = 400 updates" in f for f in facts)
+    assert any(re.search(r" 8 .*\(4 mini-batches, 2 .*: S = 20 .* 1 .* 400 .* 50 ", f) for f in facts)
+    assert any(re.search(r" 8 .*train\.max_steps = 400\b", f) for f in facts)
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"env__name": "pyton_tir"}, "Unknown env 'pyton_tir'. Known: "),
-        ({"env__protocol": "zeroti"}, "Unknown turn protocol 'zeroti'. Known:"),
-        ({"reward__name": "maths"}, "Unknown reward 'maths'. Known:"),
-        ({"algo__advantage__estimator": "grpo"}, "Unknown advantage estimator 'grpo'. Known: "),
-        ({"actor__model_name_or_path": ""}, "actor.model_name_or_path is not set"),
-        ({"actor__model_name_or_path": "/nowhere/model"}, "Model directory '/nowhere/model' does not exist"),
-        ({"data__prompt_dataset": ""}, "data.prompt_dataset is not set"),
-        ({"data__prompt_dataset": "/nowhere.jsonl"}, "does not exist"),
-        ({"data__label_key": "answer"}, "data.label_key = 'answer' is not a column"),
-        ({"data__input_template": "none here"}, "has no {} where the problem goes"),
-        ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
-        ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
+        ({"env__name": "pyton_tir"}, r"'pyton_tir'.* env\.name\b"),
+        ({"env__protocol": "zeroti"}, r"'zeroti'.* env\.protocol\b"),
+        ({"reward__name": "maths"}, r"'maths'.* reward\.name\b"),
+        ({"algo__advantage__estimator": "grpo"}, r"'grpo'.* algo\.advantage\.estimator\b"),
+        ({"actor__model_name_or_path": ""}, r"^actor\.model_name_or_path .*`openrlhf-tir toy-model`"),
+        ({"actor__model_name_or_path": "/nowhere/model"}, r"'/nowhere/model'.* actor\.model_name_or_path\b"),
+        ({"data__prompt_dataset": ""}, r"^data\.prompt_dataset "),
+        ({"data__prompt_dataset": "/nowhere.jsonl"}, r"'/nowhere\.jsonl'.* data\.prompt_dataset\b"),
+        ({"data__label_key": "answer"}, r"data\.label_key = 'answer'"),
+        ({"data__input_template": "none here"}, r"'none here'.*{}"),
+        ({"rollout__batch_size": 3}, r"d\.jsonl .*2 .*rollout\.batch_size = 3\b"),
+        ({"env__url": "127.0.0.1:8000"}, r"127\.0\.0\.1:8000\b.*http://"),
         (
             {"ds__attn_implementation": "flash_attention_2"},
-            "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU",
+            r"ds\.attn_implementation = 'flash_attention_2' .*GPU",
         ),
-        ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none"),
+        ({"vllm__sync_backend": "nccl"}, r"vllm\.sync_backend = 'nccl' .*GPUs.*'gloo'"),
         (
             {"vllm__sync_backend": "gloo", "vllm__sync_delta": True},
-            "vllm.sync_delta continues files, and vllm.sync_backend = 'gloo' writes none",
+            r"vllm\.sync_delta .*vllm\.sync_backend = 'gloo'",
         ),
         (
             {"ds__packing_samples": True, "ds__attn_implementation": "eager"},
-            "ds.packing_samples needs flash attention or sdpa; with 'eager'",
+            r"ds\.packing_samples .*'eager'.*ds\.attn_implementation\b",
         ),
-        ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
-        ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
+        ({"eval__dataset": "/nowhere.jsonl"}, r"'/nowhere\.jsonl'.* eval\.dataset\b"),
+        ({"eval__steps": 5}, r"^eval\.steps .*eval\.dataset\b"),
         (
             {"rollout__agent": "external", "rollout__top_p": 0.9},
-            "programs that talk to the model sample from all tokens",
+            r"rollout\.top_p = 0\.9, .*rollout\.agent = 'external'",
         ),
     ],
 )
 def test_what_cannot_work_is_refused(ready, overrides, expected):
-    assert expected in refused(ready, **overrides)
+    message = refused(ready, **overrides)
+    assert re.search(expected, message) and len(message.splitlines()) == 1
 
 
 def test_a_hub_name_is_allowed_with_a_remark(ready, monkeypatch):
     for variable in OFFLINE_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "nobody/no-model"}), machine=CPU)
-    assert any("nobody/no-model" in fact and "hub" in fact for fact in facts)
+    assert any(re.match(r"\w+ nobody/no-model ", fact) for fact in facts)
 
 
 @pytest.mark.parametrize("name", ["nobody/no-model", "no-model"])
@@ -92,41 +91,41 @@ def test_a_name_that_is_neither_here_nor_cached_is_refused_where_the_hub_may_not
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     said = refused(ready, actor__model_name_or_path=name)
-    assert "HF_HUB_OFFLINE" in said and name in said and "relative to the recipe" in said
+    assert f"actor.model_name_or_path = {name!r}" in said and "HF_HUB_OFFLINE" in said
 
 
 def test_a_directory_without_config_or_tokenizer_is_no_model(ready, tmp_path):
     (tmp_path / "model" / "tokenizer.json").unlink()
-    assert "has no tokenizer" in refused(ready)
+    assert "tokenizer.json" in refused(ready)
     (tmp_path / "model" / "config.json").unlink()
-    assert "has no config.json" in refused(ready)
+    assert "config.json" in (said := refused(ready)) and "tokenizer.json" not in said
 
 
 def test_a_head_size_that_vllm_cannot_serve_on_cpu_is_refused(ready, tmp_path):
     (tmp_path / "model" / "config.json").write_text(json.dumps({"hidden_size": 96, "num_attention_heads": 4}))
-    assert "head_dim is 24" in refused(ready)
+    assert re.search(r"head_dim .* 24\b", refused(ready))
     check(load(None, ready), machine=GPUS)
 
 
 def test_a_row_without_label_stops_the_run_at_the_start(ready, tmp_path):
     with (tmp_path / "d.jsonl").open("a") as f:
         f.write('{"prompt": "2+2?"}\n')
-    assert "d.jsonl line 3 has no label" in refused(ready, error=DataError)
+    assert "d.jsonl line 3 " in refused(ready, error=DataError)
 
 
 def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert "need 6 GPUs, this machine has 4" in refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2)
+    assert re.search(r" 6 GPUs, .* 4\b", refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2))
     staged = {"vllm__num_engines": 2, "vllm__engine_args": {"pipeline_parallel_size": 2}}
-    assert "2 engines x 2 GPUs need 5 GPUs, this machine has 4" in refused(ready, GPUS, **staged)
+    assert re.search(r" 2 .* x 2 GPUs .* 5 GPUs, .* 4\b", refused(ready, GPUS, **staged))
     judged = {
         "reward__name": "model",
         "reward__model_name_or_path": "org/rm",
         "reward__model_replicas": 3,
         "vllm__num_engines": 1,
     }
-    assert "1 learner ranks, 3 reward models and 1 engines x 1 GPUs need 5 GPUs, this machine has 4" in refused(
-        ready, GPUS, **judged
+    assert re.search(
+        r"^1 .* 3 .* 1 .* x 1 GPUs .* 5 GPUs, .* 4\b.*reward\.model_replicas", refused(ready, GPUS, **judged)
     )
 
 
@@ -148,7 +147,7 @@ def test_without_the_package_flash_attn_its_setting_means_torchs_kernels_and_tha
 
 def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(ready, tmp_path, monkeypatch):
     (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 96, "num_attention_heads": 4}))
-    assert "head_dim is 24" in refused(ready)
+    assert re.search(r"head_dim .* 24\b", refused(ready))
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     check(load(None, ready), machine=CPU)
 
@@ -158,7 +157,7 @@ def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
         json.dumps({"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1})
     )
     shared = {"ds__ring_attn_size": 2, "ds__packing_samples": True, "actor__num_gpus_per_node": 2}
-    assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
+    assert re.search(r"ds\.ring_attn_size = 2 .* 1 ", refused(ready, **shared))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_workers_of_an_engine_that_cannot_share_the_models_heads_are_refused(rea
 def test_the_size_of_pushes_is_unknown_for_a_model_on_the_hub_that_cannot_be_read(ready, monkeypatch):
     monkeypatch.setattr(hub_name, "offline_by", lambda: None)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
-    assert any("weight pushes" in fact and "org/no-such-model" in fact for fact in facts)
+    assert any("org/no-such-model" in fact and str(load(None, ready).run_dir) in fact for fact in facts)
 
 
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
@@ -190,8 +189,8 @@ def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_director
         Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None)
         for n in (1999, 2000)
     )
-    assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
-    assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
+    assert any("/dev/shm" in fact for fact in check(load(None, ready), machine=small))
+    assert not any("/dev/shm" in fact for fact in check(load(None, ready), machine=enough))
 
 
 @pytest.mark.parametrize(("free", "is_refused"), [(999, True), (1000, False), (0, False)])
@@ -207,7 +206,7 @@ def test_a_push_that_neither_dev_shm_nor_the_disk_can_hold_is_refused(ready, mon
 def test_a_command_without_a_learner_needs_no_room_for_pushes(ready, monkeypatch):
     monkeypatch.setattr(host_checks, "free_above", lambda path: 999)
     cfg = load(None, ready)
-    assert not any("weight pushes" in fact for fact in check(cfg, training=False, machine=replace(CPU, shm_free=1999)))
+    assert not any("/dev/shm" in fact for fact in check(cfg, training=False, machine=replace(CPU, shm_free=1999)))
     with pytest.raises(Unavailable):
         check(cfg, machine=replace(CPU, shm_free=1999))
 
@@ -216,7 +215,8 @@ def test_wandb_without_its_package_is_refused(ready):
     bare = Machine(
         gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None
     )
-    assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
+    said = refused(ready, bare, logger__wandb__key="env")
+    assert "logger.wandb.key " in said and "WANDB_API_KEY" not in said
 
 
 def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
@@ -236,14 +236,14 @@ def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
     }
     lines = refused(ready, **wrong).splitlines()
     for fact in (
-        "file is not a directory",
+        "run_dir = ",
         "'pyton_tir'",
-        "GPU recipe",
-        "eval.steps is set",
+        "ds.attn_implementation = ",
+        "eval.steps ",
         "'/nowhere'",
         "'maths'",
         "'nccl'",
-        "ends at port 65536",
+        "rollout.port = 65535 ",
     ):
         assert sum(fact in line for line in lines) == 1, fact
     assert len(lines) == 8
@@ -251,45 +251,39 @@ def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
 
 def test_a_mistake_of_the_data_alone_is_a_data_error_and_beside_others_a_config_error(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text("")
-    assert "d.jsonl has no rows" in refused(ready, error=DataError)
+    assert "d.jsonl" in refused(ready, error=DataError)
     assert len(refused(ready, reward__name="maths").splitlines()) == 2
 
 
 @pytest.mark.parametrize("setting", ["run_dir", "ckpt__path", "ckpt__output_dir", "logger__tensorboard_dir"])
 def test_a_directory_below_a_file_is_refused(ready, tmp_path, setting):
     (tmp_path / "file").write_text("")
-    assert (
-        f"{setting.replace('__', '.')} = {tmp_path}/file/x/y cannot be made: {tmp_path}/file is not a directory"
-        in refused(ready, **{setting: str(tmp_path / "file/x/y")})
-    )
+    said = refused(ready, **{setting: str(tmp_path / "file/x/y")})
+    assert f"{setting.replace('__', '.')} = {tmp_path}/file/x/y " in said and f" {tmp_path}/file " in said
 
 
 def test_a_directory_that_takes_no_files_or_has_too_long_a_name_is_refused(ready):
-    assert "run_dir = /proc/run cannot be written: /proc takes no new files" in refused(ready, run_dir="/proc/run")
-    assert "has a name of more than 255 bytes" in refused(ready, run_dir="/tmp/" + "n" * 256)
+    assert re.search(r"run_dir = /proc/run .* /proc .*\(.+\)", refused(ready, run_dir="/proc/run"))
+    assert re.search(r"run_dir = /tmp/n+ .* 255 ", refused(ready, run_dir="/tmp/" + "n" * 256))
 
 
 def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port := free_port()))
         taken.listen()
-        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(
-            ready, error=Unavailable, rollout__port=port
-        )
+        said = refused(ready, error=Unavailable, rollout__port=port)
+        assert f"rollout.port = {port} " in said and "Address already in use" in said
         second = refused(ready, error=Unavailable, rollout__port=port - 1, vllm__num_engines=2)
-        assert (
-            f"rollout.port = {port - 1} (actor 1 takes port {port}) cannot be used" in second
-            or f"rollout.port = {port - 1} cannot be used" in second
-        )
+        assert f"rollout.port = {port - 1} " in second
+        assert f" {port})" in second or "(" not in second, "the first one may be taken too"
     check(load(None, {**ready, "rollout.port": port}), machine=CPU)
 
 
 def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_elsewhere(ready, env_server):
     open_machine = replace(CPU, isolation_fault=lambda: "bubblewrap is not installed")
-    assert "cannot confine model-written code here: bubblewrap is not installed. Install bubblewrap" in refused(
-        ready, open_machine
-    )
-    assert "The swe server that the run would start cannot confine" in refused(ready, open_machine, env__name="swe")
+    for server in ("python_tir", "swe"):
+        said = refused(ready, open_machine, env__name=server)
+        assert f" {server} " in said and "bubblewrap is not installed" in said and "env.url" in said
     check(load(None, {**ready, "env.url": env_server.url}), machine=open_machine)
     check(load(None, {**ready, "env.name": "echo"}), machine=open_machine)
 
@@ -297,22 +291,19 @@ def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_else
 def test_bubblewrap_that_is_missing_or_fails_is_a_fault_where_landlock_is_too_old(monkeypatch, tmp_path):
     monkeypatch.setattr(host_checks, "LANDLOCK_ABI", 10**6)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert host_checks.isolation_fault().startswith(
-        "bubblewrap is not installed, and this kernel's Landlock is too old"
-    )
+    assert " 6.12)" in host_checks.isolation_fault()
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    assert "bubblewrap does not work (No permissions to create new namespace)" in host_checks.isolation_fault()
+    assert "(No permissions to create new namespace)" in host_checks.isolation_fault()
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
     assert host_checks.isolation_fault() is None
 
 
 def test_a_missing_chat_template_is_refused_where_one_is_used(ready, tmp_path):
     run = {**ready, "data.apply_chat_template": "true"}
-    assert "has no chat template (chat_template.jinja, or a key of tokenizer_config.json)" in refused(run)
+    assert re.search(r"data\.apply_chat_template .*chat_template\.jinja", refused(run))
     assert any(
-        "/v1/chat/completions will refuse" in f
-        for f in check(load(None, {**ready, "rollout.agent": "external"}), machine=CPU)
+        "/v1/chat/completions" in f for f in check(load(None, {**ready, "rollout.agent": "external"}), machine=CPU)
     )
     (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     check(load(None, run), machine=CPU)
@@ -338,17 +329,17 @@ def test_a_template_that_shows_no_tools_is_told_where_the_endpoint_would_parse_c
 @pytest.mark.parametrize(
     ("raw", "fact"),
     [
-        (b"", "config.json is not readable JSON"),
-        (b"\xff", "config.json is not readable JSON"),
-        (b"{" * 5000, "config.json is not readable JSON"),
-        (b"[1]", "config.json holds a list, not an object"),
-        (b'{"head_dim": "y"}', "head_dim is y"),
+        (b"", r"config\.json .*JSON: .*line 1 column 1"),
+        (b"\xff", r"config\.json .*JSON: .*0xff"),
+        (b"{" * 5000, r"config\.json .*JSON: .*line 1 column 2"),
+        (b"[1]", r"config\.json .*list"),
+        (b'{"head_dim": "y"}', r"head_dim .*y; vLLM"),
     ],
 )
 def test_a_damaged_model_config_is_told_in_one_line(ready, tmp_path, raw, fact):
     (tmp_path / "model" / "config.json").write_bytes(raw)
     message = refused(ready)
-    assert fact in message
+    assert re.search(fact, message)
     assert len(message.splitlines()) == 1
 
 
@@ -359,14 +350,14 @@ def test_a_model_config_without_usable_sizes_is_left_to_the_engine(ready, tmp_pa
 
 def test_wandb_without_its_key_is_refused(ready, monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    assert "WANDB_API_KEY is not set" in refused(ready, logger__wandb__key="env")
+    assert "WANDB_API_KEY" in refused(ready, logger__wandb__key="env")
     monkeypatch.setenv("WANDB_API_KEY", "k")
     check(load(None, {**ready, "logger.wandb.key": "env"}), machine=CPU)
 
 
 def test_a_chat_without_a_user_message_is_refused_before_the_model_is_loaded(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": [{"role": "system", "content": "x"}], "label": "1"}\n' * 2)
-    assert "d.jsonl line 1 has a list as its input" in refused(ready, error=DataError, data__input_template="Q {}")
+    assert "d.jsonl line 1 " in refused(ready, error=DataError, data__input_template="Q {}")
 
 
 def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_path, monkeypatch):
@@ -376,25 +367,25 @@ def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_
     assert "RuntimeError: no key" in (said := refused(ready, reward__name="my_reward_that_fails:f"))
     assert "my_reward_that_fails.py:2:" in said
     assert "my_reward_that_is_no_python.py:3:" in refused(ready, reward__name="my_reward_that_is_no_python:f")
-    assert "reward.name = '..:x' cannot be loaded" in refused(ready, reward__name="..:x")
+    assert "reward.name = '..:x'" in refused(ready, reward__name="..:x")
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"reward.name": "mine.py:score"}, r"mine.py:1: score(trajectory, task) cannot be called"),
-        ({"reward.group": "mine.py:nothing"}, r"mine.py has no 'nothing'. It defines: NoEnv, score"),
-        ({"env.protocol": "mine.py:NoEnv"}, r"NoEnv has no stops, advance"),
-        ({"filter.names": ["accuracy", "nowhere.py:keep"]}, r"there is no file"),
-        ({"env.file": "mine.py:NoEnv"}, r"NoEnv has no `async def step`. An environment is a class"),
-        ({"algo.advantage.estimator": "mine.py:NoEnv"}, r". An advantage estimator is "),
-        ({"reward.options": {"c": 3}, "reward.name": "zerotir"}, r"reward.options key 'c'"),
-        ({"reward.options": {"d": 3}, "reward.name": "otc"}, r"reward.options key 'd'"),
+        ({"reward.name": "mine.py:score"}, r"reward\.name = .*mine\.py:1: score\(trajectory, task\)"),
+        ({"reward.group": "mine.py:nothing"}, r"reward\.group = .*mine\.py .*'nothing'.*: NoEnv, score\b"),
+        ({"env.protocol": "mine.py:NoEnv"}, r"env\.protocol = .*mine\.py:5: NoEnv .*stops, advance\b"),
+        ({"filter.names": ["accuracy", "nowhere.py:keep"]}, r"filter\.names = '.*/nowhere\.py:keep'.*/nowhere\.py\b"),
+        ({"env.file": "mine.py:NoEnv"}, r"env\.file = .*mine\.py:5: NoEnv .*`async def step`"),
+        ({"algo.advantage.estimator": "mine.py:NoEnv"}, r"algo\.advantage\.estimator = .*mine\.py:5: .*NoEnv"),
+        ({"reward.options": {"c": 3}, "reward.name": "zerotir"}, r"reward\.options .*'c'"),
+        ({"reward.options": {"d": 3}, "reward.name": "otc"}, r"reward\.options .*'d'"),
         (
             {"filter.sample": "zerotir"},
-            r"filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records",
+            r"filter\.sample .*'zerotir'.*reward\.name = 'zerotir'",
         ),
-        ({"filter.names": ["reward"]}, r"needs filter.reward_range"),
+        ({"filter.names": ["reward"]}, r"'reward'.*filter\.reward_range"),
     ],
 )
 def test_a_mistake_in_the_methods_own_code_is_told_with_file_and_line(ready, tmp_path, monkeypatch, overrides, said):
@@ -402,14 +393,14 @@ def test_a_mistake_in_the_methods_own_code_is_told_with_file_and_line(ready, tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as e:
         check(load(None, {**ready, **overrides}), machine=CPU)
-    assert said in str(e.value)
+    assert re.search(said, str(e.value))
 
 
 def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("def score(trajectory, task, context):\n    return 1.0\n")
     monkeypatch.chdir(tmp_path)
     facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
-    assert f"own code: {tmp_path}/mine.py" in facts[1]
+    assert f" {tmp_path}/mine.py;" in facts[1]
 
 
 def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_is_loaded(ready, tmp_path):
@@ -417,16 +408,13 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
 
     run = {**ready, "env.protocol": "messages", "data.apply_chat_template": "true"}
     tokenizer("qwen3").save_pretrained(tmp_path / "model")
-    assert "prompts would be raw text. Set --data.apply_chat_template" in refused(
-        {**run, "data.apply_chat_template": "false"}
+    assert re.search(
+        r"env\.protocol = 'messages' .*data\.apply_chat_template", refused({**run, "data.apply_chat_template": "false"})
     )
-    assert not [f for f in check(load(None, run), machine=CPU) if "earlier turns" in f]
+    plain = check(load(None, run), machine=CPU)
     as_user = {**run, "env.options": {"role": "user"}}
-    assert [
-        f
-        for f in check(load(None, as_user), machine=CPU)
-        if "earlier turns otherwise than they were sampled (thinking)" in f
-    ]
+    (fact,) = set(check(load(None, as_user), machine=CPU)) - set(plain)
+    assert "(thinking)" in fact
     assert "env.options.calls = 'hermse'" in refused({**run, "env.options": {"calls": "hermse"}})
     tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
     assert "env.options.role = 'user'" in refused(run)
@@ -435,7 +423,7 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
 
 def test_held_out_data_that_are_not_there_are_told_by_their_own_setting(ready):
     said = refused(ready, eval__dataset="nowhere.jsonl")
-    assert "'nowhere.jsonl' does not exist" in said and "Set eval.dataset to a file" in said
+    assert re.search(r"'nowhere\.jsonl' .*eval\.dataset\b", said) and "data.prompt_dataset" not in said
 
 
 @pytest.mark.parametrize(
@@ -449,7 +437,7 @@ def test_a_group_reward_that_nobody_would_await_is_refused(ready, tmp_path, body
     """It gave a coroutine for numbers."""
     (tmp_path / "own.py").write_text(body)
     message = refused(ready, reward__group=f"{tmp_path}/own.py:group")
-    assert "reward.group" in message and f"{tmp_path}/own.py" in message and "coroutine function" in message
+    assert "reward.group" in message and f"{tmp_path}/own.py" in message and "`def`" in message
 
 
 def test_a_reward_may_be_a_coroutine_function(ready, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,42 +21,34 @@ SHARED = {"train.colocate_all": True, "pipeline.mode": "sync", "actor.num_gpus_p
 def test_on_a_machine_without_gpus_it_is_refused_with_the_reason(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said = refused({**ready, **SHARED})
-    assert said.startswith(
-        "train.colocate_all needs GPUs, and this machine has none."
-        " vLLM frees and fills GPU memory when an engine sleeps and wakes"
-    )
-    assert said.endswith("Leave train.colocate_all out.")
+    assert re.match(r"train\.colocate_all .*GPUs\b.*vLLM .*train\.colocate_all ", said)
 
 
 def test_the_engine_that_is_for_tests_and_a_cluster_elsewhere_are_not_refused(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     shared = {**ready, **SHARED}
-    assert any("take turns" in fact for fact in check(load(None, {**shared, "rollout.engine": "torch"}), machine=CPU))
+    assert any(
+        "train.colocate_all" in fact for fact in check(load(None, {**shared, "rollout.engine": "torch"}), machine=CPU)
+    )
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert any("take turns" in fact for fact in check(load(None, shared), machine=CPU))
+    assert any("train.colocate_all" in fact for fact in check(load(None, shared), machine=CPU))
 
 
 def test_engines_need_no_gpus_beside_the_ranks(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     shared = {**ready, **SHARED}
     assert "4 GPUs, 32 CPUs" in check(load(None, shared), machine=GPUS)
-    assert "4 learner ranks and 4 engines x 1 GPUs need 8 GPUs" in refused(
-        {**shared, "train.colocate_all": False}, machine=GPUS
-    )
+    assert re.search(r"^4 .* 4 .* x 1 GPUs .* 8 GPUs", refused({**shared, "train.colocate_all": False}, machine=GPUS))
     more = {**shared, "actor.num_gpus_per_node": 8, "vllm.num_engines": 8, "rollout.n_samples_per_prompt": 4}
-    assert "8 learner ranks and 8 engines on the same GPUs need 8 GPUs, this machine has 4" in refused(
-        more, machine=GPUS
-    )
+    assert re.search(r"^8 .* 8 .*(?<! x 1) GPUs .* 8 GPUs, .* 4\b", refused(more, machine=GPUS))
 
 
 def test_what_each_keeps_of_a_gpu_in_the_others_turn_is_said(ready, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN_7B))
     facts = check(load(None, {**ready, **SHARED}), machine=replace(GPUS, gpu_bytes=None))
-    (said,) = [fact for fact in facts if "rank keeps" in fact]
-    assert (
-        "while engines sample a rank keeps" in said and "vllm.gpu_memory_utilization = 0.9 must leave as much" in said
-    )
+    (said,) = [fact for fact in facts if "vllm.gpu_memory_utilization = 0.9" in fact]
+    assert "train.colocate_all" in said and said.count(" GiB") == 3
 
 
 @pytest.mark.parametrize(
@@ -64,14 +57,14 @@ def test_what_each_keeps_of_a_gpu_in_the_others_turn_is_said(ready, tmp_path, mo
         (
             ("--pipeline.mode", "sync", "--rollout.engine", "torch"),
             0,
-            "a GPU for each of 1 learner ranks, 1 of them with an engine, which take turns",
+            r"train\.colocate_all: .*GPU .* 1 .* 1 ",
         ),
         (
             ("--pipeline.mode", "one_step", "--rollout.engine", "torch"),
             2,
-            "pipeline.mode = 'one_step' trains while engines sample",
+            r"train\.colocate_all.*pipeline\.mode = 'one_step'|pipeline\.mode = 'one_step'.*train\.colocate_all",
         ),
-        (("--pipeline.mode", "sync"), 2, "train.colocate_all needs GPUs, and this machine has none"),
+        (("--pipeline.mode", "sync"), 2, r"train\.colocate_all .*GPUs"),
     ],
 )
 def test_check_only_accepts_and_refuses_it_from_outside(ready, tmp_path, monkeypatch, capsys, flags, code, said):
@@ -81,4 +74,4 @@ def test_check_only_accepts_and_refuses_it_from_outside(ready, tmp_path, monkeyp
     monkeypatch.setattr("openrlhf_tir.cli.preflight.Machine", lambda: CPU)
     found = main(["train", "--check-only", "--run-dir", str(tmp_path / "run"), *given, "--train.colocate_all", *flags])
     printed = capsys.readouterr()
-    assert found == code and said in printed.out + printed.err
+    assert found == code and re.search(said, printed.out + printed.err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -17,55 +18,50 @@ from .runs import CPU, refused
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
     said = refused(ready, error=DataError)
-    assert (
-        "d.jsonl line 1: env = 'echo' is not an environment of this run. Known: python_tir. Add [envs.echo], or correct"
-        " the column." in said
-    )
+    assert re.search(r"d\.jsonl line 1: env = 'echo' .*: python_tir\..*\[envs\.echo\]", said)
 
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
     facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
-    assert f"environment python_tir at {env_server.url}: isolation bwrap, capacity 3" in facts
+    assert any(re.search(f" python_tir .*{env_server.url}: .* bwrap, .* 3$", fact) for fact in facts)
 
 
 def test_a_server_of_another_environment_is_refused(ready, env_server):
     env_server.bodies["/schema"]["env"] = "search"
-    assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
+    assert re.search(f"{env_server.url} .*'search', .*'python_tir'.*env.url", refused(ready, env__url=env_server.url))
 
 
 @pytest.mark.parametrize(
     ("health", "said"),
     [
-        ({"isolation": "none"}, "capacity 3; it runs model-written code WITHOUT isolation"),
-        ({"isolation": "not_needed"}, "capacity 3"),
-        ({}, "isolation unknown, capacity 3"),
+        ({"isolation": "none"}, " 3; .*WITHOUT"),
+        ({"isolation": "not_needed"}, " 3$"),
+        ({}, " unknown, .* 3$"),
     ],
 )
 def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
     env_server.bodies["/health"] = {"env": "python_tir", **health}
-    assert f"environment python_tir at {env_server.url}: {said}" in check(
-        load(None, {**ready, "env.url": env_server.url}), machine=CPU
-    )
+    facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+    (fact,) = [fact for fact in facts if env_server.url in fact]
+    assert re.search(f" python_tir .*: [^ ]*{said}", fact) and ("WITHOUT" in fact) is ("WITHOUT" in said)
 
 
 def test_every_server_of_a_list_is_asked(ready, env_server):
-    assert "127.0.0.1:9/health does not answer" in refused(
+    assert "http://127.0.0.1:9/health " in refused(
         ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9"
     )
 
 
 def test_a_person_is_told_at_once_of_a_server_that_does_not_answer_and_what_to_do(ready):
     said = refused(ready, error=Unavailable, env__url="http://127.0.0.1:9")
-    assert (
-        "http://127.0.0.1:9/health does not answer" in said
-        and "Start the server, or unset env.url to have one started" in said
-    )
+    assert re.search("http://127.0.0.1:9/health .*env.url", said)
 
 
 def test_nobody_waits_for_a_server_of_a_run_that_has_a_mistake_and_both_are_told(ready):
     """With a wait of an hour."""
     said = refused(ready, env__url="http://127.0.0.1:9", reward__name="maths", train__start_wait_s=3600)
-    assert "Unknown reward 'maths'" in said and "http://127.0.0.1:9/health does not answer" in said
+    assert re.search("'maths'.*reward.name", said) and "http://127.0.0.1:9/health " in said
+    assert len(said.splitlines()) == 2
 
 
 def test_a_server_that_says_503_may_be_back_in_a_minute(env_server):
@@ -76,10 +72,10 @@ def test_a_server_that_says_503_may_be_back_in_a_minute(env_server):
 
 def test_something_else_that_answers_is_refused(env_server):
     env_server.bodies["/schema"] = {"hello": 1}
-    with pytest.raises(ConfigError, match="not as an environment server: env"):
+    with pytest.raises(ConfigError, match=f"{env_server.url} .*: env: "):
         probe_env(env_server.url)
     env_server.bodies["/health"] = b"<html>"
-    with pytest.raises(ConfigError, match="not with JSON"):
+    with pytest.raises(ConfigError, match=f"{env_server.url}/health .*JSON"):
         probe_env(env_server.url)
 
 
@@ -92,7 +88,7 @@ def test_a_missing_token_is_named(env_server):
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:99999999", "http://h:x", "http://\udcff"])
 def test_what_is_no_url_is_told(url):
-    with pytest.raises(ConfigError, match="Environment URL"):
+    with pytest.raises(ConfigError, match=re.escape(repr(url))):
         probe_env(url)
 
 
@@ -114,12 +110,9 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
     }
     facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
     assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
-    assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
-    assert "environment echo: a server will be started" in facts
-    assert (
-        f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends"
-        in facts
-    )
+    for name, at in (("sums", f"{env_server.url}: .* bwrap, .* 3$"), ("more", f"{env_server.url}: "), ("echo:", "")):
+        assert sum(bool(re.match(f"[^ ]+ {name} ?.*{at}", fact)) for fact in facts) == 1
+    assert sum(bool(re.match(rf"{env_server.url} .*sums \(.*zerotir\) .*more \(.*torl\)", fact)) for fact in facts) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,41 +121,41 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         (
             ["sums", None],
             {},
-            "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in",
+            r"d\.jsonl line 2 .*'env', .* sums, echo\.",
         ),
-        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is not an environment of this run. Known: sums, echo."),
-        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
+        (["sums", "wiki"], {}, r"d\.jsonl line 2: env = 'wiki' .*: sums, echo\."),
+        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, r"envs\.echo\.share = 1, .*'echo'"),
         (
             ["sums", "echo"],
             {"echo": {"server": "ecco"}},
             (
-                "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir,"
-                " search, swe, tau, verl_tool. Set envs.echo.server to one of them"
+                r"'ecco'.*: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir,"
+                r" search, swe, tau, verl_tool\. .*envs\.echo\.server\b"
             ),
         ),
         (
             ["sums", "echo"],
             {"echo": {"server": "search"}},
-            "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
+            r"envs\.echo\.server_options = {}: .* search .*--corpus",
         ),
         (
             ["sums", "echo"],
             {"echo": {"server_options": {"colour": "red"}}},
-            "the echo server says: unrecognized arguments: --colour red",
+            r"envs\.echo\.server_options = {'colour': 'red'}: .* echo .*: --colour red",
         ),
         (
             ["sums", "echo"],
             {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
-            "envs.echo.server_options.corpus = '/no/where.jsonl' is no file",
+            r"envs\.echo\.server_options\.corpus = '/no/where\.jsonl'",
         ),
-        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
-        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
+        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, r"'zeroti'.* envs\.echo\.protocol\b"),
+        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, r"'maths'.* envs\.echo\.reward\.name\b"),
         (
             ["sums", "echo"],
             {"echo": {"file": "/no/guess.py:Guess"}},
-            "envs.echo.file = '/no/guess.py:Guess': there is no file",
+            r"envs\.echo\.file = '/no/guess\.py:Guess'",
         ),
-        (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
+        (["sums", "echo"], {"echo": {"input_template": "no place"}}, r"envs\.echo\.input_template .*{}|'no place'.*{}"),
     ],
 )
 def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(
@@ -180,14 +173,12 @@ def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_i
     with pytest.raises((ConfigError, DataError)) as e:
         check(load(None, over), machine=CPU)
     (line,) = str(e.value).splitlines()
-    assert expected in line
+    assert re.search(expected, line)
 
 
 def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
     over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
-    with pytest.raises(
-        ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"
-    ):
+    with pytest.raises(ConfigError, match=r"'python_tir', .*'sums'\. .*envs\.sums\.server .*envs\.sums\.url\b"):
         check(load(None, over), machine=CPU)
 
 
@@ -214,30 +205,28 @@ class Plain(Env):
     [
         (
             {"env.file": "mine.py:NoBase"},
-            "mine.py:8: NoBase has no `async def close`. An environment is a class with async reset",
+            r"mine\.py:8: NoBase .*`async def close`",
         ),
-        ({"env.file": "mine.py:NoStep"}, "NoStep has no `async def step`"),
-        ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "env.server_options = {'bogus': 3}: "),
+        ({"env.file": "mine.py:NoStep"}, r"NoStep .*`async def step`"),
         (
             {"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}},
-            "Plain is not made with them: got an unexpected keyword argument 'bogus'",
+            r"env\.server_options = {'bogus': 3}: .*Plain .*: got an unexpected keyword argument 'bogus'",
         ),
         (
             {"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}},
-            "--max-queue: invalid whole number value: 'x'",
+            r"--max-queue: .*'x'",
         ),
         (
             {"env.file": "mine.py:Plain", "env.server_options": {"port": 1}},
-            "env.server_options has 'port', which the run sets itself",
+            r"env\.server_options .*'port'",
         ),
-        ({"env.file": "mine.py:Guess"}, "env.server_options = {}: "),
-        ({"env.file": "mine.py:Guess"}, "missing a required argument: 'high'"),
-        ({"env.file": "mine.py:Guess", "env.server_options": {"high": "x"}}, "high = 'x' is str, not int"),
-        ({"env.file": "mine.py"}, "mine.py defines several: Guess, NoStep, Plain. Name one of them: '"),
-        ({"env.file": "none.py"}, "none.py defines no environment. An environment is a class with"),
+        ({"env.file": "mine.py:Guess"}, r"env\.server_options = {}: .*missing a required argument: 'high'"),
+        ({"env.file": "mine.py:Guess", "env.server_options": {"high": "x"}}, r"high = 'x' .*\bstr, .*\bint\b"),
+        ({"env.file": "mine.py"}, r"mine\.py .*: Guess, NoStep, Plain\. .*: '.*mine\.py:Guess'"),
+        ({"env.file": "none.py"}, r"env\.file = '.*none\.py'"),
         (
             {"env.file": "guess"},
-            "Unknown environment 'guess'. Set env.file to 'package.module:environment' or 'path/file.py:environment'.",
+            r"'guess'\. .*env\.file .*'package\.module:environment' .*'path/file\.py:environment'",
         ),
     ],
 )
@@ -248,7 +237,7 @@ def test_a_class_that_cannot_be_an_environment_or_be_made_is_one_line(ready, tmp
     with pytest.raises(ConfigError) as e:
         check(load(None, {**ready, **overrides}), machine=CPU)
     (line,) = str(e.value).splitlines()
-    assert said in line
+    assert re.search(said, line)
 
 
 def test_a_class_takes_its_keywords_and_its_server_its_flags(ready, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ layers."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from .runs import CPU, refused
 
 def test_sequences_that_no_forward_pass_has_room_for_are_refused_with_the_number_to_raise(ready):
     said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, train__max_tokens_per_gpu=1999)
-    assert "train.max_tokens_per_gpu = 1999. Raise train.max_tokens_per_gpu to 2000, or lower data.max_len" in said
+    assert re.search(r"train\.max_tokens_per_gpu = 1999\. .*train\.max_tokens_per_gpu .* 2000,", said)
     said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, rollout__max_tokens_per_gpu=1000)
-    assert "rollout.max_tokens_per_gpu = 1000. Raise rollout.max_tokens_per_gpu to 2000" in said
+    assert re.search(r"rollout\.max_tokens_per_gpu = 1000\. .*rollout\.max_tokens_per_gpu .* 2000,", said)
 
 
 def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
@@ -31,7 +32,7 @@ def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
         "rollout__max_new_tokens": 1000,
     }
     said = refused(ready, **shared, train__max_tokens_per_gpu=1000)
-    assert "ds.ring_attn_size = 1000 * 2 = 2000. Raise train.max_tokens_per_gpu to 1001" in said
+    assert re.search(r"ds\.ring_attn_size = 1000 \* 2 = 2000\. .*train\.max_tokens_per_gpu .* 1001,", said)
     fits = {k.replace("__", "."): v for k, v in shared.items()} | {"train.max_tokens_per_gpu": 1001}
     assert check(load(None, {**ready, **fits}), machine=CPU)
 
@@ -47,7 +48,7 @@ def test_targets_of_lora_that_no_layer_has_are_refused_before_the_model_is_loade
     weights_of(tmp_path / "model", LAYERS)
     lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["q_proj", "k_prj"]}
     said = refused(ready, **{k.replace(".", "__"): v for k, v in lora.items()})
-    assert "ds.lora.target_modules names 'k_prj', and the model has no such layer. Known: q_proj. Use some" in said
+    assert re.search(r"ds\.lora\.target_modules .*'k_prj', .*: q_proj\.", said)
     assert check(load(None, {**ready, **lora, "ds.lora.target_modules": ["q_proj"]}), machine=CPU)
 
 
@@ -64,7 +65,7 @@ def test_sequences_longer_than_the_model_has_positions_for_are_refused_before_vl
     facts = json.loads(config.read_text()) | {"max_position_embeddings": 4096}
     config.write_text(json.dumps(facts))
     said = refused(ready, data__max_len=5000, rollout__max_new_tokens=1000)
-    assert "data.max_len = 5000 tokens of prompt and response, and the model has 4096 positions" in said
+    assert re.search(r"data\.max_len = 5000 .* 4096 .*\(max_position_embeddings\)", said)
     fits = {"data.max_len": 4096, "rollout.max_new_tokens": 1000}
     check(load(None, {**ready, **fits}), machine=CPU)
     config.write_text(json.dumps(facts | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}))
@@ -73,4 +74,4 @@ def test_sequences_longer_than_the_model_has_positions_for_are_refused_before_vl
 
 def test_an_attention_that_transformers_does_not_know_is_refused(ready):
     said = refused(ready, ds__attn_implementation="flash_atention_2")
-    assert "Unknown ds.attn_implementation 'flash_atention_2'. Known: eager, flash_attention_2" in said
+    assert re.search(r"ds\.attn_implementation 'flash_atention_2'\. .*: eager, flash_attention_2", said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -28,35 +29,35 @@ def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("place", "text", "attribute", "said"),
     [
-        (AGENT, "x = 1\n", "AgentExecutor", "agent.py has no 'AgentExecutor'. It defines: nothing."),
-        (AGENT, "\nimport no_such_thing\n", "AgentExecutor", "agent.py:2: ModuleNotFoundError"),
-        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", "agent.py:2: Exited"),
+        (AGENT, "x = 1\n", "AgentExecutor", r"agent\.py .*'AgentExecutor'"),
+        (AGENT, "\nimport no_such_thing\n", "AgentExecutor", r"agent\.py:2: ModuleNotFoundError"),
+        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", r"agent\.py:2: Exited"),
         (
             AGENT,
             "import os\nos.kill(os.getpid(), 9)\n",
             "AgentExecutor",
-            "the process that loads it ended with code -9",
+            r"agent\.py:AgentExecutor: .* -9:",
         ),
         (
             REWARD,
             "def reward_func(queries):\n    ...\n",
             "reward_func",
-            "agent.py:1: reward_func(queries) cannot be called as it would be",
+            r"agent\.py:1: reward_func\(queries\)",
         ),
-        (REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", "has no 'reward_func'. It defines: reward."),
+        (REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", r"agent\.py .*'reward_func'.*: reward\."),
     ],
 )
 def test_a_mistake_names_file_and_line(tmp_path, place, text, attribute, said):
     (tmp_path / "agent.py").write_text(text)
     with pytest.raises(ConfigError) as e:
         load_elsewhere(place, f"{tmp_path / 'agent.py'}:{attribute}")
-    assert said in str(e.value)
+    assert re.search(said, str(e.value))
 
 
 def test_a_file_that_does_not_end_its_import_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "agent.py").write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.setattr("openrlhf_tir.cli.checks.load_elsewhere.LOAD_S", 1.0)
-    with pytest.raises(ConfigError, match="was not loaded within 1 s"):
+    with pytest.raises(ConfigError, match=r"agent\.py:AgentExecutor .* 1 s\b"):
         load_elsewhere(AGENT, f"{tmp_path / 'agent.py'}:AgentExecutor")
 
 
@@ -66,7 +67,8 @@ def test_files_are_checked_servers_are_not_and_no_environment_is_wanted(tmp_path
     assert name.endswith("/there.py:AgentExecutor")
     problems = Problems()
     check_names(cfg, problems)
-    with pytest.raises(ConfigError, match=r"there\.py does not exist\. A path is relative to the recipe"):
+    with pytest.raises(ConfigError, match=r"/there\.py ") as e:
         problems.raise_any()
+    assert [problem.code for problem in e.value.problems] == ["no_file"]
     (fact,) = check_envs(cfg, machine=None, problems=problems)
-    assert "in place of an environment" in fact
+    assert re.match(r".* there\.py: 4 |.*/there\.py:.*: \d+ ", fact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -55,20 +56,20 @@ def checkpointed(overrides, tmp_path) -> dict:
 
 def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
     run = checkpointed(ready, tmp_path)
-    assert "resuming from step_000002" in check(load(None, run), machine=CPU)
-    assert "pipeline.max_staleness = 4, this run has 1" in refused({**run, "pipeline.max_staleness": "1"})
-    assert "Go on with --resume" in refused({**run, "train.resume": "false"})
+    assert any(fact.endswith(" step_000002") for fact in check(load(None, run), machine=CPU))
+    assert re.search(r"pipeline\.max_staleness = 4, .* 1\b", refused({**run, "pipeline.max_staleness": "1"}))
+    assert re.search(r"step_000002.*--resume", refused({**run, "train.resume": "false"}))
 
 
 def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_listed(ready, tmp_path):
     run = checkpointed(ready, tmp_path)
     said = refused(run, train__seed="7", rollout__batch_size="1", ds__param_dtype="fp32", actor__learning_rate="0.1")
     for part in (
-        "train.seed = 42, this run has 7 (the order",
-        "rollout.batch_size = 2, this run has 1",
-        "ds.param_dtype = bf16, this run has fp32",
+        r"train\.seed = 42, .* 7\b",
+        r"rollout\.batch_size = 2, .* 1\b",
+        r"ds\.param_dtype = bf16, .* fp32\b",
     ):
-        assert part in said
+        assert re.search(part, said)
     other = {
         "actor.learning_rate": "0.5",
         "rollout.n_samples_per_prompt": "8",
@@ -76,8 +77,8 @@ def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_li
         "ckpt.max_num": "5",
     }
     facts = check(load(None, {**run, **other}), machine=CPU)
-    changed = [fact for fact in facts if fact.startswith("changed since the checkpoint: ")]
-    assert [fact.split(": ")[1] for fact in changed] == [
+    changed = [fact.split(": ", 1)[1] for fact in facts if " -> " in fact]
+    assert changed == [
         "actor.learning_rate 1e-06 -> 0.5",
         "rollout.n_samples_per_prompt 2 -> 8",
     ]
@@ -86,16 +87,10 @@ def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_li
 def test_a_resume_on_another_number_of_learner_ranks_says_so_and_zero_2_is_refused(ready, tmp_path):
     run = {**checkpointed(ready, tmp_path), "actor.num_gpus_per_node": "2"}
     facts = check(load(None, run), machine=CPU)
-    assert [
-        fact
-        for fact in facts
-        if fact.startswith("the checkpoint is of 1 learner rank, this run has 2: each reads its share")
-    ]
+    unchanged = check(load(None, {**run, "actor.num_gpus_per_node": "1"}), machine=CPU)
+    (said,) = {fact for fact in facts if re.search(r" 1 .*, .* 2: ", fact)} - set(unchanged)
     said = refused({**run, "ds.zero_stage": 2})
-    assert (
-        "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 1, this run has 2 (another number of ranks can"
-        " read" in said
-    )
+    assert re.search(r"\(actor\.num_nodes \* actor\.num_gpus_per_node\) = 1, .* 2 ", said)
 
 
 def test_a_resume_with_another_model_or_tokenizer_is_refused_before_anything_loads(ready, tmp_path):
@@ -103,26 +98,26 @@ def test_a_resume_with_another_model_or_tokenizer_is_refused_before_anything_loa
     (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 256, "num_attention_heads": 4}))
     (tmp_path / "model/tokenizer.json").write_text('{"other": 1}')
     said = refused(run)
-    assert "the model's hidden_size = 128, this run has 256" in said and "another tokenizer" in said
+    assert re.search(r"hidden_size = 128, .* 256\b", said) and "tokenizer" in said
 
 
 def test_a_damaged_checkpoint_is_named_before_anything_loads(ready, tmp_path):
     run = checkpointed(ready, tmp_path)
     (tmp_path / "run/ckpt/step_000002/learner/rank0.pt").write_bytes(b"wEights")
-    assert "learner/rank0.pt was changed since it was written" in refused(run, error=CheckpointDamaged)
+    assert "learner/rank0.pt" in refused(run, error=CheckpointDamaged)
 
 
 def test_resume_without_a_checkpoint_is_refused_unless_it_may_start_anew(ready, tmp_path):
     run = {**ready, "run_dir": str(tmp_path / "empty"), "train.resume": "true"}
-    assert "There is no checkpoint in" in refused(run) and "leave --resume out to start anew" in refused(run)
+    assert re.search(rf"{tmp_path}/empty.*--resume", refused(run))
     facts = check(load(None, {**run, "train.resume": "false", "train.resume_or_start": "true"}), machine=CPU)
-    assert any("the run starts anew" in fact for fact in facts)
+    assert any(str(tmp_path / "empty") in fact for fact in facts)
 
 
 def test_a_new_run_does_not_delete_checkpoints_whose_pointer_is_lost(ready, tmp_path):
     run = {**checkpointed(ready, tmp_path), "train.resume": "false"}
     (tmp_path / "run/ckpt/latest").unlink()
-    assert "holds a run with checkpoints (step_000002)" in refused(run)
+    assert re.search(rf"{tmp_path}/run .*\(step_000002\)", refused(run))
 
 
 def test_a_disk_that_cannot_hold_one_checkpoint_is_refused_and_one_that_cannot_hold_all_is_told(
@@ -139,7 +134,7 @@ def test_a_disk_that_cannot_hold_one_checkpoint_is_refused_and_one_that_cannot_h
         monkeypatch.setattr(preflight, "free_above", lambda path: free)
         monkeypatch.setattr(host, "free_above", lambda path: 1 << 50)
         cfg = load(None, {**ready, **settings})
-        return [fact for fact in check(cfg, machine=large) if "checkpoints take" in fact]
+        return [fact for fact in check(cfg, machine=large) if "ckpt.max_num" in fact]
 
     with pytest.raises(Unavailable, match=r"11175\.87 GiB.* ckpt\.path.* ckpt\.disable_ds"):
         told(one)  # a twentieth is kept for more buffered groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -27,14 +28,14 @@ MATHS = {"reward": {"name": "math"}}
 @pytest.mark.parametrize(
     ("row", "sections", "said"),
     [
-        ({"label": CALLS}, MATHS, "Tool-N1's list of calls"),
-        ({"label": '{"target": ["a"]}'}, MATHS, "Search-R1's list of gold answers"),
-        ({"label": "1", "meta": {"id": 1}}, FUNCTIONS, "meta has no 'domains'"),
-        ({"label": CALLS}, {"reward": {"name": "otc", "options": {"base": "math"}}}, "the reward 'math' of env"),
+        ({"label": CALLS}, MATHS, "Tool-N1"),
+        ({"label": '{"target": ["a"]}'}, MATHS, "Search-R1"),
+        ({"label": "1", "meta": {"id": 1}}, FUNCTIONS, "line 1: .*'domains'"),
+        ({"label": CALLS}, {"reward": {"name": "otc", "options": {"base": "math"}}}, " 'math' "),
         (
             {"label": "<tool_call>\nnot json\n</tool_call>"},
             {"reward": {"name": "toolrl"}},
-            "line 1 of its <tool_call> is 'not json'",
+            " 1 .*<tool_call> .*'not json'",
         ),
     ],
 )
@@ -42,7 +43,7 @@ MATHS = {"reward": {"name": "math"}}
 def test_a_row_of_another_method_is_refused_and_never_left_out(tmp_path, row, sections, said, on_bad_row):
     with pytest.raises(DataError, match=r"rows\.jsonl line 1") as e:
         checked(tmp_path, row, **sections, data={"on_bad_row": on_bad_row})
-    assert said in str(e.value)
+    assert re.search(said, str(e.value))
 
 
 @pytest.mark.parametrize(
@@ -62,4 +63,4 @@ def test_a_row_of_another_method_is_refused_and_never_left_out(tmp_path, row, se
     ],
 )
 def test_what_the_reward_can_compare_or_somebody_else_judges_is_let_pass(tmp_path, row, sections):
-    assert "1 problems" in checked(tmp_path, row, **sections)[0]
+    assert re.match(r"1 .*rows\.jsonl", checked(tmp_path, row, **sections)[0])

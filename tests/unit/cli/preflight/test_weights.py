@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +68,14 @@ def test_a_damaged_shard_is_named(sharded, damage, shard):
     path.write_bytes(damage(path.read_bytes()))
     (line,) = faults(sharded)
     assert path.name in line
-    assert "git lfs pull" in line if damage(b"") == POINTER else "again" in line
+    assert ("git-lfs" in line) is (damage(b"") == POINTER)
 
 
 def test_shards_that_are_missing_are_counted_and_named(sharded):
     first, second = sorted(SHARDS)
     (sharded / first).unlink()
     (line,) = faults(sharded)
-    assert "1 of the 2" in line and first in line and second not in line
+    assert re.search(r"\b1 .*\b2 ", line) and first in line and second not in line
 
 
 def test_an_index_that_names_what_is_nowhere_is_told(sharded):
@@ -98,11 +99,11 @@ def test_an_index_that_is_none_is_told(sharded, content):
 def test_a_model_without_weights_is_told_and_shards_without_an_index_are_none(sharded):
     (sharded / "model.safetensors.index.json").unlink()
     (line,) = faults(sharded)
-    assert "2 shards" in line
+    assert re.search(rf" 2 .*\({sorted(SHARDS)[0]}, ", line)
     for name in SHARDS:
         (sharded / name).unlink()
     (line,) = faults(sharded)
-    assert "no weights" in line
+    assert "model.safetensors" in line and "pytorch_model.bin" in line and sorted(SHARDS)[0] not in line
 
 
 def test_everything_that_is_damaged_is_told_at_once(sharded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -179,15 +180,15 @@ async def test_a_turn_without_true_calls_passes_for_any_calls():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": [["cat(file_name='a')"]]}, "label has the true calls of 1 turns, and the task has 1 \\+ 1"),
-        ({"label": [["__import__('os').remove('a')"], []]}, "is not a call of a function by its name"),
-        ({"label": [["cat(open('a'))"], []]}, "is not a call with literal arguments"),
-        ({"involved_classes": ["WebSearchAPI"]}, "the multi-turn classes are GorillaFileSystem"),
+        ({"label": [["cat(file_name='a')"]]}, r" 1 .* 1 \+ 1\."),
+        ({"label": [["__import__('os').remove('a')"], []]}, r"__import__.*os.*remove"),
+        ({"label": [["cat(open('a'))"], []]}, r"cat\(open.*: malformed node"),
+        ({"involved_classes": ["WebSearchAPI"]}, "involved_classes: WebSearchAPI: .* GorillaFileSystem"),
         (
             {"initial_config": {"GorillaFileSystem": {}}},
-            "initial_config: GorillaFileSystem cannot be made of it: KeyError: 'files'",
+            "initial_config: GorillaFileSystem .*: KeyError: 'files'",
         ),
-        ({"label": [["hang()"], []]}, "the true calls of multi_turn_base_0 cannot be carried out"),
+        ({"label": [["hang()"], []]}, " multi_turn_base_0 "),
     ],
 )
 async def test_a_malformed_task_is_refused(change, message):
@@ -200,5 +201,5 @@ def test_a_true_call_is_parsed_and_never_evaluated():
         "sort", ("a",), {"reverse": True, "keys": [1, (2.5, None)]}
     )
     for hostile in ("f(x=g())", "f(*[1])", "f(**{'a': 1})", "f", "f(", "f(x=9**9**9)", "a.f()", "[f()]"):
-        with pytest.raises(ValueError, match="ground truth"):
+        with pytest.raises(ValueError, match=re.escape(repr(hostile))):
             parse_call(hostile)

@@ -70,12 +70,12 @@ async def test_a_step_after_the_end_changes_nothing_and_has_no_reward():
     ("task", "says"),
     [
         ({}, "puzzle"),
-        ({"puzzle": "labyrinth", "level": 21}, "Send 0 to 20"),
-        ({"puzzle": "labyrinth", "level": -1}, "Send 0 to 20"),
-        ({"puzzle": "labyrinth", "level": "2"}, "Send a whole number"),
-        ({"puzzle": "labyrinth", "seed": True}, "Send a whole number"),
-        ({"puzzle": "labyrinth", "tries": 1.5}, "Send a whole number"),
-        ({"puzzle": "chess"}, r"Run: pip install reasoning_gym=="),
+        ({"puzzle": "labyrinth", "level": 21}, r"level .* 21\. .* 0 .* 20\."),
+        ({"puzzle": "labyrinth", "level": -1}, r"level .* -1\. .* 0 .* 20\."),
+        ({"puzzle": "labyrinth", "level": "2"}, r"task\['level'\] .*'2'\."),
+        ({"puzzle": "labyrinth", "seed": True}, r"task\['seed'\] .*True\."),
+        ({"puzzle": "labyrinth", "tries": 1.5}, r"task\['tries'\] .* 1\.5\."),
+        ({"puzzle": "chess"}, r" reasoning_gym=="),
     ],
 )
 async def test_a_task_that_names_no_game_is_refused_with_the_remedy(task, says):
@@ -88,7 +88,7 @@ async def test_the_server_refuses_a_row_whose_question_is_not_its_own():
     question = row_of_game["prompt"].removesuffix(f"\n{HOW_TO_MOVE}")
     assert await PuzzlesEnv(None).reset({**row_of_game["meta"], "asked": False}, 0) == question
     assert await PuzzlesEnv(None).reset(row_of_game["meta"], 0) == ""
-    with pytest.raises(ValueError, match=r"not that of labyrinth with seed 3\. Generate the rows again"):
+    with pytest.raises(ValueError, match=r" labyrinth .* 3\."):
         await PuzzlesEnv(None).reset({**row_of_game["meta"], "level": 2}, 0)
     assert row_of_game["meta"]["digest"] == digest_of(question) and row_of_game["label"] == " ".join(
         GAMES["labyrinth"](3, 1).solution()

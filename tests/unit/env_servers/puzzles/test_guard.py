@@ -3,6 +3,8 @@ notations of answers, all."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from env_servers.puzzles.guard import formula, literal
@@ -56,7 +58,8 @@ def test_code_is_neither_a_literal_nor_a_formula(text):
 )
 def test_a_formula_contains_only_arithmetic_of_sympy(text):
     """An unevaluated Integral would be right by definition: its derivative is the integrand."""
-    with pytest.raises(ValueError, match=r"part of an answer|functions of arithmetic"):
+    named = "Attribute" if "." in text else repr(text)
+    with pytest.raises(ValueError, match=re.escape(named)):
         formula(text, {"x": object()})
 
 
@@ -73,7 +76,7 @@ def test_the_parsers_result_for_an_answer_is_a_formula():
 
 def test_only_text_is_evaluated():
     """With evaluate=False the parser would hand over compiled code."""
-    with pytest.raises(ValueError, match="not code"):
+    with pytest.raises(ValueError, match=r"\bcode$"):
         formula(compile("1", "x", "eval"), {})
     for nothing in (None, "", 7):
         with pytest.raises((SyntaxError, ValueError)):

@@ -61,12 +61,12 @@ async def test_a_scorer_failure_caused_by_the_answer_scores_0_with_the_reason(en
     [
         (
             ended(code=None, killed="time_limit"),
-            "not finished within --score-deadline 30 s, without having had the 2 s of CPU that it may use",
+            "--score-deadline 30 s.* 2 s .*--workers",
         ),
-        (ended(code=-signal.SIGKILL), "no reply .exit code -9"),
+        (ended(code=-signal.SIGKILL), r"\(.* -9, "),
         (ended(code=1), "it said so"),
-        (ended(code=0), "no reply"),
-        (ended({"fault": "ImportError: No module named 'zss'"}), "zss.*Repair the installation"),
+        (ended(code=0), r"\(.* 0, "),
+        (ended({"fault": "ImportError: No module named 'zss'"}), "zss.*reasoning-gym"),
     ],
 )
 async def test_a_scorer_failure_caused_by_the_machine_is_an_error(end, says):
@@ -82,13 +82,17 @@ async def test_a_failed_sandbox_is_an_error_and_not_a_score():
 async def test_a_crash_is_the_answers_fault_only_if_another_answer_can_be_scored():
     crash = ended(code=-signal.SIGSEGV)
     assert await scored(crash, ended({"score": 0.0, "error": None})) == (0.0, "crash")
-    with pytest.raises(VerifierError, match="died by signal 11, whatever the answer"):
+    with pytest.raises(VerifierError, match=f" {TASK.name} .* 11, "):
         await scored(crash, crash)
 
 
 async def test_a_puzzle_too_expensive_to_generate_is_the_tasks_fault():
-    for end in (ended(code=-signal.SIGPROF), ended(code=None, killed="memory"), ended({"refused": "level is -1"})):
-        with pytest.raises(ValueError, match=r"20 s of CPU that a puzzle has|the memory that a puzzle has|level is -1"):
+    for end, says in (
+        (ended(code=-signal.SIGPROF), f"'{TASK.name}' .* 20 s "),
+        (ended(code=None, killed="memory"), f"'{TASK.name}' (?!.* 20 s )"),
+        (ended({"refused": "level is -1"}), "level is -1"),
+    ):
+        with pytest.raises(ValueError, match=says):
             await Room(PlayedSandbox(end), 2.0).make(TASK)
     with pytest.raises(VerifierError):
         await Room(PlayedSandbox(ended(code=None, killed="time_limit")), 2.0).make(TASK)

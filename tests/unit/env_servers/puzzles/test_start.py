@@ -30,13 +30,13 @@ def test_without_the_package_the_list_has_the_games_and_says_what_to_install(mon
 
 def test_rows_of_a_data_set_without_the_package_are_refused_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(SystemExit, match=r"does not start: reasoning-gym is not installed.*pip install"):
+    with pytest.raises(SystemExit, match=r"reasoning-gym .* reasoning_gym=="):
         start.start_room(flags(), 1)
 
 
 @pytest.mark.parametrize("arguments", [("--score-timeout", "0"), ("--score-timeout", "9", "--score-deadline", "8")])
 def test_flags_with_which_no_answer_could_be_scored_are_refused(arguments):
-    with pytest.raises(SystemExit, match="above 0, and the second no less"):
+    with pytest.raises(SystemExit, match=r"--score-timeout .*--score-deadline "):
         start.check_room_flags(flags(*arguments))
 
 

@@ -116,10 +116,10 @@ def test_rows_for_a_chat_in_the_models_own_format_have_the_tools_for_its_templat
 @pytest.mark.parametrize(
     ("lacking", "message"),
     [
-        ("base_commit", "no base_commit"),
-        ("test_patch", "no tests"),
-        ("FAIL_TO_PASS", "no tests"),
-        ("problem_statement", "no problem_statement"),
+        ("base_commit", "o/lib .* base_commit"),
+        ("test_patch", "o/lib .* test_patch"),
+        ("FAIL_TO_PASS", "o/lib .* FAIL_TO_PASS"),
+        ("problem_statement", " problem_statement"),
     ],
 )
 def test_a_row_that_lacks_a_field_is_refused_by_name(lacking, message):
@@ -176,11 +176,11 @@ async def test_a_row_has_the_files_that_its_repository_excludes_from_archives(mi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"base_commit": "0123456789"}, "is not in the mirror"),
-        ({"repo": "o/other"}, "holds no repository o/other"),
-        ({"repo": "../lib"}, "not owner/name"),
-        ({"test_patch": "NOT"}, "does not apply"),
-        ({"FAIL_TO_PASS": ["test_none.py::test_x"]}, "has no test_none.py"),
+        ({"base_commit": "0123456789"}, "0123456789"),
+        ({"repo": "o/other"}, " o/other"),
+        ({"repo": "../lib"}, "'../lib' .*owner/name"),
+        ({"test_patch": "NOT"}, "^test_patch .*o/lib"),
+        ({"FAIL_TO_PASS": ["test_none.py::test_x"]}, "o/lib .* test_none.py, "),
     ],
 )
 async def test_a_row_that_cannot_be_started_is_named(mirror, change, message):
@@ -197,7 +197,7 @@ async def test_a_bundled_task_replaces_existing_files_only():
     sources = Sources(None, applied)
     source = await sources.of(SweTask(repo="roman", files={"roman/number.py": "x = 1\n"}))
     assert source.tree["roman/number.py"][1] == b"x = 1\n"
-    with pytest.raises(ValueError, match=r"roman/new\.py are not in"):
+    with pytest.raises(ValueError, match=r"roman/new\.py .* roman\."):
         await sources.of(SweTask(repo="roman", files={"roman/new.py": ""}))
 
 
@@ -220,25 +220,25 @@ async def test_a_row_may_contain_its_whole_repository_without_the_hidden_tests()
     ("change", "message"),
     [
         ({"repo": "../f"}, "base_commit"),
-        ({"repo": ".."}, "not a name for a directory"),
-        ({"tests": {"../test_f.py": ""}}, "called neither test_NAME.py"),
-        ({"tests": {"conftest.py": ""}}, "has a conftest.py and no test"),
-        ({"files": {"/etc/f.py": ""}}, "not a path below the repository"),
-        ({"files": {"a/../../f.py": ""}}, "not a path below the repository"),
-        ({"files": {".git/hooks/f.py": ""}}, "not a path below the repository"),
-        ({"files": {"a.py": "", "a.py/b.py": ""}}, "a file and a directory"),
-        ({"files": {"a/b.py": "", "a/b.py/c/d.py": ""}}, "a file and a directory"),
-        ({"files": {"f.py": "", "x" * 256: ""}}, "at most 255 bytes"),
-        ({"files": {"f.py": "", "ä" * 128: ""}}, "at most 255 bytes"),
-        ({"files": {"f.py": "", "/".join(["x" * 200] * 6): ""}}, "1024 together"),
-        ({"files": {"f.py": "", "\ud800": ""}}, "not a path below the repository"),
-        ({"repo": "f" * 256}, "255 of them at most"),
-        ({"tests": {f"test_{'x' * 256}.py": ""}}, "at most 255 bytes"),
-        ({"files": {f"f{i}.py": "" for i in range(40_000)}}, "40000 files and directories"),
-        ({"files": {}}, "no files with Python"),
-        ({"files": {"f.py": "x" * (1 << 20)}}, "at most 1048576"),
+        ({"repo": ".."}, r" = '\.\.' "),
+        ({"tests": {"../test_f.py": ""}}, ": '../test_f.py' .*test_NAME.py"),
+        ({"tests": {"conftest.py": ""}}, " f .* conftest.py .*test_NAME.py"),
+        ({"files": {"/etc/f.py": ""}}, ": '/etc/f.py' "),
+        ({"files": {"a/../../f.py": ""}}, ": 'a/../../f.py' "),
+        ({"files": {".git/hooks/f.py": ""}}, ": '.git/hooks/f.py' "),
+        ({"files": {"a.py": "", "a.py/b.py": ""}}, r": 'a\.py' (?!.*255)"),
+        ({"files": {"a/b.py": "", "a/b.py/c/d.py": ""}}, r": 'a/b\.py' (?!.*255)"),
+        ({"files": {"f.py": "", "x" * 256: ""}}, ": 'x+' .* 255 "),
+        ({"files": {"f.py": "", "ä" * 128: ""}}, ": 'ä+' .* 255 "),
+        ({"files": {"f.py": "", "/".join(["x" * 200] * 6): ""}}, ": '[x/]+' .* 1024 "),
+        ({"files": {"f.py": "", "\ud800": ""}}, r": '.ud800' "),
+        ({"repo": "f" * 256}, " = 'f+' .* 255 "),
+        ({"tests": {f"test_{'x' * 256}.py": ""}}, ": 'test_x+.py' .* 255 "),
+        ({"files": {f"f{i}.py": "" for i in range(40_000)}}, " 40000 "),
+        ({"files": {}}, r" f .*\*\.py .*`files`"),
+        ({"files": {"f.py": "x" * (1 << 20)}}, " 1048576\\b"),
         ({"files": {"f.py": "\ud800"}}, "surrogates not allowed"),
-        ({"test_patch": "x", "base_commit": "HEAD"}, "Leave one of both out"),
+        ({"test_patch": "x", "base_commit": "HEAD"}, " f .* base_commit, .* test_patch "),
     ],
 )
 def test_a_malformed_repository_in_a_row_is_refused_by_name(change, message):

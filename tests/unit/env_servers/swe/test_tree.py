@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -64,7 +65,7 @@ def test_the_diff_has_the_change_and_not_the_files_that_tests_leave(tmp_path):
 def test_what_is_read_back_is_what_was_written(tmp_path):
     write(tmp_path, ODD)
     assert read_tree(tmp_path) == ODD
-    with pytest.raises(ValueError, match="holds no repository"):
+    with pytest.raises(ValueError, match="/nowhere "):
         read_tree(tmp_path / "nowhere")
 
 
@@ -78,5 +79,5 @@ def test_there_are_twelve_repositories_each_with_visible_and_hidden_tests():
 
 def test_an_unknown_repository_is_refused_with_the_known_ones():
     for name in ("rome", "../repos/roman", ".", ""):
-        with pytest.raises(ValueError, match="there are bank"):
+        with pytest.raises(ValueError, match=f" = {re.escape(repr(name))}: .* bank, "):
             bundled(name)

@@ -37,16 +37,16 @@ def test_tensors_cross_a_process_as_lists():
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([1.0], "rewards has 1 values for 2 responses"),
-        (0.5, "rewards has 1 values for 2 responses"),
-        ({"scores": [1, 1]}, 'the answer has no "rewards"'),
-        ({}, 'the answer has no "rewards" \\(it has: nothing'),
-        (None, 'the answer has no "rewards"'),
-        ([1.0, float("nan")], r"rewards holds nan \(float\), not a finite number"),
-        ([1.0, "high"], r"rewards holds 'high' \(str\)"),
-        ({"rewards": [1, 2], "scores": [1]}, "scores has 1 values"),
-        ({"rewards": [1, 2], "extra_logs": [1]}, '"extra_logs" is list'),
-        ({"rewards": [1, 2], "extra_logs": {"a": [1, 2, 3]}}, "\"extra_logs\" of 'a' has 3 values"),
+        ([1.0], "rewards .* 1 .* 2 "),
+        (0.5, "rewards .* 1 .* 2 "),
+        ({"scores": [1, 1]}, r'"rewards" .*: scores\)'),
+        ({}, '"rewards" '),
+        (None, r'"rewards" .*: rewards\)'),
+        ([1.0, float("nan")], r"rewards .*nan \(float\)"),
+        ([1.0, "high"], r"rewards .*'high' \(str\)"),
+        ({"rewards": [1, 2], "scores": [1]}, "scores .* 1 .* 2 "),
+        ({"rewards": [1, 2], "extra_logs": [1]}, r'"extra_logs" .*\blist\b'),
+        ({"rewards": [1, 2], "extra_logs": {"a": [1, 2, 3]}}, "\"extra_logs\" .*'a' .* 3 .* 2 "),
     ],
 )
 def test_what_is_missing_or_no_number_is_never_a_zero(said, why):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from aiohttp import web
@@ -40,7 +41,7 @@ async def test_a_broken_connection_is_tried_again_with_the_same_ids():
 
 async def test_after_max_retries_it_is_an_env_error_that_names_url_and_fact():
     async with Script(hang_up, status(500, "boom"), status(500, "boom")) as script, client(script, max_retries=2) as c:
-        with pytest.raises(EnvError, match=rf"{script.url} failed 3 times.*HTTP 500: 'boom'"):
+        with pytest.raises(EnvError, match=rf"{script.url} .* 3 .*HTTP 500: 'boom'"):
             await one_step(c)
     assert len(script.seen) == 3
 
@@ -83,7 +84,7 @@ async def test_waiting_for_room_takes_nothing_from_the_steps_deadline():
 
 async def test_no_room_for_capacity_timeout_s_is_its_own_fault():
     async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, capacity_timeout_s=0.3) as c:
-        with pytest.raises(EnvFull, match=r"Env 'e' had no room for 0\.3 s.*env\.step_timeout_s") as e:
+        with pytest.raises(EnvFull, match=r"'e' .* 0\.3 s.*env\.step_timeout_s") as e:
             await one_step(c)
     assert len(script.seen) == 1
     assert e.value.reason == "capacity"
@@ -97,7 +98,7 @@ async def test_room_is_waited_for_as_long_as_the_call_that_takes_it_may_last(ste
 
 async def test_a_server_that_does_not_answer_is_a_timeout():
     async with Script(stall) as script, client(script, step_timeout_s=0.2, grace_s=0.1) as c:
-        with pytest.raises(EnvTimeout, match="did not answer within"):
+        with pytest.raises(EnvTimeout, match=f"{script.url}.* 0.3 s"):
             await one_step(c)
 
 
@@ -119,20 +120,19 @@ async def test_the_models_own_errors_come_back_as_replies():
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("<html>", "body: Invalid JSON"),
-        ("[]", "body: Input should be an object"),
-        ('{"session_id": "s"}', "step_id: Field required"),
-        ('{"session_id": "s", "step_id": 0, "outcome": "fine"}', "outcome: Input should be 'ok'"),
-        ('{"session_id": "s", "step_id": 0, "extra": 1}', "extra: Extra inputs"),
-        ('{"session_id": "another", "step_id": 0}', "answered for another step"),
+        ("<html>", "body: .*JSON"),
+        ("[]", "body: "),
+        ('{"session_id": "s"}', "step_id: "),
+        ('{"session_id": "s", "step_id": 0, "outcome": "fine"}', "outcome: .*'ok'"),
+        ('{"session_id": "s", "step_id": 0, "extra": 1}', "extra: "),
+        ('{"session_id": "another", "step_id": 0}', r"/step .*\(another/0 .* \w+/0\)"),
     ],
 )
 async def test_a_malformed_reply_is_an_env_error_with_url_and_fact(text, fact):
     async with Script(status(200, text)) as script, client(script) as c:
         with pytest.raises(EnvError) as e:
             await one_step(c)
-    assert script.url in str(e.value)
-    assert fact in str(e.value)
+    assert re.search(f"{script.url}.*{fact}", str(e.value))
 
 
 async def test_a_huge_reply_is_not_read_to_its_end():
@@ -144,11 +144,11 @@ async def test_a_huge_reply_is_not_read_to_its_end():
         return response
 
     async with Script(huge) as script, client(script) as c:
-        with pytest.raises(EnvError, match="more than"):
+        with pytest.raises(EnvError, match=rf"{script.url}.* {MAX_REPLY_BYTES}"):
             await one_step(c)
 
 
-@pytest.mark.parametrize(("code", "fact"), [(404, "HTTP 404"), (401, "refused the bearer token"), (422, "HTTP 422")])
+@pytest.mark.parametrize(("code", "fact"), [(404, "HTTP 404"), (401, r"\(401\)\. .*TIR_ENV_TOKEN"), (422, "HTTP 422")])
 async def test_a_refusal_is_final(code, fact):
     async with Script(status(code)) as script, client(script) as c:
         with pytest.raises(EnvError, match=fact):
@@ -227,14 +227,14 @@ async def test_a_cancelled_step_still_closes_its_session():
 
 
 async def test_an_unknown_environment_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Unknown env 'pyton'. Known: e"):
+    with pytest.raises(ConfigError, match=r"'pyton'\. .*: e\b"):
         EnvClient({"e": "http://x"}).session("pyton", {})
 
 
 async def test_check_returns_the_schema_or_says_what_to_do():
     async with Script() as script, client(script) as c:
         assert (await c.check(script.url + "/")).env == "scripted"
-        with pytest.raises(EnvError, match=r"No environment server answers.*Start one"):
+        with pytest.raises(EnvError, match=r"http://127\.0\.0\.1:\d+ .*env\.url"):
             await c.check(f"http://127.0.0.1:{free_port()}")
-        with pytest.raises(EnvError, match="is not a URL"):
+        with pytest.raises(EnvError, match=r"'not a url.*'.*http://"):
             await c.check("not a url")

@@ -63,7 +63,7 @@ async def test_an_outage_of_all_servers_ends_the_wait_with_their_facts():
         await fail_until_open(c)
         while "another" not in next(iter(c.urls)).breaker.cause:
             await asyncio.sleep(0.01)
-        with pytest.raises(EnvError, match=r"Every server of env 'e' has been down for 0.1 s .*it is env 'another'"):
+        with pytest.raises(EnvError, match=r"'e' .* 0\.1 s .*'another'"):
             await one_step(c)
 
 
@@ -73,7 +73,7 @@ async def test_a_step_whose_server_is_down_ends_with_its_own_deadline():
         async with c.session("e", {}) as s:
             await s.reset()
             await fail_until_open(c)
-            with pytest.raises(EnvLost, match=r"has been down for 0\.1 s"):
+            with pytest.raises(EnvLost, match=rf"{script.url}.* 0\.1 s .*'another'"):
                 await s.step("a", step_id=0)
 
 
@@ -145,7 +145,7 @@ async def test_after_a_swap_new_sessions_go_to_the_new_server_once_it_is_well_an
 
 async def test_an_environment_may_appear_with_a_swap():
     async with Script() as a, Script() as b, client(a) as c:
-        with pytest.raises(ConfigError, match="Unknown env 'f'"):
+        with pytest.raises(ConfigError, match="'f'"):
             c.session("f", {})
         b.health = {"env": "f"}
         c.set_urls({"e": a.url, "f": b.url})

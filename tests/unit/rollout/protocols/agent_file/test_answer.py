@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -199,11 +200,11 @@ async def test_a_request_that_is_given_up_is_taken_back():
     ("text", "said"),
     [
         ("x = 1\n", "'AgentExecutor'"),
-        ("AgentExecutor = 3\n", "AgentExecutor is int, which cannot be called"),
-        ("class AgentExecutor:\n    pass\n", "agent.py:1: AgentExecutor has no `async def execute`"),
+        ("AgentExecutor = 3\n", r"agent\.py: AgentExecutor .*\bint\b"),
+        ("class AgentExecutor:\n    pass\n", r"agent\.py:1: AgentExecutor .*`async def execute`"),
         (
             "class AgentExecutor:\n    async def execute(self, prompt):\n        ...\n",
-            "cannot be called as OpenRLHF 0.11.2 does: got an unexpected keyword",
+            r"agent\.py:1: AgentExecutor\.execute\(.*got an unexpected keyword",
         ),
         (
             (
@@ -212,11 +213,11 @@ async def test_a_request_that_is_given_up_is_taken_back():
             ),
             "'max_steps'",
         ),
-        ("import no_such_thing_here\n", "agent.py:1: ModuleNotFoundError"),
+        ("import no_such_thing_here\n", r"agent\.py:1: ModuleNotFoundError"),
     ],
 )
 def test_a_mistake_in_the_file_names_file_line_and_what_was_expected(tmp_path, text, said):
     (tmp_path / "agent.py").write_text(text)
     with pytest.raises(ConfigError) as e:
         plugins.load(AGENT, f"{tmp_path / 'agent.py'}:AgentExecutor")
-    assert said in str(e.value) and str(e.value).startswith("train.agent_func_path = ")
+    assert re.search(said, str(e.value)) and str(e.value).startswith("train.agent_func_path = ")
