@@ -118,7 +118,8 @@ class NodeCopy:
             delta = Delta(path)
             if not note.get("copy"):
                 raise DeltaRefused(
-                    f"{what} continues version {delta.base_version}, but this node has no proved copy of the weights."
+                    f"{what} continues version {delta.base_version}, but this node has no proved copy of the weights.",
+                    code="no_copy",
                 )
             if delta.base != note["digest"]:
                 raise DeltaRefused(

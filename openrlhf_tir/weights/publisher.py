@@ -158,7 +158,7 @@ class WeightPublisher:
         """
         if not canary_prompts:
             raise ConfigError(
-                "A weight push without a canary prompt proves nothing. Give at least one tokenised prompt."
+                "canary_prompts is empty: nothing would prove a weight push. Give at least one tokenised prompt."
             )
         self.learner = learner
         self.engines = engines
@@ -226,7 +226,9 @@ class WeightPublisher:
                     await t.engine.discard(f"Before the first push: {t.why}. {LIKELY_CAUSES}")
             if not answered:
                 reasons = "; ".join(t.why for t in trials if t.refused) or "all died"
-                raise WeightsUnverified(f"No engine answered the canary ({reasons}). See the actors' logs.")
+                raise WeightsUnverified(
+                    f"0 of {len(trials)} engines answered the canary ({reasons}). See the actors' logs."
+                )
             self.reference.accepted([t.disagreement.level for t in answered if t.disagreement and not t.refused])
             return self.reference
 

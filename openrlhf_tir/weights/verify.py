@@ -197,7 +197,7 @@ def evidence(
         before.append(old[skipped:])
         sampled.append((np.arange(len(answer)) >= (0 if of_text is None else text_tokens))[skipped:])
     if not sum(len(part) for part in engine):
-        raise ValueError("a canary without tokens cannot be compared")
+        raise ValueError("0 log-probs of a canary cannot be compared")
     return Evidence(
         np.concatenate(engine),
         np.concatenate(learner),

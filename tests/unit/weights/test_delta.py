@@ -161,7 +161,7 @@ def test_what_was_changed_before_a_broken_part_was_read_is_changed_back(node, pu
     path = pushes.directory / "v1.delta"
     path.write_bytes(out.getvalue())
     last_part_broken(path)
-    with pytest.raises(DeltaRefused, match=r"v1\.delta.* bytes \d+ to \d+"):
+    with pytest.raises(DeltaRefused, match=rf"v1\.delta.* \d+ \w+ {index_of(out.getvalue())}\b"):
         node.delta(path, 1, *announced)
     assert digest_file(copy) == pushes.digest(0)
     path.write_bytes(out.getvalue())
@@ -176,11 +176,12 @@ def test_a_copy_that_is_not_what_it_was_when_changes_were_taken_back_is_not_used
     with copy.open("r+b") as f:
         f.seek(-5, os.SEEK_END)
         f.write(b"x")
-    with pytest.raises(DeltaRefused, match="is damaged"):
+    with pytest.raises(DeltaRefused, match=rf"v1\.delta.* \d+ \w+ {index_of(whole)}\b"):
         node.delta(path, *announced)
     path.write_bytes(whole)
-    with pytest.raises(DeltaRefused, match="no proved copy"):
+    with pytest.raises(DeltaRefused) as e:
         node.delta(path, *announced)
+    assert e.value.code == "no_copy"
 
 
 def test_a_byte_that_nobody_announced_is_refused(node, pushes):
@@ -251,11 +252,12 @@ def test_a_copy_that_lost_a_bit_is_found_by_the_digest_of_the_whole_and_not_used
     with open(copy, "r+b") as f:
         f.seek(-2, 2)
         f.write(b"\xff")
-    with pytest.raises(DeltaRefused, match="the copy was damaged"):
+    with pytest.raises(DeltaRefused, match=rf"v1\.delta.*{pushes.digest(1)[:12]}"):
         node.delta(*pushes.delta(1))
     assert not held(pushes.directory.parent)
-    with pytest.raises(DeltaRefused, match="no proved copy"):
+    with pytest.raises(DeltaRefused) as e:
         node.delta(*pushes.delta(1))
+    assert e.value.code == "no_copy"
     assert digest_file(node.full(*pushes.full(1))) == pushes.digest(1)
 
 
@@ -277,8 +279,9 @@ def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_no
     )
     beside = NodeCopy(keep=True, root=root)
     for version in (1, 2):
-        with pytest.raises(DeltaRefused, match="no proved copy"):
+        with pytest.raises(DeltaRefused) as e:
             beside.delta(*pushes.delta(version))
+        assert e.value.code == "no_copy"
     assert digest_file(beside.full(*pushes.full(2))) == pushes.digest(2)
     assert digest_file(beside.delta(*pushes.delta(3))) == pushes.digest(3)
 
@@ -305,7 +308,7 @@ def test_an_engine_that_hangs_in_its_turn_costs_the_engines_beside_it_nothing(no
                 patient.delta(*pushes.delta(1))
             path, version, digest = pushes.full(1)
             assert patient.full(path, version, digest) == path, "proved, and loaded from where it was pushed"
-            with pytest.raises(WeightsUnverified, match="the learner announced"):
+            with pytest.raises(WeightsUnverified, match=rf"v1\.safetensors .*{digest[:12]}.*{pushes.digest(0)[:12]}"):
                 patient.full(path, version, pushes.digest(0))
         finally:
             hung.kill()
@@ -322,8 +325,9 @@ def test_a_node_without_room_for_a_note_proves_every_push_and_takes_no_delta(tmp
     assert digest_file(node.full(*pushed)) == digest_file(node.full(*pushed)) == pushes.digest(0)
     assert "No space left" in caplog.text
     changes = pushes.delta(1)
-    with pytest.raises(DeltaRefused, match="no proved copy"):
+    with pytest.raises(DeltaRefused) as e:
         node.delta(*changes)
+    assert e.value.code == "no_copy"
 
 
 def test_a_delta_of_other_tensors_is_refused(node, pushes):
@@ -382,15 +386,16 @@ def test_another_file_under_the_same_name_is_hashed_again(tmp_path, pushes):
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(WeightsUnverified, match="the learner announced"):
+    with pytest.raises(WeightsUnverified, match=rf"v0\.safetensors .*{digest[:12]}"):
         node.full(path, version, digest)
 
 
 def test_a_node_that_keeps_nothing_takes_no_delta(tmp_path, pushes):
     node = NodeCopy(keep=False, root=tmp_path / "node")
     node.full(*pushes.full(0))
-    with pytest.raises(DeltaRefused, match="no proved copy"):
+    with pytest.raises(DeltaRefused) as e:
         node.delta(*pushes.delta(1))
+    assert e.value.code == "no_copy"
 
 
 def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monkeypatch, caplog):
@@ -399,8 +404,9 @@ def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monk
     pushed = pushes.full(0)
     assert node.full(*pushed) == pushed[0]
     assert any(record.levelno == logging.WARNING for record in caplog.records)
-    with pytest.raises(DeltaRefused, match="no proved copy"):
+    with pytest.raises(DeltaRefused) as e:
         node.delta(*pushes.delta(1))
+    assert e.value.code == "no_copy"
 
 
 def test_two_nodes_that_see_the_pushed_file_have_a_copy_each(tmp_path, pushes):

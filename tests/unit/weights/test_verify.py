@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,12 +250,12 @@ def test_of_an_engine_that_scores_no_texts_the_sampled_tokens_count():
 
 
 def test_scores_that_do_not_align_are_a_bug():
-    with pytest.raises(ValueError, match="cannot be compared"):
+    with pytest.raises(ValueError, match=r"^1 .* 2 "):
         evidence([[1, 2]], [completion([-1.0])], [np.zeros(3)])
 
 
 def test_a_canary_without_tokens_proves_nothing():
-    with pytest.raises(ValueError, match="cannot be compared"):
+    with pytest.raises(ValueError, match=r"^0 "):
         evidence([], [], [])
 
 
@@ -357,7 +358,7 @@ async def test_what_a_newcomer_had_written_is_pushed_to_the_others_without_being
 async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_have_changed_something(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
-    with pytest.raises(WeightsUnverified, match="has the weights of the push before it"):
+    with pytest.raises(WeightsUnverified, match=rf" 2 .*{'digest of update 1'[:12]}"):
         await p.publish(2, must_differ=True)
     p.learner.publish = equal_weights
     assert (await p.publish(2)).digest == (await p.publish(3)).digest
@@ -383,7 +384,7 @@ async def test_an_engine_that_samples_from_older_weights_is_discarded(tmp_path):
     assert report.refused == 1
     assert engines[0].verdicts == [1]
     (verdict,) = engines[1].verdicts
-    assert verdict.startswith("Version 1: a level of ") and "does not compute with them" in verdict
+    assert re.search(r" 1: .*digest of up.*vllm\.canary_tolerance", verdict)
 
 
 async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
@@ -406,7 +407,7 @@ async def test_a_bug_in_an_engine_is_raised_and_not_taken_for_a_bad_push(tmp_pat
 
 
 def test_a_publisher_without_canary_prompts_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="canary prompt"):
+    with pytest.raises(ConfigError, match="canary_prompts"):
         WeightPublisher(FakeLearner(), [FakeEngine()], tmp_path, [], tolerance=1e-4)
 
 
@@ -469,7 +470,7 @@ async def test_a_newcomer_on_a_node_that_came_later_gets_the_last_push_where_it_
 async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
-    with pytest.raises(WeightsUnverified, match="does not compute with them"):
+    with pytest.raises(WeightsUnverified, match=r"digest of up.*vllm\.canary_tolerance"):
         await p.join(FakeEngine(lags=1))
 
 
@@ -494,7 +495,7 @@ async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
 async def test_a_learner_whose_own_scores_are_not_finite_is_named_and_not_the_engine(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     p.learner.updates = float("nan")
-    with pytest.raises(Diverged, match="the weights are broken"):
+    with pytest.raises(Diverged, match=r" 1\b.*actor\.learning_rate"):
         await p.publish(1)
     assert p.engines[0].verdicts == []
 
@@ -697,9 +698,7 @@ async def test_one_engine_that_differs_at_the_start_is_replaced_and_calibrates_n
     assert reference.tolerance.level == pytest.approx(0.02, rel=1e-4)
     assert engines[0].verdicts == []
     (verdict,) = engines[1].verdicts
-    assert verdict.startswith(
-        "Before the first push: rollout-1 and the learner differ by log-probs that are not finite"
-    )
+    assert "rollout-1" in verdict
 
 
 async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):
@@ -718,7 +717,7 @@ async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):
     assert "timeouts.push_s" in hung.verdicts[0]
     p = uncalibrated([hung], tmp_path)
     p.deadline = p.transport.deadline = SOON
-    with pytest.raises(WeightsUnverified, match="No engine answered the canary"):
+    with pytest.raises(WeightsUnverified, match=r"^0 \w+ 1 "):
         await p.calibrate()
 
 

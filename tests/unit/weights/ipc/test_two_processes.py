@@ -128,15 +128,15 @@ def test_what_cannot_be_mapped_or_is_not_what_was_announced_is_refused_with_its_
     for changed, fact in (
         (bucket._replace(handles={"GPU 4": b"x"}), "GPU 4"),
         (bucket._replace(handles={}), own),
-        (bucket._replace(handles={own: b"no handle"}), "does not map"),
-        (bucket._replace(digest="0" * 32), "digest"),
+        (bucket._replace(handles={own: b"no handle"}), "UnpicklingError"),
+        (bucket._replace(digest="0" * 32), "0" * 12),
     ):
         with pytest.raises(CannotMap, match=fact.replace("(", r"\(").replace(")", r"\)")):
             Importer(CPU).begin([changed])
     with pytest.raises(CannotMap):
         Importer(CPU).tensors(bucket._replace(items=bucket.items[:0]))
     exposer._slots[0][1] += 1
-    with pytest.raises(CannotMap, match="digest"):
+    with pytest.raises(CannotMap, match=bucket.digest[:12]):
         Importer(CPU).begin([bucket])
 
 

@@ -220,9 +220,10 @@ def test_memory_that_changes_while_it_is_loaded_is_an_error_even_if_the_model_ho
     push, buckets, _ = learner.expose(1)
     assert worker.map_exposed(buckets) == ""
     learner.exposer._slots[0][2] += 1
-    with pytest.raises(Exception, match="digest"):
+    [(_, _, digest, _)] = buckets
+    with pytest.raises(Exception, match=digest[:12]):
         worker.load_exposed(push, buckets, 0)
-    assert "digest" in worker.map_exposed(buckets)
+    assert digest[:12] in worker.map_exposed(buckets)
 
 
 def test_a_fault_of_mapping_is_an_answer_and_never_raised(model):
