@@ -17,13 +17,17 @@ def test_flags_after_two_dashes_are_the_servers():
 
 def test_a_server_is_named_as_in_env_server_or_by_its_module():
     assert env_serve.module_of("echo") == env_serve.module_of("env_servers.echo") == "env_servers.echo"
-    with pytest.raises(ConfigError, match=r"Known: .*python_tir"):
+    with pytest.raises(ConfigError, match=r"ecko.*python_tir"):
         env_serve.module_of("ecko")
 
 
 @pytest.mark.parametrize(
     ("flags", "why"),
-    [(["-n", "0"], "-n must be"), (["--port", "0"], "--port"), (["--host", "10.0.0.5"], "TIR_ENV_TOKEN is not set")],
+    [
+        (["-n", "0"], "-n .*--port"),
+        (["--port", "0"], "-n .*--port"),
+        (["--host", "10.0.0.5"], r"--host 10\.0\.0\.5 .*TIR_ENV_TOKEN"),
+    ],
 )
 def test_what_cannot_work_is_refused_before_ray_starts(monkeypatch, flags, why):
     monkeypatch.delenv(env_serve.TOKEN_ENV, raising=False)
@@ -42,7 +46,7 @@ def test_a_protobuf_with_which_serve_does_not_work_is_named_before_ray_starts(mo
         raise AttributeError("'google._upb._message.FieldDescriptor' object has no attribute 'label'")
 
     monkeypatch.setattr(config.DeploymentConfig, "from_proto_bytes", as_protobuf_7_answers)
-    with pytest.raises(SystemExit, match=r"does not work with protobuf .*'protobuf<7'"):
+    with pytest.raises(SystemExit, match=rf" {ray.__version__} .*'protobuf<7'"):
         env_serve.run(env_serve.parsed(["echo"]), "env_servers.echo")
     assert not ray.is_initialized()
     monkeypatch.setattr(config.DeploymentConfig, "from_proto_bytes", lambda data: None)

@@ -53,9 +53,7 @@ def test_a_response_goes_there_as_ids_with_its_sampling_and_its_name():
 def test_an_actor_that_dies_is_an_engine_that_is_gone():
     import ray
 
-    with pytest.raises(
-        EngineGone, match=r"rollout-1, to which a response had moved, is lost: .*the process was killed"
-    ):
+    with pytest.raises(EngineGone, match=r"rollout-1, .*: .*the process was killed"):
         generated(Handle(ray.exceptions.RayActorError(error_msg="the process was killed")))
 
 
@@ -68,7 +66,7 @@ def test_an_error_of_a_living_actor_is_raised_as_it_is():
 
 
 def test_one_that_does_not_answer_is_waited_for_as_long_as_a_group_may_take():
-    with pytest.raises(DeadlineMissed, match=r"continuation at rollout-1 .*within rollout\.group_deadline_s = 900 s"):
+    with pytest.raises(DeadlineMissed, match=r" rollout-1 .*rollout\.group_deadline_s = 900 s"):
         generated(Handle())
 
 

@@ -67,7 +67,7 @@ def test_a_full_cluster_is_no_mistake_of_the_user_and_says_what_is_missing(ray):
         ray.ready_s = 1000
         with pytest.raises(
             ClusterFull,
-            match=(r"rollout engine 0: .*\[\{'CPU': 1.*\}\].*\{'CPU': 0\.0\} of \{'CPU': 4\.0\}.*10\.0\.0\.1"),
+            match=(r" 0: .*\[\{'CPU': 1.*\}\].*\{'CPU': 0\.0\} \w+ \{'CPU': 4\.0\}.*10\.0\.0\.1"),
         ):
             await spawned()
         assert [g.removed for g in ray.groups] == [True]
@@ -95,7 +95,7 @@ def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ra
         from openrlhf_tir.errors import LearnerDied
 
         ray.prepare = lambda actor: actor.hangs.add("address")
-        with pytest.raises(LearnerDied, match=r"'address' of the learner ranks .*within timeouts\.start_s = 20 s"):
+        with pytest.raises(LearnerDied, match=r"'address' .*timeouts\.start_s = 20 s"):
             await LearnerGroup.start(Config(actor={"num_gpus_per_node": 2}, timeouts={"start_s": 20}))
         assert [g.removed for g in ray.groups] == [True] and len(ray.killed) == 2
 
@@ -115,7 +115,7 @@ def test_ranks_that_start_again_wait_for_the_room_that_the_lost_ones_held(ray, c
         assert [g.removed for g in ray.groups] == [True, True, True, False] and len(group.ranks) == 2
 
     run(scenario())
-    assert len([r for r in caplog.records if "waits for room" in r.message and r.levelname == "WARNING"]) == 1
+    assert len([r for r in caplog.records if r.levelname == "WARNING" and isinstance(r.args[-1], ClusterFull)]) == 1
 
 
 def test_they_do_not_wait_for_ever(ray):
@@ -143,7 +143,7 @@ def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times
         if dying < starts:
             await starting
         else:
-            with pytest.raises(LearnerDied, match="within"):
+            with pytest.raises(LearnerDied, match=r"timeouts\.start_s = 20 s"):
                 await starting
         assert [g.removed for g in ray.groups] == ([True] * dying + [False] if dying < starts else [True] * starts)
 

@@ -141,7 +141,7 @@ def test_a_prompt_that_hung_goes_to_another_actor_though_its_home_was_started_ag
         await asyncio.sleep(1)
         home = next(a for a in c.actors if a.groups)
         home.hangs |= EVERYTHING
-        with pytest.raises(EngineGone, match="was given up"):
+        with pytest.raises(EngineGone, match=rf"^rollout-{c.actors.index(home)} "):
             await first
         await asyncio.sleep(200)
         assert c.names == ["rollout-0", "rollout-1"] and home.killed
@@ -260,7 +260,7 @@ def test_an_engine_that_says_it_is_well_and_fails_three_prompts_in_a_row_is_repl
         for attempt in range(5):  # one prompt, again and again: the prompt may be at fault
             await c.pool.run_group(GroupKey(0, 0, attempt), Task("p", "0"))
         await c.pool.run_group(GroupKey(0, 1), Task("q", "0"))
-        with pytest.raises(EngineGone, match="failed 3 different prompts in a row"):
+        with pytest.raises(EngineGone, match=r"^rollout-0 .* 3 "):
             await c.pool.run_group(GroupKey(0, 2), Task("r", "0"))
         assert c.actors[0].killed
         await c.pool.stop()
@@ -463,9 +463,7 @@ def test_a_payload_that_is_not_handed_over_in_time_is_lost_too_and_names_the_set
     c = cluster(engines=1)
 
     async def scenario():
-        with pytest.raises(
-            PayloadLost, match=r"The transfer of 1 groups .*within timeouts\.push_s / 2 = .* issued again"
-        ):
+        with pytest.raises(PayloadLost, match=r" 1 .*timeouts\.push_s / 2 = "):
             await c.pool.fetch([asyncio.get_running_loop().create_future()])
 
     run(scenario())

@@ -88,7 +88,7 @@ def test_what_a_signal_interrupts_leaves_no_daemon_and_ray_does_not_take_the_sig
 
 def test_a_machine_on_which_ray_never_comes_up_is_named_and_may_be_waited_for(slow_ray):
     fake = slow_ray(good=100)
-    with pytest.raises(Unavailable, match=r"did not come up on this machine, 3 times in a row.*RAY_ADDRESS"):
+    with pytest.raises(Unavailable, match=r" 3 .*RAY_ADDRESS=auto"):
         with ray_session.ray_session(Config(run_dir=Path("run"))):
             pass
     assert len(fake.daemons) == ray_session.START_ATTEMPTS

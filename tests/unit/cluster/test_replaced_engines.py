@@ -207,7 +207,7 @@ def test_engines_that_die_under_every_canary_end_the_run_by_name(cluster, tmp_pa
     from .test_pool import ray_error
 
     cluster.prepare = lambda actor: actor.raises.update(sample_canary=ray_error("died"))
-    with pytest.raises(WeightsUnverified, match="No engine answered the canary"):
+    with pytest.raises(WeightsUnverified, match=r"^0 \w+ [12] "):
         calibrating(cluster, tmp_path, monkeypatch, lambda session: None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import subprocess
 import sys
@@ -36,9 +37,7 @@ def holder(tmp_path):
 
 
 def test_a_second_controller_is_refused_and_told_who_holds_the_directory(tmp_path, holder):
-    with pytest.raises(
-        ConfigError, match=rf"{tmp_path} is in use by process {holder.pid} on .+, since .+choose another --run-dir"
-    ):
+    with pytest.raises(ConfigError, match=rf"{tmp_path} .* {holder.pid} .*--run-dir"):
         with run_lock(tmp_path):
             pass
 
@@ -79,20 +78,20 @@ def test_a_restart_waits_for_the_lock_of_a_node_that_died_and_a_person_does_not(
     with run_lock(tmp_path, 60, flock=flock, clock=lambda: now[0], sleep=sleep):
         assert tries == [0, 1, 3]
     tries.clear()
-    with pytest.raises(ConfigError, match="is in use by process"):
+    with pytest.raises(ConfigError) as e:
         with run_lock(tmp_path, 0, flock=flock, clock=lambda: now[0], sleep=sleep):
             pass
+    assert e.value.code == "run_dir_in_use"
 
 
 def test_a_file_system_without_locks_is_refused_by_name(tmp_path):
     def flock(fd, how):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    with pytest.raises(
-        ConfigError, match=r"run\.lock cannot be locked: No locks available.*NFS: mounted without nolock"
-    ):
+    with pytest.raises(ConfigError, match=r"run\.lock .*: No locks available.*--run-dir") as e:
         with run_lock(tmp_path, flock=flock):
             pass
+    assert e.value.code == "run_dir"
 
 
 def flags_of(tmp_path) -> list[str]:
@@ -117,7 +116,7 @@ def flags_of(tmp_path) -> list[str]:
 
 def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_is_started(tmp_path, holder, capsys):
     assert main(["train", *flags_of(tmp_path)]) == MISTAKE
-    assert f"ConfigError: {tmp_path} is in use by process {holder.pid}" in capsys.readouterr().err
+    assert re.search(rf"ConfigError: {tmp_path} .* {holder.pid} ", capsys.readouterr().err)
 
 
 def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before_has_left_there(
@@ -133,7 +132,7 @@ def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before
 
     monkeypatch.setattr("openrlhf_tir.cluster.run_lock.run_lock", waited)
     assert main(["train", "--ckpt.path", "ckpt", *flags_of(tmp_path)]) == MISTAKE
-    assert "holds a run with checkpoints (step_000007)" in capsys.readouterr().err and checkpoint.is_dir()
+    assert "(step_000007)" in capsys.readouterr().err and checkpoint.is_dir()
 
 
 def test_whether_a_process_works_in_a_directory_is_seen_without_disturbing_it(tmp_path):

@@ -91,5 +91,5 @@ def test_a_missing_file_of_a_saved_rank_is_named(tmp_path):
 
     written(tmp_path, 2)
     (tmp_path / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    with pytest.raises(CheckpointDamaged, match="optim_states of rank 1"):
+    with pytest.raises(CheckpointDamaged, match=r"optim_states \w+ \w+ 1\b"):
         Shards(tmp_path, 2, 0, 1)

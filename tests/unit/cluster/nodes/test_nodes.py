@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -112,14 +113,16 @@ def test_the_plan_names_every_rank_and_engine_with_its_node(ray: Ray, monkeypatc
 def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_has_left(ray: Ray, monkeypatch):
     cfg = Config(vllm={"num_engines": 3, "tensor_parallel_size": 3}, actor={"num_gpus_per_node": 1})
     lines = planned(cfg, node("a", CPU=8.0, GPU=4.0), node("b", CPU=8.0, GPU=4.0), monkeypatch=monkeypatch)
-    assert "does not fit yet: engine 2 (3 GPUs) have no room (a has 0 left, b has 1 left)" in lines[-1]
+    assert re.search(r"engine 2 \(3 GPUs\) .*\(a \w+ 0 \w+, b \w+ 1 \w+\).*vllm\.num_engines", lines[-1])
 
 
 def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
     from openrlhf_tir.cluster.nodes import wait_for_gpus
 
     ray.nodes = [HEAD]
-    with pytest.raises(ClusterFull, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+    with pytest.raises(
+        ClusterFull, match=r"ds\.attn_implementation = 'flash_attention_2' .*: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"
+    ):
         run(wait_for_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
     run(wait_for_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
 
@@ -130,14 +133,12 @@ def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_
     gloo, nccl = Config(vllm={"sync_backend": "gloo"}), Config(vllm={"sync_backend": "nccl"})
     ray.nodes = [HEAD]
     assert transport(Config()) is None and transport(gloo) is None
-    with pytest.raises(
-        ConfigError, match=r"'nccl' needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\). Use 'gloo'"
-    ):
+    with pytest.raises(ConfigError, match=r"vllm\.sync_backend = 'nccl' .*: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\).*'gloo'"):
         transport(nccl)
     ray.nodes = [HEAD, eight("10.0.0.2")]
     has_gpus.cache_clear()
     assert transport(Config()) is None
-    assert "which is slow between GPUs" in transport(gloo) and "nccl has not run on GPUs yet" in transport(nccl)
+    assert "vllm.sync_delta" in transport(gloo) and "'file'" in transport(nccl)
 
 
 def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
@@ -185,7 +186,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
 
     async def learner_has_no_room():
         ray.ready_s = 1e6
-        with pytest.raises(ClusterFull, match="32 learner ranks"):
+        with pytest.raises(ClusterFull, match=" 32 "):
             await _apart(cfg, "model", {}, True)
 
     run(learner_has_no_room())

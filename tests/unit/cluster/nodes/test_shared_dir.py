@@ -23,7 +23,7 @@ def test_a_directory_of_the_same_name_on_another_file_system_is_told_by_node_and
     (tmp_path / "b").mkdir()
     with (
         marked(tmp_path / "a") as mark,
-        pytest.raises(ConfigError, match=r"learner rank 3 on node 10\.0\.0\.2 does not see .*/b: .*all nodes mount"),
+        pytest.raises(ConfigError, match=r"learner rank 3 .*10\.0\.0\.2 .*/b: .*--run-dir"),
     ):
         prove(tmp_path / "b" / mark.name, "learner rank 3", "10.0.0.2", appears_s=0.0)
 
@@ -34,7 +34,7 @@ def test_one_that_takes_no_files_from_there_is_told(tmp_path, monkeypatch):
 
     with marked(tmp_path) as mark:
         monkeypatch.setattr(Path, "touch", refuse)
-        with pytest.raises(ConfigError, match=r"rollout-0 on node n2 cannot write .*Permission denied"):
+        with pytest.raises(ConfigError, match=r"rollout-0 .* n2 .*Permission denied"):
             prove(mark, "rollout-0", "n2")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -23,8 +24,10 @@ def test_what_differs_is_named_with_node_and_both_versions():
     compare({**here, "vllm": "none"}, "rollout-0", "10.0.0.2")  # a head on which no engine runs
     with pytest.raises(ConfigError) as refused:
         compare({**here, "torch": "1.0", "ray": "1.1"}, "learner rank 3", "10.0.0.2")
-    assert "learner rank 3 on node 10.0.0.2" in str(refused.value)
-    assert f"torch {here['torch']} (the controller: 1.0), ray {here['ray']} (the controller: 1.1)" in str(refused.value)
+    assert re.search(
+        rf"learner rank 3 .*10\.0\.0\.2 .*: torch {here['torch']} \(.*: 1\.0\), ray {here['ray']} \(.*: 1\.1\)\.",
+        str(refused.value),
+    )
 
 
 def test_builds_for_cpu_and_gpu_are_one_version_and_another_checkout_is_not(tmp_path):
@@ -64,4 +67,4 @@ def test_the_node_of_a_rank_whose_clock_is_off_is_named(ray: Ray, caplog):
 
     ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
     run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))
-    assert "the clock of node 10.0.0.2 is 7200 s behind the controller's" in caplog.text
+    assert re.search(r"10\.0\.0\.2 \w+ 7200 s behind ", caplog.text)
