@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from openrlhf_tir.data.chat_template import bos_of
@@ -107,7 +109,7 @@ def test_a_tokenizer_whose_special_text_cannot_be_split_is_refused():
         def encode(self, text, add_special_tokens=False, split_special_tokens=False):
             return [self.convert_tokens_to_ids(SPECIALS[2])]
 
-    with pytest.raises(ConfigError, match="fast tokenizer"):
+    with pytest.raises(ConfigError, match=re.escape(SPECIALS[2])):
         HfCodec(Leaky(byte_tokenizer()))
 
 

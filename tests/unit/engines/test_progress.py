@@ -31,7 +31,7 @@ def test_an_engine_with_requests_that_does_nothing_for_too_long_is_found():
     w = Watched()
     for done in (10, 20, 20, 20, 20, 20, 20):
         w.look(10, done)
-    with pytest.raises(EngineError, match=r"for 60 s, longer than timeouts\.push_s = 60 s"):
+    with pytest.raises(EngineError, match=r" 60 s, .*timeouts\.push_s = 60 s"):
         w.look(10, 20)
 
 
@@ -79,7 +79,7 @@ def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
         e = engine(llm)
         await e.alive()
         llm.silent = True
-        with pytest.raises(EngineError, match=r"vLLM's engine process .*within timeouts\.push_s / 2 = 30 s"):
+        with pytest.raises(EngineError, match=r"timeouts\.push_s / 2 = 30 s"):
             await e.alive()
         assert "timeouts.push_s / 2" in e.broken
 
@@ -119,7 +119,7 @@ def test_a_core_that_answers_and_samples_nothing_is_found_by_its_progress():
             now[0] += 10
             await e.alive()
         now[0] += 10
-        with pytest.raises(EngineError, match="has requests and has not done a token's work for 60 s"):
+        with pytest.raises(EngineError, match=r" 60 s, .*timeouts\.push_s = 60 s"):
             await e.alive()
 
     run(scenario())

@@ -114,9 +114,9 @@ async def test_what_was_torn_or_has_another_digest_is_never_used(prompt):
     meeting = await learner.open_broadcast(1)
     received, sent = await asyncio.gather(engine.receive_weights(meeting, 1, "push2"), learner.broadcast("push2"))
     assert received.digest == sent.digest
-    with pytest.raises(WeightsUnverified, match="the learner announced"):
+    with pytest.raises(WeightsUnverified, match=rf" {sent.digest[:12]}.* {sent.digest[::-1][:12]} "):
         await engine.apply_received(1, sent.digest[::-1])
-    with pytest.raises(WeightsUnverified, match="digest None"):
+    with pytest.raises(WeightsUnverified, match=rf" None.* {sent.digest[:12]} "):
         await engine.apply_received(1, sent.digest)
     after = await sample(engine, prompt)
     assert after.token_ids.tolist() == before.token_ids.tolist() and (after.versions == 0).all()

@@ -259,7 +259,7 @@ async def test_a_torn_broadcast_keeps_the_engine_frozen_until_all_of_another_is_
 @pytest.mark.parametrize(
     ("received", "why"),
     [
-        ([["d1", 1, None, False], ["d2", 1, None, False]], "its workers received different weights: d1, d2"),
+        ([["d1", 1, None, False], ["d2", 1, None, False]], ": d1, d2"),
         ([["d1", 1, None, False], [None, 0, "loading failed", True]], "loading failed"),
     ],
 )
@@ -268,7 +268,7 @@ async def test_workers_that_disagree_or_cannot_load_break_the_engine(engine, llm
     with pytest.raises(WeightsUnverified, match=why):
         await engine.receive_weights(MEETING, 1, "push1")
     assert llm.frozen and why in engine.broken
-    with pytest.raises(EngineError, match="is broken"):
+    with pytest.raises(EngineError, match=why):
         await engine.receive_weights(MEETING, 1, "push2")
 
 
@@ -278,7 +278,7 @@ async def test_what_was_not_received_is_not_used(engine, llm, digest):
     await engine.receive_weights(MEETING, 1, "push1")
     if digest == "d1":
         await engine.apply_received(1, "d1")
-    with pytest.raises(WeightsUnverified, match="the learner announced"):
+    with pytest.raises(WeightsUnverified, match=rf" {digest} .* 2\b"):
         await engine.apply_received(2, digest)
     assert engine.broken and engine.version == (1 if digest == "d1" else 0)
 
@@ -287,6 +287,6 @@ async def test_an_engine_process_that_dies_in_a_push_is_not_waited_for(engine, l
     """vLLM leaves the call without an answer; its reader ends."""
     llm.received = asyncio.get_running_loop().create_future()
     llm.output_handler = asyncio.create_task(asyncio.sleep(0))
-    with pytest.raises(WeightsUnverified, match="vLLM's engine process died"):
+    with pytest.raises(WeightsUnverified, match=" 0: vLLM's "):
         await engine.receive_weights(MEETING, 1, "push1")
     assert engine.broken and llm.calls[-1] == "abort"

@@ -166,10 +166,10 @@ async def test_one_that_cannot_sleep_or_wake_is_broken_and_says_so(engine, llm, 
     llm.fails = fails
     with pytest.raises(
         EngineError,
-        match=rf"turn of the GPU failed in '{call}' after version 0: CUDA out of memory. Start the engine again",
+        match=rf"'{call}' .* 0: CUDA out of memory",
     ):
         await getattr(engine, call)()
-    with pytest.raises(EngineError, match="is broken"):
+    with pytest.raises(EngineError, match=rf"'{call}' .* 0: CUDA out of memory"):
         await engine.wake()
 
 
@@ -177,7 +177,7 @@ async def test_a_push_whose_kv_cache_finds_no_room_breaks_the_engine(engine, llm
     await engine.sleep()
     llm.fails = "wake kv_cache"
     await engine.begin_update()
-    with pytest.raises(WeightsUnverified, match="weight push failed in 'resume' after version 1: CUDA out of memory"):
+    with pytest.raises(WeightsUnverified, match=r"'resume' .* 1: CUDA out of memory"):
         await engine.finish_update(1, CANARY)
 
 
@@ -193,8 +193,9 @@ async def test_a_sleep_that_is_asked_for_while_it_wakes_is_done_when_it_is_awake
 
 async def test_it_is_not_put_to_sleep_in_the_middle_of_a_push(engine, llm):
     await engine.begin_update()
-    with pytest.raises(EngineError, match="a weight push is not over"):
+    with pytest.raises(EngineError, match=r"'sleep' .* 0: "):
         await engine.sleep()
+    assert "sleep" not in llm.calls
 
 
 async def test_a_process_that_dies_in_its_sleep_is_not_waited_for(engine, llm):
@@ -204,16 +205,14 @@ async def test_a_process_that_dies_in_its_sleep_is_not_waited_for(engine, llm):
         await asyncio.get_running_loop().create_future()
 
     llm.sleep, llm.output_handler = never, asyncio.create_task(asyncio.sleep(0))
-    with pytest.raises(EngineError, match="vLLM's engine process died"):
+    with pytest.raises(EngineError, match=r"'sleep' .* 0: vLLM's "):
         await engine.sleep()
 
 
 async def test_on_cpu_an_engine_that_should_sleep_is_refused_before_it_loads(monkeypatch):
     monkeypatch.setattr("openrlhf_tir.engines.vllm_engine.runs_on_gpus", lambda: False)
     cfg = Config(train={"colocate_all": True}, pipeline={"mode": "sync"})
-    with pytest.raises(
-        ConfigError, match=r"train\.colocate_all needs GPUs, and there is none\. vLLM frees and fills GPU memory"
-    ):
+    with pytest.raises(ConfigError, match=r"train\.colocate_all "):
         await VllmEngine.start("/nowhere", cfg)
 
 

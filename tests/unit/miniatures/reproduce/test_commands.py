@@ -172,17 +172,13 @@ def test_without_a_checkpoint_it_begins_anew_and_a_command_that_cannot_resume_is
 
 def test_a_command_that_fails_is_an_error_with_its_last_line_and_its_log(tmp_path):
     asked = command(tmp_path)
-    with pytest.raises(
-        ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*rl\.train\.log"
-    ) as e:
+    with pytest.raises(ReproductionFailed, match=r" 3: EnvLost: no server is up\n.*rl\.train\.log") as e:
         run(asked, timeout_s=9, execute=Execute(3, says="starting\nEnvLost: no server is up\n\n"))
     assert "openrlhf-tir train --run-dir" in str(e.value) and not is_finished(asked)
 
 
 def test_a_missed_deadline_names_the_flag_and_the_log(tmp_path):
-    with pytest.raises(
-        ReproductionFailed, match=r"has not ended after 9 s\. Raise --arm-timeout; its log is .*rl\.train\.log"
-    ):
+    with pytest.raises(ReproductionFailed, match=r" 9 s\. .*--arm-timeout.*rl\.train\.log"):
         run(command(tmp_path), timeout_s=9, execute=Execute(raises=subprocess.TimeoutExpired("x", 9)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import contextmanager
 
@@ -64,9 +65,7 @@ def test_another_seed_runs_that_seed_alone(tmp_path):
 
 def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_path):
     fake = Fake(otc_rows, fails=("otc_ppo",))
-    with pytest.raises(
-        ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*otc_ppo\.train\.log"
-    ):
+    with pytest.raises(ReproductionFailed, match=r" 3: EnvLost: no server is up\n.*otc_ppo\.train\.log"):
         go("otc", tmp_path, fake)
     assert not (tmp_path / "otc" / "summary.json").exists(), "no verdict without all arms"
     fake.fails, before = (), len(fake.asked)
@@ -238,7 +237,7 @@ def test_the_list_names_every_miniature_with_its_claim(capsys):
 
 def test_a_base_model_of_an_unknown_lesson_is_refused_with_the_list(tmp_path, capsys):
     assert main(["toy-model", "--lesson", "nope", "--run-dir", str(tmp_path / "base")]) == 2
-    assert "Unknown --lesson 'nope'. Known: artist, " in capsys.readouterr().err and not (tmp_path / "base").exists()
+    assert re.search(r"--lesson 'nope'.*: artist, ", capsys.readouterr().err) and not (tmp_path / "base").exists()
 
 
 @pytest.mark.parametrize(
