@@ -91,5 +91,5 @@ def test_staleness_is_bounded_and_nothing_deadlocks_whatever_k(tmp_path_factory,
 
 
 def test_pushing_more_seldom_than_staleness_allows_is_refused():
-    with pytest.raises(ValidationError, match="Use push_every <= 3"):
+    with pytest.raises(ValidationError, match=r"pipeline\.push_every = 4.*push_every <= 3\b"):
         PipelineConfig(mode="pipeline", max_staleness=2, push_every=4)

@@ -154,11 +154,11 @@ def test_a_slow_node_slows_the_steps():
 
 
 def test_a_fault_that_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match="Unknown fault 'meteor'"):
+    with pytest.raises(ConfigError, match="'meteor'"):
         Fault.of({"kind": "meteor"})
-    with pytest.raises(ConfigError, match="not complete"):
+    with pytest.raises(ConfigError, match=r"'slow_node'.*at_s"):
         Fault.of({"kind": "slow_node"})
-    with pytest.raises(ConfigError, match=r"engine 7, but there are 2\. Use 0"):
+    with pytest.raises(ConfigError, match=r" 7,.* 2\. .* 0\b"):
         simulated(constant(), mode="sync", faults=(Fault("slow_node", 1, 1, engine=7),))
 
 
@@ -168,7 +168,7 @@ def test_splits_leave_a_gpu_to_train_on_and_lie_around_the_balance():
     found = splits(constant(), gpus=8, gpus_per_engine=2, learner_s=5.0, learner_gpus=2)
     assert found[0] == Split(1, 2, 6, pytest.approx(10 / 6))
     assert all(s.rollout_gpus + s.learner_gpus == 8 and s.learner_gpus >= 1 for s in found)
-    with pytest.raises(ConfigError, match="Use at least 3"):
+    with pytest.raises(ConfigError, match=r"^2 .* 2 .* 3\."):
         splits(constant(), gpus=2, gpus_per_engine=2, learner_s=5.0, learner_gpus=2)
 
 
@@ -217,7 +217,7 @@ def test_the_command_plans_a_cluster(capsys):
 
 def test_a_workload_that_is_not_there_is_refused(capsys):
     assert main(["simulate", "--workload", "nowhere.toml"]) == 2
-    assert "nowhere.toml cannot be read" in capsys.readouterr().err
+    assert "nowhere.toml" in capsys.readouterr().err
 
 
 def test_pythons_collector_looks_as_often_after_a_simulation_as_before():

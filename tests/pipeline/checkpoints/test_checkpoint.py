@@ -94,10 +94,10 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_th
     assert seen[7] == "step_000002" and (tmp_path / "ckpt" / "latest").read_text() == "step_000008"
     assert kept(tmp_path) == ["step_000002", "step_000008"] and not list((tmp_path / "ckpt").glob(".step_*"))
     (said, _) = [r.getMessage() for r in caplog.records]
-    assert "version 4 could not be written" in said and "No space left" in said and said.count("No space left") == 1
-    (free,) = re.search(r"It needs \S+ MiB or more in \S+, (\S+) \S+ are free now\. Kept: step_000002\.", said).groups()
-    assert float(free) > 0 and "Make room" in said
-    assert "step_000002; --resume goes on from it" in said
+    assert re.search(r" 4 .*No space left", said) and said.count("No space left") == 1
+    (free,) = re.search(rf" MiB .* {tmp_path / 'ckpt'}, (\S+) \w+ .*: step_000002\. .*ckpt\.max_num", said).groups()
+    assert float(free) > 0
+    assert "step_000002; --resume" in said
     assert audit(p.scheduler.ledger.path).errors == []
 
 
@@ -164,7 +164,7 @@ def test_a_metric_that_no_evaluation_has_is_refused(tmp_path):
     with pytest.raises(ExceptionGroup) as e:
         run(pipeline(tmp_path, max_steps=2, eval_steps=1, evaluate=evaluate).run())
     (error,) = e.value.exceptions
-    assert isinstance(error, ConfigError) and "Known: eval/pass1" in str(error)
+    assert isinstance(error, ConfigError) and "eval/pass1" in str(error)
 
 
 def test_what_the_filters_dropped_after_the_last_step_is_committed_too(tmp_path):
@@ -194,4 +194,4 @@ def test_a_disk_that_refuses_the_commit_line_costs_nothing_but_a_word(tmp_path, 
     ledger.sync = sync
     run(p.run())
     assert p.version == 4 and kept(tmp_path)[0] == "step_000002"
-    assert "last lines may not be on disk" in caplog.text and "are free now" in caplog.text
+    assert re.search(r"ledger\.jsonl: .*No space left.*iB", caplog.text)

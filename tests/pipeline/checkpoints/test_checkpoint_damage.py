@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -175,7 +176,6 @@ def test_every_damage_to_every_file_is_refused_or_repaired_by_name(run_dir, tmp_
         end, said = resumed(directory)
         assert Path(damage.file).name in said, f"{damage.file}, {damage.kind}: {end}, {said!r}"
         if end == "refused":
-            assert "Nothing was loaded" in said, said
             assert "--train.resume_from" in said or damage.file == "ledger.jsonl", said
             put_back(run_dir, directory, damage.file)
         else:
@@ -195,10 +195,10 @@ def test_the_next_older_whole_checkpoint_is_offered_and_taken_by_name_or_by_itse
         shutil.copytree(run_dir, directory)
         (directory / "ckpt/step_000004/learner/rank1.pt").unlink()
         end, said = resumed(directory)
-        assert end == "refused" and "learner/rank1.pt is missing" in said
-        assert "step_000002 is whole: go on from there with --train.resume_from step_000002" in said
+        assert end == "refused" and "learner/rank1.pt" in said
+        assert "--train.resume_from step_000002" in said
         end, said = resumed(directory, wanted)
-        assert end == "went on" and "latest named step_000004, and names step_000002 now" in said
+        assert end == "went on" and re.search("step_000004.*step_000002", said)
         assert not (directory / "ckpt/step_000004").exists() or opened(directory).choose() is not None
 
 
@@ -209,7 +209,7 @@ def test_a_ledger_that_was_cut_after_the_older_checkpoint_leaves_that_one_whole(
     ledger = directory / "ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes()[: mark["bytes"] + 100])
     end, said = resumed(directory)
-    assert end == "refused" and "ledger.jsonl has" in said and "step_000002 is whole" in said
+    assert end == "refused" and "ledger.jsonl" in said and "--train.resume_from step_000002" in said
     assert resumed(directory, "newest_whole")[0] == "went on"
 
 
@@ -218,7 +218,7 @@ def test_where_nothing_is_whole_that_is_said(run_dir, tmp_path):
     (tmp_path / "run" / "ledger.jsonl").unlink()
     for wanted in ("latest", "newest_whole"):
         end, said = resumed(tmp_path / "run", wanted)
-        assert end == "refused" and "ledger.jsonl is missing" in said and "No other checkpoint is whole" in said
+        assert end == "refused" and "ledger.jsonl" in said and "--train.overwrite" in said
 
 
 @pytest.mark.parametrize("loss", ["missing", "garbled"])
@@ -231,7 +231,7 @@ def test_a_lost_ledger_costs_its_history_not_the_weights(run_dir, tmp_path, loss
     state = opened(directory).state(directory / "ckpt/step_000004")
     ledger.unlink() if loss == "missing" else ledger.write_bytes(b"\xff" * 3000)
     end, said = resumed(directory)
-    assert end == "refused" and "step_000004 itself is whole: --train.new_ledger goes on from it" in said
+    assert end == "refused" and re.search(r"step_000004 .*--train\.new_ledger", said)
 
     path = Checkpoints(directory / "ckpt", 2).choose()
     twin, said = new_ledger.begin(opened(directory), path, ledger)
@@ -250,7 +250,7 @@ def test_a_lost_ledger_costs_its_history_not_the_weights(run_dir, tmp_path, loss
 
 
 def test_a_checkpoint_by_a_name_that_is_not_there_is_refused_with_those_that_are(run_dir):
-    with pytest.raises(ConfigError, match=r"'step_000003' is no checkpoint in .* Known: step_000002, step_000004"):
+    with pytest.raises(ConfigError, match=r"'step_000003' .*: step_000002, step_000004"):
         opened(run_dir).choose("step_000003")
 
 
@@ -268,7 +268,7 @@ def test_a_checkpoint_without_a_manifest_is_refused_and_a_pickle_in_it_is_not_re
 def test_what_a_run_left_that_died_while_writing_is_removed_and_said(run_dir, tmp_path):
     shutil.copytree(run_dir, tmp_path / "run")
     (tmp_path / "run/ckpt/.step_000006.tmp/learner").mkdir(parents=True)
-    assert "removed .step_000006.tmp" in resumed(tmp_path / "run")[1]
+    assert ".step_000006.tmp" in resumed(tmp_path / "run")[1]
     assert not list((tmp_path / "run/ckpt").glob(".step_*"))
 
 
@@ -276,7 +276,7 @@ def test_a_checkpoint_newer_than_latest_is_said(run_dir, tmp_path):
     """A crash between the rename and `latest`: the run goes on from the older, as it always did, but not silently."""
     shutil.copytree(run_dir, tmp_path / "run")
     (tmp_path / "run/ckpt/latest").write_text("step_000002")
-    assert "resuming from step_000002, which latest names; step_000004 will be removed" in resumed(tmp_path / "run")[1]
+    assert re.search("step_000002.*step_000004", resumed(tmp_path / "run")[1])
 
 
 def test_damage_between_two_restarts_of_the_learner_stops_the_run_by_name(run_dir, tmp_path):
@@ -286,7 +286,7 @@ def test_damage_between_two_restarts_of_the_learner_stops_the_run_by_name(run_di
     with pytest.raises(ExceptionGroup) as e:
         run(pipeline(tmp_path / "run", prompts=FakePrompts(PROMPTS), learner=TwoRanks(), **FLAGS).run(resume=True))
     (error,) = e.value.exceptions
-    assert isinstance(error, CheckpointDamaged) and "learner/rank0.pt was changed" in str(error)
+    assert isinstance(error, CheckpointDamaged) and "learner/rank0.pt" in str(error)
 
 
 # ---- replay ----
@@ -352,9 +352,7 @@ def test_no_buffered_group_is_stored_too(tmp_path):
 def test_a_value_that_cannot_be_stored_is_named_with_its_place(tmp_path):
     meta, group = group_of(GroupKey(0, 7), version=0)
     object.__setattr__(group.task, "meta", {"scorer": print})
-    with pytest.raises(
-        CheckpointFailed, match=r"group 0/7/0.task.meta\['scorer'\] is a builtins.builtin_function_or_method"
-    ):
+    with pytest.raises(CheckpointFailed, match=r"0/7/0\.task\.meta\['scorer'\] .*builtins\.builtin_function_or_method"):
         stored.write(tmp_path, [(InFlightGroup(group.key, 0, 0), meta, group)])
 
 
@@ -369,7 +367,7 @@ def test_a_checkpoint_that_will_not_fit_is_not_begun_and_says_how_much_is_missin
             asked.append(directory)
 
     checkpoints = Checkpoints(tmp_path, 2, expected_bytes=10 * 2**30, free=lambda path: 3 * 2**30)
-    with pytest.raises(CheckpointFailed, match=r"step_000007 is not written: it needs 10.50 GiB, .* has 3.00 GiB free"):
+    with pytest.raises(CheckpointFailed, match=r"step_000007 .*10\.50 GiB, .*3\.00 GiB"):
         run(checkpoints.take(7, Counts()))
     assert asked == [] and list(tmp_path.iterdir()) == []
 
@@ -395,7 +393,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_noth
             disk.setattr(broken, full)
             with pytest.raises(
                 CheckpointFailed,
-                match=r"step_000006 was not written: .*No space left.* are free now. Kept: step_000002, step_000004",
+                match=r"step_000006 .*No space left.*iB .*: step_000002, step_000004\.",
             ):
                 run(checkpoints.commit(6, {"ledger": None}, [], learner))
         assert sorted(p.name for p in (tmp_path / "run/ckpt").iterdir()) == before
@@ -409,7 +407,7 @@ def test_a_rank_whose_disk_the_controller_does_not_see_is_told_apart_from_a_full
 
     checkpoints = Checkpoints(tmp_path, 2)
     run(checkpoints.take(1, OtherNode()))
-    with pytest.raises(CheckpointFailed, match="run_dir must be one directory for all nodes"):
+    with pytest.raises(CheckpointFailed, match=r" 123 .*rank_7\.pt.*run_dir"):
         run(checkpoints.commit(1, {}, [], OtherNode()))
     assert list(tmp_path.iterdir()) == []
 
@@ -431,7 +429,7 @@ def test_a_disk_that_refuses_while_a_resume_is_made_ready_is_a_fault_that_may_pa
 
     monkeypatch.setattr(checkpoint, "_replace", full)
     with (
-        pytest.raises(Unavailable, match=r"ckpt could not be made ready for a resume \(.* No checkpoint is lost"),
+        pytest.raises(Unavailable, match=rf"{checkpoints.directory} .*\[Errno \d+\]"),
         disk.faults_as_unavailable(checkpoints.directory),
     ):
         checkpoints.accept(earlier) if act == "accept" else new_ledger.begin(

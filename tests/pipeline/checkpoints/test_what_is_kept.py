@@ -4,6 +4,7 @@ rollout.vllm_generate_batch_size lets roll at once."""
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_an_export_that_the_disk_refuses_ends_no_run(tmp_path, caplog):
             raise OSError(28, "No space left on device")
 
     p = trained(tmp_path, ckpt={"save_hf": True}, learner=Full())
-    assert p.version == 8 and "The model of version 2 could not be exported" in caplog.text
+    assert p.version == 8 and re.search(r" 2 .*: .*No space left", caplog.text)
 
 
 class Exporter(FakeLearner):
@@ -208,15 +209,13 @@ def test_without_checkpoints_there_are_exports_only(tmp_path):
 
 def test_a_new_run_does_not_delete_the_exports_of_an_earlier_one(tmp_path):
     p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
-    with pytest.raises(ConfigError, match=r"holds a run with checkpoints \(step_000002_hf, .*step_000008_hf\)"):
+    with pytest.raises(ConfigError, match=r"\(step_000002_hf, .*step_000008_hf\)"):
         check_unused(p.cfg)
 
 
 @pytest.mark.parametrize("train", [{"resume": True}, {"max_restarts": 1}])
 def test_without_checkpoints_nothing_can_be_resumed(tmp_path, train):
-    with pytest.raises(
-        ValueError, match=f"train.{next(iter(train))} goes on from a checkpoint, and ckpt.disable_ds writes none"
-    ):
+    with pytest.raises(ValueError, match=rf"train\.{next(iter(train))} .*ckpt\.disable_ds"):
         pipeline(tmp_path, train=train, ckpt={"disable_ds": True})
 
 
@@ -239,7 +238,7 @@ def test_no_more_prompts_roll_at_once_than_asked_for(tmp_path, at_once, most):
 
 
 def test_more_prompts_at_once_than_a_batch_of_a_synchronous_run_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"rollout\.vllm_generate_batch_size = 5 is more than rollout\.batch_size = 2"):
+    with pytest.raises(ValueError, match=r"rollout\.vllm_generate_batch_size = 5 .*rollout\.batch_size = 2"):
         pipeline(tmp_path, mode="sync", sampling={"vllm_generate_batch_size": 5})
 
 
