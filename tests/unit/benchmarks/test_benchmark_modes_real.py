@@ -12,7 +12,7 @@ def test_seconds_to_a_number_of_tokens_are_linear_within_the_step_that_crosses()
     assert seconds_to(50, run) == 5
     assert seconds_to(100, run) == 10
     assert seconds_to(150, run) == 20
-    with pytest.raises(ValueError, match="trained 200 tokens, not 201"):
+    with pytest.raises(ValueError, match=r" 200 .* 201\b"):
         seconds_to(201, run)
 
 

@@ -17,7 +17,7 @@ def test_what_never_comes_ends_the_benchmark_and_is_named():
                 await asyncio.sleep(0.02)
 
     async def main() -> None:
-        with pytest.raises(RuntimeError, match=f"500 live trajectories: not within {PATIENCE_S:g} s"):
+        with pytest.raises(RuntimeError, match=f"500 live trajectories: .* {PATIENCE_S:g} s"):
             await waits()
         assert asyncio.get_running_loop().time() == pytest.approx(PATIENCE_S)
 

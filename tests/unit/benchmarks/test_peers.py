@@ -137,7 +137,7 @@ def test_of_several_runs_the_medians_are_told_and_one_that_never_gets_there_took
 
 
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
-    with pytest.raises(venvs.Skipped, match=r"trl cannot be installed here: ERROR: no matching distribution$"):
+    with pytest.raises(venvs.Skipped, match=r"^trl .*: ERROR: no matching distribution$"):
         venvs._said(
             "trl",
             [
@@ -357,7 +357,7 @@ def test_a_connection_that_the_sandbox_has_closed_is_opened_again(port):
 
 def test_a_sandbox_that_fails_is_no_reward(port, monkeypatch):
     monkeypatch.setattr(Closing, "outcome", "env_error")
-    with pytest.raises(RuntimeError, match="outcome 'env_error', which is no reward"):
+    with pytest.raises(RuntimeError, match="'env_error'"):
         Client(port).run(["1"])
 
 
@@ -448,7 +448,7 @@ def test_a_chat_without_an_end_is_cut_by_its_budget_and_may_still_be_right(chats
 
 def test_a_sandbox_that_fails_ends_a_rollout_of_chats(chats, port, monkeypatch):
     monkeypatch.setattr(Closing, "outcome", "env_error")
-    with pytest.raises(RuntimeError, match="which is no reward"):
+    with pytest.raises(RuntimeError, match="'env_error'"):
         chatted(chats, Scripted(["```python\n7\n```\n"], fill=EOS_ID), port)
 
 

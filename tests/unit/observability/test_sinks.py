@@ -85,7 +85,7 @@ def test_tensorboard_shows_a_resumed_run_once(tmp_path):
 
 def test_wandb_that_is_not_installed_is_refused_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match="pip install wandb"):
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.key .*import of wandb"):
         log_of(tmp_path, Logger(tensorboard_dir=None, wandb=LoggerWandb(key="secret")))
 
 
@@ -159,7 +159,7 @@ def test_the_trackers_get_the_recipe_as_hyper_parameters_and_texts_of_samples(tm
 def test_wandb_key_from_the_environment_must_be_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="WANDB_API_KEY is not set"):
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.key = 'env', .*WANDB_API_KEY "):
         log_of(tmp_path, Logger(tensorboard_dir=None, wandb=LoggerWandb(key="env")))
 
 

@@ -91,9 +91,9 @@ def test_a_row_says_who_produced_each_run_of_tokens_and_by_which_versions(run_di
 @pytest.mark.parametrize(
     ("step", "dropped", "said"),
     [
-        (9, None, r"has no learner step 9. It has: 1 to 2"),
-        (2, "stale", r"nothing was dropped as 'stale'. Dropped: accuracy_high, timeout"),
-        (1, ANY, "Dropped: nothing"),
+        (9, None, r" 9\. .*: 1 \w+ 2\b"),
+        (2, "stale", r" 'stale'\. .*: accuracy_high, timeout"),
+        (1, ANY, r": nothing\.$"),
     ],
 )
 def test_what_is_not_there_is_said(run_dir, step, dropped, said):
