@@ -189,7 +189,9 @@ def convert(name: str, out: Path) -> None:
             out.rmdir()
         directory.rename(out)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
-        raise ConfigError(f"{out} cannot be written: {error}. Make room there, or give another --out.") from error
+        raise ConfigError(
+            f"{out} cannot be made: {error}. If the disk is full, make room there, or give another --out."
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -44,7 +44,7 @@ def installed() -> dict[str, str]:
     """Return the versions on this node. The mark of a build (+cpu, +cu130) is left out: a head without GPUs may have
     another."""
     versions = {name: _version(distributions) for name, distributions in PACKAGES.items()}
-    return {"python": platform.python_version()} | versions | {OURS: _ours(Path(__file__).parents[1])}
+    return {"python": platform.python_version()} | versions | {OURS: _ours(Path(__file__).parents[2])}
 
 
 def compare(theirs: Mapping[str, str], who: str, node: str) -> None:
@@ -82,8 +82,9 @@ def _version(distributions: tuple[str, ...]) -> str:
     return NONE
 
 
-def _ours(package: Path) -> str:
+def _ours(parent: Path) -> str:
+    """Return a digest of our packages in the directory `parent` that actors and ranks import."""
     digest = hashlib.blake2b(digest_size=4)
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    for path in sorted(path for package in ("openrlhf_tir", "miniatures") for path in (parent / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(parent)}\n".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -38,8 +38,10 @@ def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_current_names(value: Any) -> Any:
     """Return a setting, or a table of them, in which modules that were moved have their name of today."""
-    if isinstance(value, Mapping):
-        return {name: _with_current_names(inner) for name, inner in value.items()}
+    if isinstance(value, Mapping):  # reward.weights has functions for its keys
+        return {current_name(name): _with_current_names(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_current_names(inner) for inner in value]
     return current_name(value) if isinstance(value, str) else value
 
 

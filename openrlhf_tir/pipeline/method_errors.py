@@ -1,9 +1,9 @@
 """End the run when user code fails too many groups.
 
-    before the first update of this process   at the first failure: a bug is best fixed before anything is trained
+    before the first update since the start   at the first failure: a bug is best fixed before anything is trained
     later                                     after MAX_PROMPTS_IN_A_ROW prompts in a row
 
-A resume is a new process and begins strict again, because user code may have been edited before it.
+A resume is a start, because user code may have been edited before it; so is a restart of the learner.
 
 A data row that a reward does not expect fails its own group, again and again. That is a single prompt, and the run goes
 on. User code is a reward, filter, protocol, environment class or agent file. If it fails one trajectory, the whole
@@ -21,10 +21,10 @@ row are the code."""
 
 
 class MethodErrors:
-    """Counts the groups that user code failed, in this process: a resume counts anew."""
+    """Counts the groups that user code failed since the start."""
 
     def __init__(self) -> None:
-        self.updated_in_this_process = False
+        self.updated_since_start = False
         """True once an update was made."""
         self._prompts: set[int] = set()
 
@@ -42,7 +42,7 @@ class MethodErrors:
             return
         self._prompts.add(meta.key.prompt)
         last = f"The last error: {meta.why.get(meta.failed)} Correct it, then go on with --resume."
-        if not self.updated_in_this_process:
+        if not self.updated_since_start:
             raise MethodBroken(
                 f"Group {meta.key} failed as {meta.failed!r} before the first update of this start, and a bug is best"
                 f" fixed before anything is trained: {meta.why.get(meta.failed)} `train --check-only` with the same"

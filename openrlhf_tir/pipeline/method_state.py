@@ -104,7 +104,7 @@ class MethodState:
         Called at a step boundary: without staleness what a reward reads must not depend on which group ended first,
         and a sum of floats depends on the order of its terms.
         """
-        self.errors.updated_in_this_process = True
+        self.errors.updated_since_start = True
         ended, self._ended = sorted(self._ended, key=lambda entry: entry[0]), []
         for _, prompt, updates in ended:
             self.counters.apply(prompt, updates)

@@ -339,6 +339,8 @@ class WeightPublisher:
         self._parts = {}
         self._repeats = 0
         self._pushes_repeated = 0
+        if not trials:
+            return trials
         if self._scored_version != version:
             self._before = self._previous
             self._scored_version = version

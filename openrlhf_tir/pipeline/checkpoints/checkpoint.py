@@ -218,6 +218,8 @@ class Checkpoints:
             # A second checkpoint of the last step: the first one must stay complete until `latest` names this one.
             final = final.with_name(final.name + "a")
         best, best_score = self.best()
+        if best and best > final.name:
+            best = None
         record = (final.name, score) if score is not None else (best, best_score)
         state = {
             **state,
@@ -274,10 +276,14 @@ class Checkpoints:
     def _clean(self, final: Path) -> None:
         """Remove checkpoints that are not kept any more.
 
-        Later ones than `final` belong to a lineage that a resume from an earlier one has left. The best is none of
-        them, as `accept` corrected `best.json`.
+        Later ones than `final` belong to a lineage that a resume from an earlier one has left, and so does the best one
+        if it is later. `accept` corrects `best.json` for a resume; it may name a later one after a restart of the
+        learner, or if `final` is the third checkpoint of one update.
         """
         best, _ = self.best()
+        if best and best > final.name:
+            (self.directory / BEST).unlink()
+            best = None
         others = [p for p in self._directories() if p != final]
         later = [p for p in others if p.name > final.name]
         earlier = [p for p in others if p.name < final.name and p.name != best]

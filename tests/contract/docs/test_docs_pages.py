@@ -33,7 +33,9 @@ def messages() -> list[str]:
     """Every text of the program with a letter in it; the places where a value goes are "…". And what its scripts
     say."""
     found = []
-    for path in [*(REPO / "openrlhf_tir").rglob("*.py"), *(REPO / "env_servers").rglob("*.py")]:
+    for path in [
+        path for package in ("openrlhf_tir", "env_servers", "miniatures") for path in (REPO / package).rglob("*.py")
+    ]:
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):

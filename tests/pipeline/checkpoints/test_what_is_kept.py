@@ -11,6 +11,7 @@ import pytest
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, Stopped
 from openrlhf_tir.pipeline.checkpoints import whole
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.checkpoints.lineage import check_unused, checkpoints_of
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -268,3 +269,23 @@ def test_a_directory_that_held_checkpoints_alone_is_removed_with_them(tmp_path):
     trained(tmp_path, ckpt={"save_hf": True})
     checkpoints_of(load(None, {"run_dir": str(tmp_path)})).clear()
     assert not (tmp_path / "ckpt").exists() and tmp_path.exists()
+
+
+async def test_the_best_that_is_named_exists_after_a_third_checkpoint_of_one_update(tmp_path):
+    """A stop, a resume with its pending evaluation, and another stop before the next update."""
+
+    class Learner:
+        async def save(self, directory):
+            (directory / "weights").write_text("the same")
+
+        async def written(self):
+            return {}
+
+    learner = Learner()
+    checkpoints = Checkpoints(tmp_path, 3)
+    for score, name in [(None, "step_000008"), (0.5, "step_000008a"), (None, "step_000008")]:
+        await checkpoints.take(8, learner)
+        assert (await checkpoints.commit(8, {}, [], learner, score)).name == name
+    best = checkpoints.best()[0]
+    assert best is None or (tmp_path / best).is_dir()
+    assert [path.name for path in tmp_path.glob("step_*")] == ["step_000008"]

@@ -189,7 +189,7 @@ def test_a_cycle_by_way_of_a_third_folder_is_found():
 
 @pytest.mark.parametrize("library", OWNERS)
 def test_a_heavy_library_is_imported_only_by_its_owner(library):
-    for path in [*modules("openrlhf_tir"), *modules("env_servers")]:
+    for path in [*modules("openrlhf_tir"), *modules("env_servers"), *modules("miniatures")]:
         where = str(path.relative_to(REPO))
         if any(where.startswith(owner) for owner in OWNERS[library]):
             continue
@@ -245,8 +245,9 @@ def test_of_the_trainer_only_the_commands_of_miniatures_import_them():
 
 
 def test_what_miniatures_train_on_knows_nothing_of_the_programs_that_run_and_judge_them():
-    above = ("miniatures.reproduce", *(f"openrlhf_tir.{room}" for room in ("pipeline", "observability", "simulation")))
-    runs_them = {"miniatures/toy/jobs.py"}
+    rooms = ("pipeline", "observability", "simulation", "cluster", "cli")
+    above = ("miniatures.reproduce", *(f"openrlhf_tir.{room}" for room in rooms))
+    runs_them = {"miniatures/toy/jobs.py", "miniatures/toy/base.py"}
     below = [
         path
         for path in modules("miniatures")
