@@ -30,13 +30,21 @@ def test_what_differs_is_named_with_node_and_both_versions():
     )
 
 
-def test_builds_for_cpu_and_gpu_are_one_version_and_another_checkout_is_not(tmp_path):
-    from openrlhf_tir.cluster.versions import _ours, installed
+def test_builds_for_cpu_and_gpu_are_one_version():
+    from openrlhf_tir.cluster.versions import installed
 
     assert "+" not in installed()["torch"]
-    (tmp_path / "a.py").write_text("x = 1\n")
+
+
+@pytest.mark.parametrize("package", ["openrlhf_tir", "miniatures"])
+def test_another_checkout_is_another_version(package, tmp_path):
+    from openrlhf_tir.cluster.versions import _ours
+
+    source = tmp_path / package / "rewards" / "own.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("x = 1\n")
     before = _ours(tmp_path)
-    (tmp_path / "a.py").write_text("x = 2\n")
+    source.write_text("x = 2\n")
     assert _ours(tmp_path) != before
 
 
