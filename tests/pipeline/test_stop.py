@@ -115,6 +115,7 @@ def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
     p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6))
     said, seconds = stopped(p, 1.5)
     assert seconds == pytest.approx(p.stop.grace_s) and "train.stop_grace_s = 20 s" in said and "step_" not in said
+    assert p.saver.checkpoints.named() is None and not list((tmp_path / "ckpt").glob("step_*"))
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -281,12 +281,19 @@ def test_a_checkpoint_newer_than_latest_is_said(run_dir, tmp_path):
 
 def test_damage_between_two_restarts_of_the_learner_stops_the_run_by_name(run_dir, tmp_path):
     """The loop verifies what it loads, also when it was whole as the run began."""
+    loaded = []
+
+    class Untouched(TwoRanks):
+        async def load(self, directory):
+            loaded.append(directory)
+            return await super().load(directory)
+
     shutil.copytree(run_dir, tmp_path / "run")
     (tmp_path / "run/ckpt/step_000004/learner/rank0.pt").write_bytes(b"x" * 500)
     with pytest.raises(ExceptionGroup) as e:
-        run(pipeline(tmp_path / "run", prompts=FakePrompts(PROMPTS), learner=TwoRanks(), **FLAGS).run(resume=True))
+        run(pipeline(tmp_path / "run", prompts=FakePrompts(PROMPTS), learner=Untouched(), **FLAGS).run(resume=True))
     (error,) = e.value.exceptions
-    assert isinstance(error, CheckpointDamaged) and "learner/rank0.pt" in str(error)
+    assert isinstance(error, CheckpointDamaged) and "learner/rank0.pt" in str(error) and loaded == []
 
 
 # ---- replay ----

@@ -43,9 +43,9 @@ def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
         ({"logprobs_mode": "raw_logits"}, r"logprobs_mode.*rollout\.temperature"),
         ({"data_parallel_size": 2}, r"data_parallel_size\b.*vllm\.num_engines"),
         ({"data_parallel_size_local": 2}, r"data_parallel_size_local.*vllm\.num_engines"),
-        ({"speculative_config": {}}, "speculative_config"),
-        ({"quantization": "awq"}, "quantization"),
-        ({"pipeline_parallel_size": 0}, "pipeline_parallel_size.* 0"),
+        ({"speculative_config": {}}, r"vllm\.engine_args: 'speculative_config' "),
+        ({"quantization": "awq"}, r"vllm\.engine_args: 'quantization' = 'awq' .*'fp8' "),
+        ({"pipeline_parallel_size": 0}, r"vllm\.engine_args: 'pipeline_parallel_size' = 0 .* 1 "),
     ],
 )
 def test_what_versions_log_probs_and_pushes_depend_on_is_refused_with_the_reason(given, why):

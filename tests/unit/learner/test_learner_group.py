@@ -96,11 +96,14 @@ def lost(kind: str, wrapped: bool = False):
 @pytest.mark.parametrize(
     "kind", ["killed for memory", "lost object", "owner died", "node died", "crashed", "unreachable"]
 )
-def test_what_ray_kills_or_loses_is_a_death(kind, wrapped):
+def test_what_ray_kills_or_loses_is_a_death(kind, wrapped, monkeypatch):
     from openrlhf_tir.errors import LearnerDied
 
-    with pytest.raises(LearnerDied):
-        answers((0, lost(kind, wrapped)), (0, "rank 1"))
+    monkeypatch.setattr("openrlhf_tir.cluster.lost._answers", {})
+    error = lost(kind, wrapped)
+    with pytest.raises(LearnerDied, match=rf"\b{type(lost(kind)).__name__}\b") as e:
+        answers((0, error), (0, "rank 1"))
+    assert e.value.__cause__ is error
 
 
 def test_an_error_that_the_code_itself_raised_under_ray_is_no_death():

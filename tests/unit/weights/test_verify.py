@@ -278,7 +278,7 @@ class FakeLearner:
 
     async def publish(self, path: Path) -> str:
         path.write_bytes(b"weights")
-        return f"digest of update {self.updates}"
+        return f"update {self.updates}"
 
     async def score(self, sequences):
         return [np.full(len(s) - 1, -RARE - self.updates) for s in sequences]
@@ -321,7 +321,7 @@ async def test_a_push_reports_its_digest_and_keeps_only_the_last_file(tmp_path):
     p = publisher(engines, tmp_path)
     for version in (1, 2):
         report = await publish(p, version)
-    assert (report.version, report.digest, report.canary_max_diff) == (2, "digest of update 2", 0.0)
+    assert (report.version, report.digest, report.canary_max_diff) == (2, "update 2", 0.0)
     assert [e.version for e in engines] == [2, 2]
     assert sorted(f.name for f in (tmp_path / "push").iterdir()) == ["spare", "v2.safetensors"]
     await p.close()
@@ -350,15 +350,15 @@ async def test_what_a_newcomer_had_written_is_pushed_to_the_others_without_being
     p.learner.updates = 2
     await p.join(newcomer := FakeEngine())
     published, p.learner.publish = p.learner.publish, None  # nobody may ask for it
-    assert (await p.publish(2)).digest == "digest of update 2" and engines[0].version == newcomer.version == 2
+    assert (await p.publish(2)).digest == "update 2" and engines[0].version == newcomer.version == 2
     p.learner.publish = published
-    assert (await publish(p, 3)).digest == "digest of update 3"
+    assert (await publish(p, 3)).digest == "update 3"
 
 
 async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_have_changed_something(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
-    with pytest.raises(WeightsUnverified, match=rf" 2 .*{'digest of update 1'[:12]}"):
+    with pytest.raises(WeightsUnverified, match=r" 2 .*update 1\b"):
         await p.publish(2, must_differ=True)
     p.learner.publish = equal_weights
     assert (await p.publish(2)).digest == (await p.publish(3)).digest
@@ -367,7 +367,7 @@ async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_hav
 async def equal_weights(path: Path) -> str:
     """A learner whose updates change nothing: the learning rate is 0."""
     path.write_bytes(b"weights")
-    return "digest of update 1"
+    return "update 1"
 
 
 async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
@@ -384,7 +384,7 @@ async def test_an_engine_that_samples_from_older_weights_is_discarded(tmp_path):
     assert report.refused == 1
     assert engines[0].verdicts == [1]
     (verdict,) = engines[1].verdicts
-    assert re.search(r" 1: .*digest of up.*vllm\.canary_tolerance", verdict)
+    assert re.search(r" 1: .*update 1\b.*vllm\.canary_tolerance", verdict)
 
 
 async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
@@ -470,7 +470,7 @@ async def test_a_newcomer_on_a_node_that_came_later_gets_the_last_push_where_it_
 async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
-    with pytest.raises(WeightsUnverified, match=r"digest of up.*vllm\.canary_tolerance"):
+    with pytest.raises(WeightsUnverified, match=r"update 1\b.*vllm\.canary_tolerance"):
         await p.join(FakeEngine(lags=1))
 
 
@@ -698,7 +698,7 @@ async def test_one_engine_that_differs_at_the_start_is_replaced_and_calibrates_n
     assert reference.tolerance.level == pytest.approx(0.02, rel=1e-4)
     assert engines[0].verdicts == []
     (verdict,) = engines[1].verdicts
-    assert "rollout-1" in verdict
+    assert re.search(r"rollout-1 .*vllm\.dtype.*ds\.param_dtype", verdict)
 
 
 async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):

@@ -110,7 +110,7 @@ def test_a_head_size_that_vllm_cannot_serve_on_cpu_is_refused(ready, tmp_path):
 def test_a_row_without_label_stops_the_run_at_the_start(ready, tmp_path):
     with (tmp_path / "d.jsonl").open("a") as f:
         f.write('{"prompt": "2+2?"}\n')
-    assert "d.jsonl line 3 " in refused(ready, error=DataError)
+    assert re.search(r"d\.jsonl line 3 .*'label'", refused(ready, error=DataError))
 
 
 def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):

@@ -28,10 +28,14 @@ MATHS = {"reward": {"name": "math"}}
 @pytest.mark.parametrize(
     ("row", "sections", "said"),
     [
-        ({"label": CALLS}, MATHS, "Tool-N1"),
+        ({"label": CALLS}, MATHS, "Tool-N1.*tool_n1_7b"),
         ({"label": '{"target": ["a"]}'}, MATHS, "Search-R1"),
         ({"label": "1", "meta": {"id": 1}}, FUNCTIONS, "line 1: .*'domains'"),
-        ({"label": CALLS}, {"reward": {"name": "otc", "options": {"base": "math"}}}, " 'math' "),
+        (
+            {"label": CALLS},
+            {"reward": {"name": "otc", "options": {"base": "math"}}},
+            "Tool-N1.* 'math' | 'math' .*Tool-N1",
+        ),
         (
             {"label": "<tool_call>\nnot json\n</tool_call>"},
             {"reward": {"name": "toolrl"}},
