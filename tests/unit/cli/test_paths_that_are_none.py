@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch):
         ("reproduce zerotir --out file", "/file .*: File exists"),
         ("reproduce zerotir --out file/x", "/file/x .*: Not a directory"),
         ("reproduce zerotir --out empty --bases file", "/file.*: Not a directory"),
-        ("eval --recipe quickstart_cpu --eval.dataset d.jsonl --items file", "/file .*: "),
+        ("eval --recipe quickstart_cpu --eval.dataset d.jsonl --items file", r"\bfile .*: File exists"),
         ("control run --env a=server:80", "'server:80'.*http://"),
         ("control run --env a=http://x:1,ftp://y", "'ftp://y'"),
         ("control run --env a=http://x:99999", "'http://x:99999'"),

@@ -344,7 +344,7 @@ async def test_interpreters_beyond_the_limit_of_sessions_or_memory_are_refused_u
     one, two, three = [Notebook(notebooks) for _ in range(3)]
     await one.run("")
     await two.run("")
-    with pytest.raises(CapacityFull, match=r"^2 "):
+    with pytest.raises(CapacityFull, match=r"\b2 "):
         await three.run("")
     await two.close()
     await one.run("x = b'x' * (60 << 20)")

@@ -125,7 +125,7 @@ async def test_the_models_own_errors_come_back_as_replies():
         ('{"session_id": "s"}', "step_id: "),
         ('{"session_id": "s", "step_id": 0, "outcome": "fine"}', "outcome: .*'ok'"),
         ('{"session_id": "s", "step_id": 0, "extra": 1}', "extra: "),
-        ('{"session_id": "another", "step_id": 0}', r"/step .*\(another/0 .* \w+/0\)"),
+        ('{"session_id": "another", "step_id": 0}', r"/step .*\(another/0 .* \S+/0\)"),
     ],
 )
 async def test_a_malformed_reply_is_an_env_error_with_url_and_fact(text, fact):
