@@ -373,7 +373,7 @@ async def equal_weights(path: Path) -> str:
 async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
     engines = [FakeEngine(), FakeEngine(fails="other digest"), FakeEngine()]
     report = await publish(publisher(engines, tmp_path), 1)
-    assert (report.refused, report.canary_max_diff) == (1, 0.0)
+    assert (report.refused, report.pushes_repeated, report.canary_max_diff) == (1, 0, 0.0)
     assert [e.version for e in engines] == [1, 0, 1]
     assert [e.verdicts for e in engines] == [[1], ["Version 1: other digest."], [1]]
 
