@@ -37,6 +37,7 @@ from .drop_notice import DropNotice
 from .evaluation import Evaluator
 from .health import Health
 from .ledger.ledger import Ledger
+from .method_errors import MethodErrors
 from .observer import Observer
 from .resume import Saver
 from .scheduler import InFlightGroup, RolloutScheduler
@@ -60,6 +61,7 @@ class Pipeline:
         observer: Observer,
         measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None = None,
         stop: StopRequest | None = None,
+        method_errors: MethodErrors | None = None,
         complete: Callable[[Path], None] = lambda directory: None,
     ) -> None:
         """Wire the loop.
@@ -75,6 +77,7 @@ class Pipeline:
             observer: Writes metrics, spans and progress.
             measure: Evaluates the engines' weights and returns metrics; None if the run has no evaluation.
             stop: Tells when the run is asked to stop; by default nobody asks.
+            method_errors: The count of an earlier attempt of this process, whose learner died; by default a new one.
             complete: Adds to an exported model what the learner does not know of (ckpt.save_hf).
         """
         self.cfg = cfg
@@ -90,6 +93,7 @@ class Pipeline:
         """True while groups may be dispatched: from the first push until the last step has ended."""
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.health = Health(cfg)
+        self.method_errors = method_errors or MethodErrors()
         self.scheduler = RolloutScheduler(
             cfg, prompts, ledger, on_finished=observer.group_finished, on_dropped=observer.group_left
         )
@@ -170,6 +174,7 @@ class Pipeline:
         in_order = self.scheduler.must_finish_in_order(group, meta, failure)
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
+        self.method_errors.record_attempt(meta)
         meta = self.scheduler.method.judge_group(meta)
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
@@ -260,6 +265,7 @@ class Pipeline:
             if scheduler.crossed(self.cfg.eval.steps):
                 self.evaluator.pending.add(self.version)
         self.health.trained(report)
+        self.method_errors.updated_since_start = True
         self.observer.selection.trained(item.meta for item in batch_items)
         try:
             evaluation_pending = self.version in self.evaluator.pending

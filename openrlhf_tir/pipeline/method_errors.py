@@ -3,7 +3,8 @@
     before the first update since the start   at the first failure: a bug is best fixed before anything is trained
     later                                     after MAX_PROMPTS_IN_A_ROW prompts in a row
 
-A resume is a start, because user code may have been edited before it; so is a restart of the learner.
+A resume is a start, because user code may have been edited before it. A restart of the learner is none: this process
+keeps the code that it has, and the count.
 
 A data row that a reward does not expect fails its own group, again and again. That is a single prompt, and the run goes
 on. User code is a reward, filter, protocol, environment class or agent file. If it fails one trajectory, the whole

@@ -3,7 +3,6 @@
 counters          numbers that rewards read and ask to be changed (rewards/context.py). Every dispatched group gets
                   their values. What the groups of a batch ask for counts from the next batch on, in dispatch order
 length balance    the lengths of the latest kept groups, for ZeroTIR's filter over several groups
-errors            groups that failed because of user code; not kept over a resume
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from ..config.environments import one
 from ..filters import LENGTH_BALANCE
 from ..filters.zerotir import length_balance
 from ..types import CounterUpdate, GroupMeta, RunFacts, Task, Verdict
-from .method_errors import MethodErrors
 
 UPDATE_RULES: dict[str, Callable[[float | None, float], float]] = {
     "add": lambda old, value: (old or 0.0) + value,
@@ -43,12 +41,11 @@ class Counters:
 
 
 class MethodState:
-    """Counters, length balance and user errors of one run. The scheduler owns it."""
+    """Counters and length balance of one run. The scheduler owns it."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self.counters = Counters()
-        self.errors = MethodErrors()
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
         """Key of a kept group -> (model tokens, 1.0 if correct) of each sample."""
@@ -71,15 +68,11 @@ class MethodState:
         return replace(task, run=facts)
 
     def judge_group(self, meta: GroupMeta | None) -> GroupMeta | None:
-        """Count a rolled group's failure, and drop the group if the filter over several groups says so.
+        """Drop a rolled group if the filter over several groups says so.
 
         Returns:
             The metadata with the verdict that counts.
-
-        Raises:
-            MethodBroken: User code failed too many groups.
         """
-        self.errors.record_attempt(meta)
         if meta is None or meta.failed is not None:
             return meta
         if one(self._balanced, meta.env) and meta.verdict.keep and not self._is_balanced(meta):
@@ -104,7 +97,6 @@ class MethodState:
         Called at a step boundary: without staleness what a reward reads must not depend on which group ended first,
         and a sum of floats depends on the order of its terms.
         """
-        self.errors.updated_since_start = True
         ended, self._ended = sorted(self._ended, key=lambda entry: entry[0]), []
         for _, prompt, updates in ended:
             self.counters.apply(prompt, updates)

@@ -223,8 +223,8 @@ GROUP_S = 10
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
     reissues, stall, endless (neither unused groups nor gradients that are not finite end the run), push_every, fill,
-    early, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt: more fields of these
-    sections."""
+    early, evaluate (a coroutine function), eval_steps, method_errors; train, eval, sampling (rollout), ckpt: more
+    fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -273,6 +273,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         checkpoints=Checkpoints(run_dir / "ckpt", cfg.ckpt.max_num, max_bytes=max_bytes(cfg)),
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=flags.get("evaluate"),
+        method_errors=flags.get("method_errors"),
     )
     made.scheduler.max_reissues = flags.get("reissues", 2)
     if flags.get("endless"):

@@ -58,3 +58,13 @@ def test_a_row_that_the_reward_does_not_expect_fails_alone_and_is_not_tried_agai
     run_virtual(p.run())
     assert p.version == 12 and 15 not in {key.prompt for _, key, _ in learner.trained}
     assert [key.attempt for key in rollout.failed] == [0]
+
+
+def test_after_a_restart_of_the_learner_a_bad_row_fails_alone_as_it_did_before(tmp_path):
+    """This process has its user code already: nobody can have edited it, so the attempt after is no start."""
+    before = pipeline(tmp_path, max_steps=2)
+    run_virtual(before.run())
+    rollout = BrokenFor(lambda prompt: prompt == 1, since=0)
+    after = pipeline(tmp_path / "after", rollout=rollout, max_steps=2, method_errors=before.method_errors)
+    run_virtual(after.run())
+    assert after.version == 2 and len(rollout.failed) == 1

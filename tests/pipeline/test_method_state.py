@@ -143,7 +143,6 @@ def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
 def test_a_group_that_failed_is_neither_dropped_by_the_length_balance_nor_part_of_it():
     """It has the verdict KEEP and hopeless lengths, among which the next group would be hopeless too."""
     balanced = state_of(names=["accuracy", "length_balance"])
-    balanced.errors.updated_since_start = True
     failed = replace(lengths(0, *[(2500, False)] * 40), failed="filter_error")
     assert balanced.judge_group(failed).verdict == KEEP and not balanced.depends_on_earlier_groups(failed)
     few_right = lengths(1, *[(2500, False)] * 9, (2500, True))

@@ -29,6 +29,7 @@ from ...pipeline.ledger.ledger import Ledger, audit
 from ...pipeline.ledger.lines import LEDGER
 from ...pipeline.live import Live
 from ...pipeline.loop import Pipeline
+from ...pipeline.method_errors import MethodErrors
 from ...pipeline.observer import Observer
 from ...pipeline.tracker_samples import TrackerSamples
 from ...telemetry import heartbeat, trajectories
@@ -276,6 +277,7 @@ async def _pipeline(
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.fixed_canary_tolerance
     restarts = RestartCount(MAX_RESTARTS, checkpoints.named)
+    method_errors = MethodErrors()
     while True:
         publisher = WeightPublisher(
             services.learner,
@@ -303,7 +305,7 @@ async def _pipeline(
                 with heartbeat.doing("calibrating the proof of weight pushes"):
                     tolerance = await _calibrated(services, cfg, publisher)
             seen.clear()  # Training again from a checkpoint leads to other weights.
-            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
+            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             other_errors = lost.split(RESTARTED)[1]
@@ -366,6 +368,7 @@ async def _attempt(
     publisher: WeightPublisher,
     resume: bool,
     seen: dict[int, EvalResult],
+    method_errors: MethodErrors,
 ) -> int:
     """Wire the loop, run it with the learner ranks that are up, and return the final version."""
 
@@ -409,6 +412,7 @@ async def _attempt(
             observer=observer,
             measure=evaluate_now,
             stop=services.stop,
+            method_errors=method_errors,
             complete=lambda directory: exported.complete(cfg, directory),
         )
         try:

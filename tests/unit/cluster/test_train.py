@@ -47,14 +47,16 @@ def session_of(services: type[Apart], directory: Path) -> tuple[Apart, Config]:
 def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learner(train, tmp_path, monkeypatch):
     """The publisher of the attempt before would ask ranks that are gone, and push a file that it has removed."""
     joins = []
+    counts = []
 
     class Services(Apart):
         async def replace_learner(self, cfg):
             joins.append(self.pool.prover)
             assert not self.pool._may_join.is_set(), "a new engine waits for the next publisher"
 
-    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
+    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
         joins.append(services.pool.prover)
+        counts.append(method_errors)
         assert not seen, "weights of the attempt before"
         seen[7] = "an evaluation"
         if len(joins) == 1:
@@ -65,6 +67,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     assert run(run_attempts(train, *session_of(Services, tmp_path))) == 7
     first, between, second = joins
     assert between is None and None not in (first, second) and first.__self__ is not second.__self__
+    assert counts[0] is counts[1], "user code that was good before is not called new"
 
 
 def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, monkeypatch):
@@ -74,7 +77,7 @@ def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, 
 
     newest = iter(["step_8", "step_16", "step_16"])
 
-    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
+    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
         raise train.LearnerDied("rank 0 is gone")
 
     monkeypatch.setattr(train, "MAX_RESTARTS", 1)
