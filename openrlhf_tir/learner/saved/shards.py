@@ -187,6 +187,7 @@ def load_mapped(directory: Path, rank: int, kind: str) -> dict[str, Any]:
     files = sorted(directory.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{kind}.pt"))
     if not files:
         raise CheckpointDamaged(
-            f"{directory} has no {kind} of rank {rank}, so it is incomplete. Resume from an older checkpoint."
+            f"{directory} has no {kind} of rank {rank}, so it is incomplete. Resume from an older checkpoint.",
+            code="file_missing",
         )
     return torch.load(files[0], map_location="cpu", mmap=True, weights_only=False)

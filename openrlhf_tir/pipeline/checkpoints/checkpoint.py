@@ -402,7 +402,7 @@ class Checkpoints:
         try:
             return self._verified(wanted if by_name else self._pointed())
         except CheckpointDamaged as e:
-            damage = str(e)
+            damage = e
         whole = self._newest_whole()
         if wanted == NEWEST_WHOLE and whole:
             return whole
@@ -422,7 +422,7 @@ class Checkpoints:
                 f" {path.name} itself is whole: --train.new_ledger goes on from it with a new ledger, whose audit"
                 " covers only what comes after."
             )
-        raise CheckpointDamaged(f"{damage} Nothing was loaded. {remedy}")
+        raise CheckpointDamaged(f"{damage} Nothing was loaded. {remedy}", code=damage.code)
 
     def _choose_without_ledger(self, wanted: str) -> Path | None:
         """Do what `choose` does, without a comparison of the ledger; return None for a damaged checkpoint."""
@@ -513,7 +513,7 @@ class Checkpoints:
         """Return the name in `latest`. Raises CheckpointDamaged, which says what is wrong with that file."""
         path = self.directory / LATEST
         if not os.path.lexists(path):
-            raise CheckpointDamaged(f"{path} is missing, though there are checkpoints.")
+            raise CheckpointDamaged(f"{path} is missing, though there are checkpoints.", code="file_missing")
         if not path.is_file():
             raise CheckpointDamaged(f"{path} is not a file.")
         try:
@@ -528,7 +528,7 @@ class Checkpoints:
                 else f"{path} is empty."
             )
         if not (self.directory / name).is_dir():
-            raise CheckpointDamaged(f"{path} names {name}, which is not there.")
+            raise CheckpointDamaged(f"{path} names {name}, which is not there.", code="file_missing")
         return name
 
     @staticmethod

@@ -19,7 +19,7 @@ from typing import Any
 
 import xxhash
 
-from ...errors import CheckpointDamaged, CheckpointFailed
+from ...errors import CheckpointDamaged, CheckpointFailed, Problem
 
 FILE = "manifest.json"
 FORMAT = 3
@@ -103,7 +103,7 @@ def verify(directory: Path) -> dict[str, Any]:
     """Compare every file with the manifest, and return the manifest.
 
     Raises:
-        CheckpointDamaged: Names the files that differ.
+        CheckpointDamaged: Names the files that differ; its code is that of the first.
     """
     manifest = _read(directory)
     with ThreadPoolExecutor(READERS) as pool:
@@ -111,7 +111,8 @@ def verify(directory: Path) -> dict[str, Any]:
         wrong = [difference for difference in differences if difference]
     if wrong:
         more = f"; and {len(wrong) - MAX_NAMED} files more" if len(wrong) > MAX_NAMED else ""
-        raise CheckpointDamaged(f"{directory} is damaged: {'; '.join(wrong[:MAX_NAMED])}{more}.")
+        named = "; ".join(problem.message for problem in wrong[:MAX_NAMED])
+        raise CheckpointDamaged(f"{directory} is damaged: {named}{more}.", code=wrong[0].code)
     return manifest
 
 
@@ -123,16 +124,18 @@ def size(directory: Path) -> int:
 def _read(directory: Path) -> dict[str, Any]:
     """Return the manifest of a directory, without its own digest. Raises CheckpointDamaged."""
     if not directory.is_dir():
-        raise CheckpointDamaged(f"{directory} is not there.")
+        raise CheckpointDamaged(f"{directory} is not there.", code="file_missing")
     if not (directory / FILE).exists():
-        raise CheckpointDamaged(f"{directory} is damaged: {FILE} is missing.")
+        raise CheckpointDamaged(f"{directory} is damaged: {FILE} is missing.", code="file_missing")
     try:
         manifest: dict[str, Any] = json.loads((directory / FILE).read_text())
         checksum = manifest.pop("self")
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as e:
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} cannot be read ({type(e).__name__}: {e}).") from e
     if checksum != _digest_of(manifest):
-        raise CheckpointDamaged(f"{directory} is damaged: {FILE} was changed since it was written.")
+        raise CheckpointDamaged(
+            f"{directory} is damaged: {FILE} was changed since it was written.", code="file_changed"
+        )
     if manifest["format"] != FORMAT:
         raise CheckpointDamaged(
             f"{directory} has format {manifest['format']}, this program reads {FORMAT}."
@@ -145,19 +148,21 @@ def _read(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _difference(directory: Path, name: str, entry: list[Any]) -> str | None:
-    """Return a clause that says how a file differs from its entry; None if it does not."""
+def _difference(directory: Path, name: str, entry: list[Any]) -> Problem | None:
+    """Return how a file differs from its entry, as a clause and a code; None if it does not."""
     path = directory / name
     expected_size, checksum = entry
     try:
         if not path.is_file():
-            return f"{name} is {'no longer a file' if path.exists() else 'missing'}"
+            return Problem(f"{name} is {'no longer a file' if path.exists() else 'missing'}", code="file_missing")
         actual_size = path.stat().st_size
         if actual_size != expected_size:
-            return f"{name} has {actual_size} bytes of {expected_size}"
-        return f"{name} was changed since it was written" if digest(path)[1] != checksum else None
+            return Problem(f"{name} has {actual_size} bytes of {expected_size}", code="file_size")
+        if digest(path)[1] != checksum:
+            return Problem(f"{name} was changed since it was written", code="file_changed")
+        return None
     except OSError as e:
-        return f"{name} cannot be read ({e.strerror})"
+        return Problem(f"{name} cannot be read ({e.strerror})", code=CheckpointDamaged.reason)
 
 
 def _digest_of(body: dict[str, Any]) -> str:

@@ -163,23 +163,29 @@ def compare(path: Path, mark: Mark) -> None:
     if not mark.lines:
         return
     if not path.is_file():
-        raise CheckpointDamaged(f"{path} is missing. The checkpoint needs its first {mark.lines} lines.")
+        raise CheckpointDamaged(
+            f"{path} is missing. The checkpoint needs its first {mark.lines} lines.", code="file_missing"
+        )
     size = path.stat().st_size
     run = run_of(path)
     if size and run != mark.run:
         raise CheckpointDamaged(
             f"{path} is the ledger of another run ({run or 'its first line cannot be read'};"
-            f" the checkpoint belongs to {mark.run})."
+            f" the checkpoint belongs to {mark.run}).",
+            code="resume",
         )
     if size < mark.bytes:
         raise CheckpointDamaged(
             f"{path} has {size} bytes; the checkpoint needs its first {mark.bytes} ({mark.lines} lines)."
-            " The rest is lost."
+            " The rest is lost.",
+            code="file_size",
         )
     hashing = xxhash.xxh3_128()
     hash_file(path, hashing, mark.bytes)
     if hashing.hexdigest() != mark.digest:
-        raise CheckpointDamaged(f"{path} was changed since the checkpoint: {_first_difference(path, mark)}.")
+        raise CheckpointDamaged(
+            f"{path} was changed since the checkpoint: {_first_difference(path, mark)}.", code="file_changed"
+        )
 
 
 def run_of(path: Path) -> str | None:

@@ -189,6 +189,26 @@ def test_what_is_whole_is_resumed_and_nothing_is_said(run_dir, tmp_path):
     assert resumed(tmp_path / "run") == ("went on", "")
 
 
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (Path.unlink, "file_missing"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), "file_size"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?"), "file_changed"),
+    ],
+)
+@pytest.mark.parametrize("file", ["ckpt/step_000004/learner/rank1.pt", "ledger.jsonl"])
+def test_a_file_that_is_missing_cut_or_changed_has_a_code_of_its_own(run_dir, tmp_path, file, damage, code):
+    directory = tmp_path / "run"
+    shutil.copytree(run_dir, directory)
+    mark = opened(directory).state(directory / "ckpt/step_000004")["ledger"]
+    (directory / "ledger.jsonl").write_bytes((directory / "ledger.jsonl").read_bytes()[: mark["bytes"]])
+    damage(directory / file)
+    with pytest.raises(CheckpointDamaged, match=Path(file).name) as refused:
+        opened(directory).choose()
+    assert refused.value.code == code
+
+
 def test_the_next_older_whole_checkpoint_is_offered_and_taken_by_name_or_by_itself(run_dir, tmp_path):
     for wanted in ("step_000002", "newest_whole"):
         directory = tmp_path / wanted

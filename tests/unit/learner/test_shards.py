@@ -91,5 +91,6 @@ def test_a_missing_file_of_a_saved_rank_is_named(tmp_path):
 
     written(tmp_path, 2)
     (tmp_path / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    with pytest.raises(CheckpointDamaged, match=r"optim_states \w+ \w+ 1\b"):
+    with pytest.raises(CheckpointDamaged, match=r"optim_states \w+ \w+ 1\b") as refused:
         Shards(tmp_path, 2, 0, 1)
+    assert refused.value.code == "file_missing"

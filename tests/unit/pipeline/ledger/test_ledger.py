@@ -218,15 +218,17 @@ def test_a_mark_names_the_line_that_was_changed(tmp_path):
     path = tmp_path / "l.jsonl"
     cut, raw = grown(path)
     path.write_bytes(raw.replace(b'"k": [0, 7, 0]', b'"k": [0, 8, 0]', 1))
-    with pytest.raises(CheckpointDamaged, match=r"l\.jsonl .* 9,"):
+    with pytest.raises(CheckpointDamaged, match=r"l\.jsonl .* 9,") as refused:
         compare(path, cut)
+    assert refused.value.code == "file_changed"
 
 
 def test_the_ledger_of_another_run_is_named(tmp_path):
     cut, _ = grown(tmp_path / "a.jsonl")
     grown(tmp_path / "b.jsonl")
-    with pytest.raises(CheckpointDamaged, match=cut.run):
+    with pytest.raises(CheckpointDamaged, match=cut.run) as refused:
         compare(tmp_path / "b.jsonl", cut)
+    assert refused.value.code == "resume"
 
 
 def test_damage_after_the_cut_is_taken_back_with_the_rest_and_counted(tmp_path):
