@@ -8,6 +8,7 @@ import re
 
 from rich.console import Console
 
+from openrlhf_tir.pipeline.diagnosis import IN_SHORT
 from openrlhf_tir.pipeline.live import Live
 from openrlhf_tir.telemetry.progress import Progress
 from tests.pipeline.fakes import FakeLearner, FakeRollout, pipeline, run
@@ -51,7 +52,7 @@ def test_the_first_update_is_expected_from_the_rate_at_which_groups_are_accepted
     assert re.search(r"\b2 \w+ 4\b", two.waits_for) and two.rolling == 1
     assert 18 <= two.first_step_s <= 22
     assert all(s.first_step_s is None for s in found if s.step > 0)
-    assert any(s.waits_for.startswith("learner at work") for s in found)
+    assert any(s.waits_for.startswith(IN_SHORT["step"]) for s in found)
 
 
 def test_counts_are_of_the_run_and_rates_of_the_last_minute(tmp_path):

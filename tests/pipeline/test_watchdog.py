@@ -9,6 +9,7 @@ import re
 import pytest
 
 from openrlhf_tir.errors import StallError
+from openrlhf_tir.pipeline.diagnosis import OUTSIDE
 from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -58,7 +59,7 @@ def test_a_drain_that_never_ends_is_named(tmp_path):
 def test_a_learner_that_hangs_is_named_and_no_checkpoint_is_tried(tmp_path):
     p = pipeline(tmp_path, S=1, B=1, stall=50, learner=FakeLearner(seconds=1e9), prompts=FakePrompts(1))
     said = stalled(p)
-    assert "waits for the learner ranks, for the step" in said
+    assert OUTSIDE["step"] in said
     assert p.scheduler.dispatch_obstacle() is DispatchObstacle.NO_PROMPT
     assert not (tmp_path / "ckpt").exists()
 

@@ -96,7 +96,7 @@ def _check_enough(cfg: Config, problems: Counter[str], rows: int, names: str) ->
         scheduled = cfg.actor.lr_warmup_ratio or cfg.actor.lr_scheduler in ("linear", "cosine")
         facts.append(
             f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups"
-            f" shorten that{', and the schedule of the learning rate is for all of them' if scheduled else ''}."
+            f" shorten that{', and the schedule of actor.lr_scheduler is for all of them' if scheduled else ''}."
             " Raise train.num_episodes for more"
         )
     return facts

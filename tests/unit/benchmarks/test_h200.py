@@ -21,7 +21,8 @@ def test_what_is_not_installed_is_said_and_torch_shows_the_rest(tmp_path):
 
     facts = h200.run_all(["learner", "engine", "canary"], lambda package: package != "vllm", run, tmp_path)
     assert asked == ["learner", "torch"]
-    assert facts["could_not"] == ["engine: vllm is not installed", "canary: no push has gone into an engine"]
+    assert [reason.partition(":")[0] for reason in facts["could_not"]] == ["engine", "canary"]
+    assert "vllm" in facts["could_not"][0]
     assert (facts["learner_s"], facts["torch_s"]) == (1.0, 1.0)
 
 

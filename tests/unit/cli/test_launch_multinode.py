@@ -79,7 +79,7 @@ def launched(
 def test_a_port_that_somebody_listens_on_is_named_with_its_node_and_his_ray_lives_on(venv, others):
     port, process = others
     done = launched(venv, port)
-    assert done.returncode == 2 and f"Port {port} of {ADDRESS} (localhost) is in use" in done.stderr
+    assert done.returncode == 2 and re.search(rf" {port} .*{re.escape(ADDRESS)} \(localhost\)", done.stderr)
     assert "RAY_PORT" in done.stderr and not (venv / "started").exists()
     assert process.poll() is None
 
@@ -87,7 +87,7 @@ def test_a_port_that_somebody_listens_on_is_named_with_its_node_and_his_ray_live
 def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
     port, process = others
     done = launched(venv, port, "--interface", "eth77")
-    assert done.returncode == 2 and "localhost has no IPv4 address on eth77" in done.stderr
+    assert done.returncode == 2 and re.search(r"localhost .* eth77\b", done.stderr)
     assert process.poll() is None and Path(f"/tmp/openrlhf_tir_ray_{port}.pid").exists()
 
 
@@ -109,7 +109,7 @@ def test_a_step_of_slurm_has_all_cores_of_the_allocation(venv, others, allocatio
         (programs / name).chmod(0o755)
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{programs}:{os.environ['PATH']}"}
     done = launched(venv, others[0], hosts=(), **slurm, **allocation)
-    assert done.returncode == 2 and "is in use" in done.stderr
+    assert done.returncode == 2 and re.search(rf" {others[0]} .*\(localhost\).*RAY_PORT", done.stderr)
     steps = (venv / "asked").read_text().splitlines()
     assert steps
     for step in steps:
@@ -177,7 +177,7 @@ def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launche
             time.sleep(0.2)
         begun = launcher.children(recursive=True)
         assert all("start --head" in call for call in started)
-        assert "Ray on localhost did not come up; it is started again in 10 s\n" in said.read_text()
+        assert re.search(r"localhost .* 10 s\n", said.read_text())
         assert int(started[1].split()[0]) in {process.pid for process in begun}
         launcher.terminate()
         assert launcher.wait(60) == 143

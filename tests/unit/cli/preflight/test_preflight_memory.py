@@ -72,13 +72,17 @@ def test_more_processes_than_cores_are_said(tmp_path, monkeypatch):
     assert len(two) == 1 and " 2 " in two[0] and not four
 
 
-def test_threads_are_told_of_the_processes_that_are_started(tmp_path, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    cfg = small(tmp_path)
-    told = {learner: check_memory(cfg, CPU, learner=learner)[-1] for learner in (True, False)}
-    counted = {learner: re.findall(r"\d+", fact) for learner, fact in told.items()}
-    assert {learner: len(numbers) for learner, numbers in counted.items()} == {True: 2, False: 1}
+@pytest.mark.parametrize(("mode", "of_rank_and_engine"), [("sync", ["12", "4"]), ("pipeline", ["3", "3"])])
+def test_threads_are_told_of_the_processes_that_are_started(tmp_path, monkeypatch, mode, of_rank_and_engine):
+    """Of 12 cores a rank beside three engines has 3, as each engine; one that works while they wait has all."""
+    for variable in ("RAY_ADDRESS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "large").mkdir()
+    actor = {"model_name_or_path": model(tmp_path / "large", SMOLLM2 | {"num_hidden_layers": 300})}
+    cfg = small(tmp_path, actor=actor, vllm={"num_engines": 3}, pipeline={"mode": mode})
+    machine = replace(CPU, cpus=12, memory=(0, 1 << 40))
+    told = [re.findall(r"\d+", check_memory(cfg, machine, learner=learner)[-1]) for learner in (True, False)]
+    assert told == [of_rank_and_engine, ["4"]]
 
 
 def test_a_card_that_is_too_small_is_refused(cfg):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from openrlhf_tir.cli.checks.weights import check_weights
+from openrlhf_tir.cli.checks.weights import AGAIN, check_weights
 from openrlhf_tir.errors import ConfigError
 
 from .runs import refused
@@ -68,7 +68,8 @@ def test_a_damaged_shard_is_named(sharded, damage, shard):
     path.write_bytes(damage(path.read_bytes()))
     (line,) = faults(sharded)
     assert path.name in line
-    assert ("git-lfs" in line) is (damage(b"") == POINTER)
+    pointer = damage(b"") == POINTER
+    assert ("git-lfs" in line, AGAIN in line) == (pointer, not pointer)
 
 
 def test_shards_that_are_missing_are_counted_and_named(sharded):

@@ -188,7 +188,7 @@ async def test_a_turn_without_true_calls_passes_for_any_calls():
             {"initial_config": {"GorillaFileSystem": {}}},
             "initial_config: GorillaFileSystem .*: KeyError: 'files'",
         ),
-        ({"label": [["hang()"], []]}, " multi_turn_base_0 "),
+        ({"label": [["hang()"], []]}, " multi_turn_base_0 .*: used up$"),
     ],
 )
 async def test_a_malformed_task_is_refused(change, message):

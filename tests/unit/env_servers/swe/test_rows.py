@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -37,18 +38,18 @@ def task(fail=("t.py::a",), ok=(), **more):
         (
             task(["t.py::nope"]),
             FAILED,
-            "the row o/lib at c0: FAIL_TO_PASS names 't.py::nope', which pytest does not find in the repository",
+            " o/lib .* c0: FAIL_TO_PASS .*'t.py::nope', .*pytest",
         ),
-        (task(ok=["t.py::nope"]), FAILED, "PASS_TO_PASS names 't.py::nope', which pytest does not find"),
+        (task(ok=["t.py::nope"]), FAILED, "PASS_TO_PASS .*'t.py::nope', .*pytest"),
         (
             task(["t.py::a", "t.py::b"]),
             Outcome({"t.py::a": "failed", "t.py::b": "passed"}),
-            "FAIL_TO_PASS names 't.py::b', which passes in the repository as it is",
+            "FAIL_TO_PASS [^']*'t.py::b', (?!.*pytest)",
         ),
         (
             task([f"t.py::{i}" for i in range(5)]),
             FAILED,
-            "'t.py::0', 't.py::1', 't.py::2' and 2 more, which pytest does not find",
+            "'t.py::0', 't.py::1', 't.py::2' \\w+ 2 .*pytest",
         ),
         # What only the patch makes importable is not there before it; what passes before it has to be.
         (task(), Outcome({"t.py": "failed"}), None),
@@ -56,28 +57,28 @@ def task(fail=("t.py::a",), ok=(), **more):
         (
             task(ok=["t.py::b"]),
             Outcome({"t.py": "failed"}, failures={"t.py": "No module named 'numpy'"}),
-            "does not find in .* \\(No module named 'numpy'\\)",
+            "PASS_TO_PASS .*'t.py::b', .*pytest.* \\(No module named 'numpy'\\)",
         ),
-        (task(["t.py::a"]), Outcome({"u.py": "failed"}), "FAIL_TO_PASS names 't.py::a'"),
+        (task(["t.py::a"]), Outcome({"u.py": "failed"}), "FAIL_TO_PASS .*'t.py::a', .*pytest"),
         # Parameters may come from the code; a name that was cut at a blank never comes.
         (
             task(ok=["t.py::b"]),
             Outcome({"t.py::a": "failed", "t.py::b": "failed"}, failures={"t.py::b": "no data"}),
-            "PASS_TO_PASS names 't.py::b', which does not pass in the repository as it is \\(no data\\)",
+            "PASS_TO_PASS .*'t.py::b', (?!.*pytest).* \\(no data\\)",
         ),
         (
             task(ok=["t.py::b"]),
             Outcome({"t.py::a": "failed", "t.py::b": "skipped"}),
-            "PASS_TO_PASS names 't.py::b', which does not pass",
+            "PASS_TO_PASS .*'t.py::b', (?!.*pytest)",
         ),
         (task(["t.py::a[new]"]), Outcome({"t.py::a[old]": "failed"}), None),
-        (task(["t.py::a[x"]), Outcome({"t.py::a[x y]": "failed"}), "FAIL_TO_PASS names 't.py::a\\[x'"),
-        (task(["t.py::b[x]"]), Outcome({"t.py::a[x]": "failed"}), "FAIL_TO_PASS names 't.py::b\\[x\\]'"),
+        (task(["t.py::a[x"]), Outcome({"t.py::a[x y]": "failed"}), "FAIL_TO_PASS .*'t.py::a\\[x', .*pytest"),
+        (task(["t.py::b[x]"]), Outcome({"t.py::a[x]": "failed"}), "FAIL_TO_PASS .*'t.py::b\\[x\\]', .*pytest"),
         # Nothing is told by a run that was cut, and by no report only where tests are to pass.
         (task(), Outcome({}, "time_limit"), None),
         (task(ok=["t.py::b"]), Outcome({}, "time_limit"), None),
         (task(), Outcome({}, "no_report"), None),
-        (task(ok=["t.py::b"]), Outcome({}, "no_report"), "its tests give no report on the repository as it is"),
+        (task(ok=["t.py::b"]), Outcome({}, "no_report"), "PASS_TO_PASS (?!.*t.py)"),
     ],
 )
 def test_faults_of_a_row_are_found_by_its_tests_on_the_unpatched_repository(row, outcome, message):
@@ -93,7 +94,7 @@ def test_faults_of_a_row_are_found_by_its_tests_on_the_unpatched_repository(row,
 def test_a_row_is_unfit_if_all_of_its_tests_pass_without_a_patch():
     row = SweTask.model_validate({"repo": "f", "files": {"f.py": ""}, "tests": {"test_f.py": ""}})
     passed = {"t.py::a": "passed"}
-    assert "its tests pass on its files as they are" in (fault_of(row, Outcome(passed)) or "")
+    assert re.search(r"\bf: .*`files`", fault_of(row, Outcome(passed)) or "")
     for outcome in (Outcome({**passed, "t.py::b": "failed"}), Outcome({}, "time_limit"), Outcome({})):
         assert fault_of(row, outcome) is None
 

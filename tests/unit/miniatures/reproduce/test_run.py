@@ -43,8 +43,8 @@ def test_every_arm_of_every_seed_is_run_once_and_the_summary_has_the_form_that_i
     assert written == summary and list(written) == ["name", "claim", "seen", "seeds", "seconds"]
     assert written["seen"] is True and [list(s) for s in written["seeds"]] == 2 * [["seed", "arms", "seen"]]
     assert written["seeds"][0]["arms"]["torl"]["calls"] == pytest.approx(1.7) and written["seconds"] >= 0
-    assert any("seed 42, arm otc_ppo (3 of 4): update 12, held-out accuracy 62.5 %" in line for line in said)
-    assert said[-1].startswith("otc: effect seen on 2 of 2 seeds")
+    assert any(re.search(r" 42, .* otc_ppo \(3 \w+ 4\): .* 12, .* 62\.5 %$", line) for line in said)
+    assert re.search(r"^otc: .* 2 \w+ 2 .*index\.html$", said[-1])
 
 
 def test_the_same_command_again_runs_nothing_and_says_the_same(tmp_path):
@@ -52,7 +52,7 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(tmp_path):
     first = go("otc", tmp_path, fake)
     asked, said = len(fake.asked), []
     assert go("otc", tmp_path, fake, said=said) == first and len(fake.asked) == asked
-    assert sum("finished already" in line for line in said) == 4
+    assert sum(line.endswith(".train.log") for line in said) == 4
 
 
 def test_another_seed_runs_that_seed_alone(tmp_path):
@@ -76,21 +76,18 @@ def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_pa
 def test_an_effect_that_is_not_there_is_not_seen_and_no_error(tmp_path):
     said: list[str] = []
     assert go("otc", tmp_path, Fake(lambda arm: rows_of_a_run(calls=1.7)), said=said)["seen"] is False
-    assert any(line.startswith("seed 42: NO   otc_ppo: calls, as a share of those of ppo, is 1.000") for line in said)
-    assert said[-1].startswith("otc: effect not seen")
+    assert any(re.search(r" 42: .*\botc_ppo: calls.* ppo, .*1\.000", line) for line in said)
+    assert re.search(r"^otc: (?!.*\d \w+ \d).*index\.html$", said[-1])
     page = (tmp_path / "otc" / "index.html").read_text()
-    assert "not seen" in page and "is 1.000, at most 0.75 is asked" in page
+    assert re.search(r"\botc_ppo: calls.* 1\.000, .* 0\.75 ", page)
 
 
 def test_the_page_has_claim_verdict_curves_table_and_what_is_by_construction(tmp_path):
     go("otc", tmp_path, Fake(otc_rows), (42, 7))
     miniature = methods.named("otc")
     page = (tmp_path / "otc" / "index.html").read_text()
-    assert (
-        "effect seen on 2 of 2 seeds" in page
-        and "at least a quarter fewer calls" in page
-        and "By construction." in page
-    )
+    assert re.search(r"<strong>[\w ]* 2 \w+ 2 \w+</strong>", page)
+    assert miniature.claim in page and miniature.by_construction and miniature.by_construction in page
     assert (
         page.count("data:image/png;base64,") == 2 and (tmp_path / "otc" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     )
@@ -243,13 +240,13 @@ def test_a_base_model_of_an_unknown_lesson_is_refused_with_the_list(tmp_path, ca
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["nope"], "Unknown miniature 'nope'. Known: "),
-        ([], "Name a miniature: zerotir, "),
-        (["zerotir", "--seeds", "0"], "give 1 to 8"),
+        (["nope"], "'nope'.*: artist, "),
+        ([], ": zerotir, "),
+        (["zerotir", "--seeds", "0"], r"--seeds\b.* 0 .* 1 \w+ 8\b"),
         (["zerotir", "--arm-timeout", "0"], "--arm-timeout"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_can(argv, message, capsys):
     assert main(["reproduce", *argv]) == 2
     err = capsys.readouterr().err
-    assert message in err and "Traceback" not in err
+    assert re.search(message, err) and "Traceback" not in err

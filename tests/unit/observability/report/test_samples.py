@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -114,20 +115,18 @@ def test_only_trained_tokens_are_green(run_dir):
         with console.capture() as shown:
             show(console, sample)
         assert f"{colour}p4{'ab'[sample.row['index']]}" in shown.get() and "\x1b[33m 42" in shown.get()
-    assert "masked: faked_output" in shown.get()
+    assert "faked_output" in shown.get()
 
 
 def test_the_page_of_samples_shows_trained_and_dropped_text_by_who_produced_it(run_dir):
     page = samples_page.write(run_dir).read_text()
-    assert [part.title for part in samples_page.parts_of(run_dir)] == [
-        "Trained by step 1",
-        "Trained by step 2",
-        "Dropped before step 2",
-    ]
+    parts = samples_page.parts_of(run_dir)
+    assert [re.findall(r"\d+", part.title) for part in parts] == [["1"], ["2"], ["2"]]
+    assert ["p2a" in str(part.samples) for part in parts] == [False, False, True], "dropped"
     assert '<span class="trained">p0a</span><span class="env"> 42</span>' in page
     assert '<span class="untrained">p4b</span><span class="env"> 42</span>' in page, "masked"
-    assert '<span class="untrained">p2a</span>' in page and "dropped: accuracy_high; reward 1.0" in page
-    assert "call 0: &#39;6*7&#39; -&gt; ok, reward 0.5, done" in page and "parts: correct 1" in page
+    assert '<span class="untrained">p2a</span>' in page and re.search(r"accuracy_high; reward 1\.0", page)
+    assert re.search(r" 0: &#39;6\*7&#39; .* ok, reward 0\.5, ", page) and "correct 1" in page
 
 
 def test_what_a_model_writes_is_text_on_the_page_and_nothing_else(run_dir):
@@ -155,11 +154,7 @@ def test_the_report_links_the_page_of_samples_where_there_is_one(run_dir):
 def test_the_command_shows_a_step(run_dir, capsys):
     assert main(["play", str(run_dir), "--step", "2", "--dropped", "accuracy_high"]) == 0
     out = capsys.readouterr().out
-    assert (
-        "p2a 42" in out
-        and "dropped: accuracy_high; reward 1.0" in out
-        and "2 of 2 trajectories dropped before step 2" in out
-    )
+    assert "p2a 42" in out and re.search(r"accuracy_high; reward 1\.0", out) and re.search(r"\b2 \w+ 2 .*step 2\b", out)
     assert main(["play", "--step", "2"]) == 2
 
 
@@ -204,7 +199,7 @@ def test_before_the_first_update_what_was_dropped_can_be_read(tmp_path, capsys):
     assert main(["play", str(tmp_path), "--dropped", "--limit", "2"]) == 0
     out = capsys.readouterr().out
     assert "p0a 42" in out and "p1a 42" in out and "p0b" not in out, "one of each reason"
-    assert "2 groups: failed: env_error" in out and "2 of 4 trajectories" in out
+    assert re.search(r"\b2 \w+: .*env_error", out) and re.search(r"\b2 \w+ 4 ", out)
     assert main(["play", str(tmp_path), "--dropped", "nonsense"]) != 0
     assert main(["play", str(tmp_path)]) != 0, "no step to show"
     assert main(["play", str(tmp_path / "nowhere"), "--dropped"]) != 0
@@ -213,7 +208,7 @@ def test_before_the_first_update_what_was_dropped_can_be_read(tmp_path, capsys):
 def test_play_without_a_step_shows_the_last_one(run_dir, capsys):
     assert main(["play", str(run_dir)]) == 0
     out = capsys.readouterr().out
-    assert "p4a 42" in out and "trained by step 2" in out
+    assert "p4a 42" in out and "p0a" not in out and "step 2" in out
 
 
 def test_of_what_is_dropped_a_few_groups_are_kept_however_many_there_are(tmp_path):
@@ -241,10 +236,10 @@ def test_samples_say_environment_advantage_branches_and_why(tmp_path):
     log.write(meta, Group(key, Task("Q: ", "42", env="guess"), members))
     log.close()
     first, second, third = (samples_module.facts_of(Sample("", row)) for row in read(tmp_path))
-    assert "advantage 0.75" in first[0] and "environment guess" in first[1]
-    assert any(fact.startswith("branch 0: 16 tokens") and "another chain" in fact for fact in first)
+    assert "advantage 0.75" in first[0] and "guess" in first[1]
+    assert any(re.match(r"\w+ 0: 16 .*another chain", fact) for fact in first)
     assert "advantage -0.25" in second[0]
-    assert "advantage unknown" in third[0] and "failed: timeout" in third[0]
+    assert not re.search(r"advantage -?\d", third[0]) and "timeout" in third[0]
     assert "the sandbox did not answer" in third[-1]
 
 
