@@ -261,9 +261,10 @@ class Workers:
             from pebble import ProcessPool
 
             # Not fork: the caller's process has threads (engine, event loop) whose locks a forked child would inherit.
-            # The server imports sympy once, so that the successor of a killed worker is there in milliseconds.
+            # The server imports sympy and this package and warms up once, so that each worker, the successor of a
+            # killed one too, is there in milliseconds.
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["math_verify"])
+            context.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__])
             if self._stacks is None:
                 self._stacks = tempfile.TemporaryDirectory(prefix="tir-workers-")
             self._pool = ProcessPool(

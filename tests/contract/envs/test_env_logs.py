@@ -1,11 +1,9 @@
-"""What a server logs, as a collector reads it; and its API as a client generator does."""
+"""What a server logs, as a collector reads it."""
 
 from __future__ import annotations
 
 import json
 import logging
-
-import pytest
 
 from env_servers.logs import JsonLines, Text
 
@@ -49,19 +47,3 @@ def test_fields_follow_the_message_and_a_traceback_follows_them():
         "session": "a",
     }
     assert Text().format(record).endswith("INFO step 3 session=a")
-
-
-@pytest.mark.slow
-async def test_the_api_describes_itself(tmp_path):
-    with env_server("env_servers.math", tmp_path, "--workers", "1") as (url, _):
-        async with Http(url) as http:
-            _, api, _ = await http.send("GET", "/openapi.json")
-    assert {"/reset", "/step", "/step_batch", "/session/{session_id}", "/health", "/schema", "/verify"} <= set(
-        api["paths"]
-    )
-    assert set(api["components"]["schemas"]["StepRequest"]["required"]) == {
-        "session_id",
-        "step_id",
-        "action",
-        "deadline_s",
-    }

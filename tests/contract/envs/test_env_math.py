@@ -18,7 +18,9 @@ HANGS = r"\sum_{k=1}^{10000000} \frac{1}{k^3}"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with env_server("env_servers.math", tmp_path_factory.mktemp("math"), "--verify-timeout", "1", "--workers", "2") as (
+    with env_server(
+        "env_servers.math", tmp_path_factory.mktemp("math"), "--verify-timeout", "0.7", "--workers", "2"
+    ) as (
         url,
         _,
     ):
@@ -162,3 +164,17 @@ async def test_a_row_that_the_server_refuses_fails_as_one_that_no_other_try_woul
 @pytest.mark.parametrize("malformed", [{}, {"answer": 1, "gold": "1"}, [{"answer": "1"}], "1"])
 async def test_a_malformed_question_is_refused(http, malformed):
     assert (await http.send("POST", "/verify", json=malformed))[0] == 422
+
+
+async def test_the_api_describes_itself(http):
+    """As a client generator reads it."""
+    _, api, _ = await http.send("GET", "/openapi.json")
+    assert {"/reset", "/step", "/step_batch", "/session/{session_id}", "/health", "/schema", "/verify"} <= set(
+        api["paths"]
+    )
+    assert set(api["components"]["schemas"]["StepRequest"]["required"]) == {
+        "session_id",
+        "step_id",
+        "action",
+        "deadline_s",
+    }
