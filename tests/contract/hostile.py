@@ -24,7 +24,7 @@ class Attack:
     code: str
     contained: Callable[[Reply], bool]
     until_stopped: bool = False
-    """Only its time limit ends it: a server with a short one proves the same at less cost."""
+    """Its time limit ends it: a server with a short one proves the same at less cost."""
 
 
 def refused(name: str, body: str) -> Attack:
@@ -38,12 +38,12 @@ def c_call(name: str, call: str, setup: str = "") -> Attack:
     return Attack(name, code, lambda r: r["observation"] == "refused\n")
 
 
-def ends(name: str, code: str, *error_types: str | None) -> Attack:
+def ends(name: str, code: str, *error_types: str | None, until_stopped: bool = False) -> Attack:
     return Attack(
         name,
         code,
         lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types,
-        until_stopped=error_types == ("time_limit",),
+        until_stopped=until_stopped or error_types == ("time_limit",),
     )
 
 
@@ -245,12 +245,19 @@ SIGNALS = [
     ),
 ]
 BOMBS = [
-    ends("fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "time_limit", "memory"),
+    ends(
+        "fork bomb",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "time_limit",
+        "memory",
+        until_stopped=True,
+    ),
     ends(
         "vfork bomb by subprocess",
         "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '600'])\n    except OSError: pass",
         "time_limit",
         "exception",
+        until_stopped=True,
     ),
     ends(
         "thread bomb",
@@ -362,11 +369,19 @@ BOMBS = [
         "time_limit",
     ),
     ends("endless generator", "print(sum(iter(lambda: 1, 2)))", "time_limit"),
-    ends("endless big number", "print(9 ** 9 ** 9)", "time_limit", "memory"),
+    ends("endless big number", "print(9 ** 9 ** 9)", "time_limit", "memory", until_stopped=True),
     ends("regular expression that never ends", "import re; re.match(r'(a+)+$', 'a' * 50 + 'b')", "time_limit"),
     ends("compiler stack", "eval('(' * 5000)", "exception", "syntax"),
     ends("compile time without end", "x = 1" + "\nx = (" + "((" * 90 + "1" + "))" * 90 + ")", None, "syntax"),
-    ends("a bomb of constants", "x = ((1 << 100000) ** 50) ** 50", "time_limit", "memory", "exception", None),
+    ends(
+        "a bomb of constants",
+        "x = ((1 << 100000) ** 50) ** 50",
+        "time_limit",
+        "memory",
+        "exception",
+        None,
+        until_stopped=True,
+    ),
 ]
 OUTPUT = [
     ends("flood of stdout", "while True: print('y' * 10_000)", "output_flood"),

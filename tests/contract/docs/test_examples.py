@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +16,19 @@ AGENT = Path(__file__).parents[3] / "examples" / "openai_agent.py"
 pytestmark = pytest.mark.slow  # the openai package takes seconds to import
 
 
-def agent(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(AGENT), *words], capture_output=True, text=True, check=False)
+@pytest.fixture
+def agent(monkeypatch, capsys):
+    """Runs the program in this process, and returns its exit code, its message of code 1 in place of that, and what it
+    printed."""
+    monkeypatch.syspath_prepend(str(AGENT.parent))
+
+    def run(*words: str) -> tuple[int | str | None, str]:
+        monkeypatch.setattr(sys, "argv", [str(AGENT), *words])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(AGENT), run_name="__main__")
+        return end.value.code, "".join(capsys.readouterr())
+
+    return run
 
 
 @contextmanager
@@ -40,21 +51,20 @@ def actor_that_answers(status: int) -> Iterator[str]:
         server.server_close()
 
 
-def test_help_says_what_it_is_and_what_it_wants():
-    said = agent("--help")
-    assert said.returncode == 0 and "RUN_DIR" in said.stdout and "--rollout.agent external" in said.stdout
+def test_help_says_what_it_is_and_what_it_wants(agent):
+    code, said = agent("--help")
+    assert code == 0 and "RUN_DIR" in said and "--rollout.agent external" in said
 
 
-def test_a_run_that_is_not_there_is_told_and_not_waited_for(tmp_path):
-    none, missing = agent(), agent(str(tmp_path / "no_run"))
-    assert (none.returncode, missing.returncode) == (2, 2)
-    assert "RUN_DIR" in none.stderr and f"there is no directory {tmp_path / 'no_run'}" in missing.stderr
+def test_a_run_that_is_not_there_is_told_and_not_waited_for(agent, tmp_path):
+    (code, none), (code_of_missing, missing) = agent(), agent(str(tmp_path / "no_run"))
+    assert (code, code_of_missing) == (2, 2)
+    assert "RUN_DIR" in none and f"there is no directory {tmp_path / 'no_run'}" in missing
 
 
-def test_a_key_that_the_actors_refuse_ends_it_with_what_to_set(tmp_path):
+def test_a_key_that_the_actors_refuse_ends_it_with_what_to_set(agent, tmp_path):
     with actor_that_answers(401) as url:
         (tmp_path / "endpoints").mkdir()
         (tmp_path / "endpoints" / "rollout-0").write_text(url)
-        said = agent(str(tmp_path))
-    assert said.returncode == 1 and f"{url} refuses this program's key (401)" in said.stderr
-    assert "TIR_ROLLOUT_TOKEN" in said.stderr and "Traceback" not in said.stderr
+        message, _ = agent(str(tmp_path))
+    assert f"{url} refuses this program's key (401)" in message and "TIR_ROLLOUT_TOKEN" in message

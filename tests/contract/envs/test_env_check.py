@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -74,21 +72,14 @@ async def test_without_a_slow_action_its_checks_are_skipped_and_name_the_flag():
     assert "--slow-action" in findings["deadline"].fact
 
 
-async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> tuple[int | None, str]:
-    argv = [sys.executable, "-m", "openrlhf_tir.cli", "check-env", url, *flags]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"COLUMNS": "160", **(env or {})}
-    )
-    out, _ = await process.communicate()
-    return process.returncode, out.decode()
-
-
 @pytest.mark.slow
-async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
+async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise(monkeypatch, capsys):
+    monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
+    monkeypatch.setenv("COLUMNS", "160")
     async with TestServer(FaultyEnv("used ids answered").app()) as server:
-        code, text = await command(
-            str(server.make_url("")).rstrip("/"), "--steps", "50", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN}
-        )
+        url = str(server.make_url("")).rstrip("/")
+        code = await asyncio.to_thread(main, ["check-env", url, "--steps", "50", "--flood", "40"])
+    text = capsys.readouterr().out
     assert code == 1, text
     assert "18 kept, 1 broken, 0 not checked" in text
     assert "a used step_id with another action answered 200, not 409" in text
@@ -98,7 +89,11 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
 @pytest.mark.parametrize(
     ("module", "flags", "counts"),
     [
-        ("env_servers.python_tir", ["--stateful", "--code-timeout", "60"], "19 kept, 0 broken, 0 not checked"),
+        (
+            "env_servers.python_tir",
+            ["--stateful", "--code-timeout", "60", "--no-languages"],
+            "19 kept, 0 broken, 0 not checked",
+        ),
         ("env_servers.echo", ["--processes", "2"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.functions", [], "17 kept, 0 broken, 2 not checked"),  # no action of it is slow
         pytest.param("env_servers.swe", [], "19 kept, 0 broken, 0 not checked", marks=pytest.mark.long),
@@ -112,7 +107,7 @@ def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypat
     monkeypatch.setattr(check_package, "Options", partial(Options, timeout_s=600.0))
     monkeypatch.setattr(load, "IDLE_S", 600.0)
     with env_server(module, tmp_path, "--max-queue", "16", *flags) as (url, _):
-        code = main(["check-env", url, "--timeout", "300", "--steps", "200", "--flood", "40"])
+        code = main(["check-env", url, "--timeout", "300", "--steps", "60", "--flood", "40"])
     text = capsys.readouterr().out
     assert code == 0, text
     assert counts in text

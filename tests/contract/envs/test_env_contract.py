@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,11 +35,15 @@ class Subject:
     """Whether the observation of the action "print(7)" holds a 7."""
 
 
-PATIENT = ["--code-timeout", "60"]
-"""No code here is to be stopped, and this machine may stall."""
+def patient(tmp: Path) -> list[str]:
+    """Flags for python_tir: no code here is to be stopped, and this machine may stall."""
+    return ["--code-timeout", "60", "--no-languages"]
+
+
+STATEFUL = {"stateful": True}
 SUBJECTS = {
-    "python_tir": Subject("env_servers.python_tir", flags=lambda tmp: PATIENT),
-    "python_tir stateful": Subject("env_servers.python_tir", flags=lambda tmp: ["--stateful", *PATIENT]),
+    "python_tir": Subject("env_servers.python_tir", flags=patient),
+    "python_tir stateful": Subject("env_servers.python_tir", task=STATEFUL, slow_task=STATEFUL, flags=patient),
     "echo": Subject("env_servers.echo", action="hello", slow_action="slow", slow_task={"delay_s": 1.5}),
     "search": Subject(
         "tests.contract.slow_search",
@@ -52,7 +57,7 @@ SUBJECTS = {
         slow_action=r"\sum_{k=1}^{10000000} \frac{1}{k^3}",
         slow_task={"label": "7"},
         task={"label": "5"},
-        flags=lambda tmp: ["--verify-timeout", "1.5"],
+        flags=lambda tmp: ["--verify-timeout", "0.8"],
         shows_action=False,
     ),
 }
@@ -64,15 +69,26 @@ if "ENV_URL" in os.environ:
     }
 
 
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Starts the server of a subject; subjects of one module share one."""
+    urls: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def url_of(subject: Subject) -> str:
+            if subject.module not in urls:
+                tmp = tmp_path_factory.mktemp("env")
+                server = env_server(subject.module, tmp, "--workers", "2", *subject.flags(tmp))
+                urls[subject.module], _ = stack.enter_context(server)
+            return urls[subject.module]
+
+        yield url_of
+
+
 @pytest.fixture(scope="module", params=SUBJECTS)
-def running(request, tmp_path_factory):
+def running(request, servers):
     subject = SUBJECTS[request.param]
-    if "ENV_URL" in os.environ:
-        yield subject, os.environ["ENV_URL"].rstrip("/")
-        return
-    tmp = tmp_path_factory.mktemp("env")
-    with env_server(subject.module, tmp, "--workers", "4", *subject.flags(tmp)) as (url, _):
-        yield subject, url
+    return subject, os.environ["ENV_URL"].rstrip("/") if "ENV_URL" in os.environ else servers(subject)
 
 
 @pytest.fixture

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import subprocess
 import sys
 
 import pytest
+
+from env_servers.python_tir.__main__ import main
 
 from ..env_process import Http, env_server, growing
 
 PYTHON = "env_servers.python_tir"
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--code-timeout", "2", "--max-queue", "8") as (url, _):
-        yield url
-
-
 @pytest.fixture
-async def http(url):
-    async with Http(url) as http:
+async def http(python_server):
+    async with Http(python_server[0]) as http:
         yield http
 
 
 @pytest.fixture(scope="module")
-def forwarding(url, tmp_path_factory):
-    with env_server(PYTHON, tmp_path_factory.mktemp("front"), "--backend-url", url, "--code-timeout", "2") as (
-        front,
-        _,
-    ):
+def forwarding(python_server, tmp_path_factory):
+    flags = ["--backend-url", python_server[0], "--code-timeout", "1"]
+    with env_server(PYTHON, tmp_path_factory.mktemp("front"), *flags) as (front, _):
         yield front
 
 
@@ -204,7 +197,7 @@ async def test_observations_over_a_backend_are_the_same(http, forwarding, code, 
 
 @pytest.mark.slow
 async def test_an_unreachable_backend_is_env_error_and_never_a_model_error(tmp_path):
-    with env_server(PYTHON, tmp_path) as (behind, process):
+    with env_server(PYTHON, tmp_path, "--isolation", "none", "--no-languages") as (behind, process):
         with env_server(PYTHON, tmp_path, "--backend-url", behind) as (url, _):
             async with Http(url) as http:
                 session = await http.open()
@@ -219,11 +212,8 @@ async def test_an_unreachable_backend_is_env_error_and_never_a_model_error(tmp_p
 @pytest.mark.parametrize(
     ("url", "reason"), [("http://127.0.0.1:9", "does not answer"), ("nowhere:80", "has no scheme")]
 )
-def test_without_its_backend_the_server_does_not_start(url, reason):
-    result = subprocess.run(
-        [sys.executable, "-m", PYTHON, "--backend-url", url], capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 1
-    assert result.stderr.startswith("python_tir does not start: ")
-    assert reason in result.stderr
-    assert "Traceback" not in result.stderr
+def test_without_its_backend_the_server_does_not_start(monkeypatch, url, reason):
+    monkeypatch.setattr(sys, "argv", ["python_tir", "--backend-url", url])
+    with pytest.raises(SystemExit, match=r"^python_tir does not start: ") as end:
+        main()
+    assert reason in str(end.value)

@@ -8,26 +8,17 @@ import shutil
 
 import pytest
 
-from ..env_process import Http, env_server, growing
+from ..env_process import Http, growing
 
-PYTHON = "env_servers.python_tir"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions with state need bubblewrap"),
 ]
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with env_server(
-        PYTHON, tmp_path_factory.mktemp("env"), "--memory-mib", "512", "--code-timeout", "2", "--max-queue", "8"
-    ) as (url, _):
-        yield url
-
-
 @pytest.fixture
-async def http(url):
-    async with Http(url) as http:
+async def http(python_server):
+    async with Http(python_server[0]) as http:
         yield http
 
 
@@ -190,8 +181,7 @@ async def test_a_malformed_request_is_refused(http, malformed):
     assert (await http.send("POST", "/run_jupyter", json=malformed))[0] == 422
 
 
-async def test_a_server_without_warm_workers_refuses_cells_with_the_reason(tmp_path):
-    with env_server(PYTHON, tmp_path, "--no-warm") as (url, _):
-        async with Http(url) as http:
-            body = await run(http, "1")
+async def test_a_server_without_warm_workers_refuses_cells_with_the_reason(cold_server):
+    async with Http(cold_server) as http:
+        body = await run(http, "1")
     assert (body["status"], "warm workers" in body["message"]) == ("SandboxError", True)

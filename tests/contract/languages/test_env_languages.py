@@ -9,26 +9,18 @@ import shutil
 
 import pytest
 
-from ..env_process import Http, env_server, growing
+from ..env_process import Http, growing
 
 pytestmark = pytest.mark.slow
-
-PYTHON = "env_servers.python_tir"
 
 
 def needs(tool: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed")
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--code-timeout", "2") as (url, _):
-        yield url
-
-
 @pytest.fixture
-async def http(url):
-    async with Http(url) as http:
+async def http(python_server):
+    async with Http(python_server[0]) as http:
         yield http
 
 
@@ -52,12 +44,11 @@ async def test_what_is_installed_is_listed_and_no_more(http):
     assert set(listed) - {"python", "go"} == {language for language, tool in tools.items() if shutil.which(tool)}
 
 
-async def test_without_languages_there_is_python_only(tmp_path):
-    with env_server(PYTHON, tmp_path, "--no-languages", "--no-warm") as (url, _):
-        async with Http(url) as http:
-            assert (await http.send("GET", "/schema"))[1]["languages"] == ["python"]
-            body = await run(http, "bash", "echo 1")
-            assert (body["status"], "Send one of 'python'," in body["message"]) == ("SandboxError", True)
+async def test_without_languages_there_is_python_only(cold_server):
+    async with Http(cold_server) as http:
+        assert (await http.send("GET", "/schema"))[1]["languages"] == ["python"]
+        body = await run(http, "bash", "echo 1")
+    assert (body["status"], "Send one of 'python'," in body["message"]) == ("SandboxError", True)
 
 
 async def test_bash_reads_stdin_and_files_and_its_files_come_back_even_when_it_fails(http):
