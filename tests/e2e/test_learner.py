@@ -61,7 +61,7 @@ def test_every_load_gives_every_rank_the_weights_of_the_file(results, workdir):
     from openrlhf_tir.weights.digest import digest_file
 
     on_disk = digest_file(workdir / "model" / "model.safetensors")
-    assert [h for w in WORLDS for rank in results[w] for h in rank["loaded"]] == [on_disk] * 9
+    assert [h for w in WORLDS for rank in results[w] for h in rank["loaded"]] == [on_disk] * 6
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -388,7 +388,7 @@ def test_freezing_steps_train_the_critic_alone(results, world):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("name", "temperature"), [("kl", 1.0), ("kl_packed", 1.0), ("kl_tempered", 0.7)])
+@pytest.mark.parametrize(("name", "temperature"), [("kl", 1.0), ("kl_tempered", 0.7)])
 def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world, name, temperature):
     """k3 with the gradient of its formula. The policy is one update off the reference, which is the model on disk."""
     import torch

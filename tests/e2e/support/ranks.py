@@ -7,6 +7,7 @@ time is not among that of a test in `tests/run.sh cost`.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ def run_ranks(function: Callable[..., None], *groups: tuple[Any, ...]) -> None:
 
     multiprocessing.set_forkserver_preload(PRELOADED)
     contexts = [
-        mp.start_processes(function, group, nprocs=group[0], join=False, start_method="forkserver") for group in groups
+        mp.start_processes(_settled, (function, *group), nprocs=group[0], join=False, start_method="forkserver")
+        for group in groups
     ]
     try:
         for context in contexts:
@@ -35,3 +37,9 @@ def run_ranks(function: Callable[..., None], *groups: tuple[Any, ...]) -> None:
         for process in (process for context in contexts for process in context.processes):
             process.kill()
             process.join()
+
+
+def _settled(rank: int, function: Callable[..., None], *group: Any) -> None:
+    """Call `function` in a process whose collections of garbage leave out what was imported, as a run's ranks do."""
+    gc.freeze()
+    function(rank, *group)

@@ -12,8 +12,9 @@ from .learner_runs import SEQUENCES, SFT_ROWS, _record_gradients, _weight_hash
 
 VARIANTS: dict[str, dict[str, object]] = {
     "plain": {},
-    "checkpointing": {"actor": {"gradient_checkpointing_enable": True}},
-    "sequence_mean": {"actor": {"loss_agg_mode": "seq-mean-token-mean", "entropy_coef": 0.01}},
+    "checkpointing, means of sequences, entropy": {
+        "actor": {"gradient_checkpointing_enable": True, "loss_agg_mode": "seq-mean-token-mean", "entropy_coef": 0.01}
+    },
     "kl": {
         "algo": {"kl": {"init_coef": 0.1, "use_loss": True, "estimator": "k3", "unbiased_gradient": False}},
         "rollout": {"temperature": 0.7},
