@@ -1,6 +1,6 @@
 """Start Ray's daemons in sessions of their own.
 
-    ray.init(address="local") -> gcs_server, raylet, log monitor, ... -> raylet's children: workers, actors, agents
+    ray.init(address="local") -> gcs_server, raylet, ... -> raylet's children: workers, actors, agents
 
 Launchers signal a whole process group: `timeout`, Slurm, Ctrl-C in a pipeline. Ray starts its daemons in the group of
 the driver, so the same signal would end them before the driver has saved its checkpoint. In sessions of their own they

@@ -107,7 +107,7 @@ def _start_local(cfg: Config) -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     for _ in range(START_ATTEMPTS):
         try:
-            with own_sessions(), _any_port():
+            with own_sessions(), _few_daemons():
                 ray.init(
                     address="local",  # never a cluster that another user runs on this machine
                     num_cpus=max(actors, os.cpu_count() or 1),
@@ -159,14 +159,15 @@ def _own_handler() -> Iterator[None]:
 
 
 @contextmanager
-def _any_port() -> Iterator[None]:
-    """Let Ray's dashboard agent listen anywhere.
+def _few_daemons() -> Iterator[None]:
+    """Let Ray start no daemon that has nothing to do here, and its dashboard agent listen anywhere.
 
-    By default it wants one port, for which a second Ray on a machine waits more than three seconds before its start
-    goes on.
+    The autoscaler's monitor has no nodes to add, and nobody reads what the log monitor publishes (log_to_driver=False);
+    each takes some two CPU seconds to start. By default the agent wants one port, for which a second Ray on a machine
+    waits more than three seconds before its start goes on.
     """
     original = parameter.RayParams
-    parameter.RayParams = partial(original, dashboard_agent_listen_port=0)
+    parameter.RayParams = partial(original, dashboard_agent_listen_port=0, no_monitor=True, include_log_monitor=False)
     try:
         yield
     finally:
