@@ -6,10 +6,13 @@ result is an ordinary directory: bf16 safetensors, tokenizer, chat template and 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -240,6 +243,26 @@ def _assembled(parts: list[Path], directory: Path) -> Path:
     return whole
 
 
+@contextmanager
+def _gguf_read_once() -> Iterator[None]:
+    """Keep what gguf reads of a file and its table of tensor names.
+
+    transformers reads the vocabulary anew for each part of a model, and makes the table anew for each of its hundreds
+    of modules.
+    """
+    import gguf
+
+    made_anew = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, make in made_anew.items():
+        setattr(gguf, name, functools.cache(make))
+    try:
+        yield
+    finally:
+        for name, make in made_anew.items():
+            setattr(gguf, name, make)
+
+
+@_gguf_read_once()
 def _write(model: PackagedModel, source: Path, out: Path) -> None:
     """Write weights (bf16), config, tokenizer, chat template and generation config of `source` to `out`."""
     import torch
