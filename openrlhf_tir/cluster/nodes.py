@@ -204,7 +204,24 @@ def _on_nodes(count: int, per_node: int) -> Room:
 
 
 def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[str]:
-    """Return lines for the start of the run: the nodes, and where each process can go; and what does not fit.
+    """Return lines for the start of the run: the nodes, and where each process can go; and what does not fit."""
+    placed, missing = placement(cfg, cluster, learner=learner)
+    kind = "GPU" if has_gpus() else "CPU"
+    lines = [f"plan: {node}: {_counted(placed[node.address], kind) or 'nothing of this run'}" for node in cluster]
+    if missing:
+        free = ", ".join(f"{node.address} has {_free(node) - placed[node.address].total()} left" for node in cluster)
+        lines.append(
+            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more,"
+            " a minute and train.start_wait_s. Or lower vllm.num_engines, vllm.tensor_parallel_size or"
+            " actor.num_gpus_per_node."
+        )
+    return lines
+
+
+def placement(
+    cfg: Config, cluster: Sequence[Node], *, learner: bool = True
+) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """Return which processes go to which address, and those that do not fit; with the GPUs (or CPUs) of each.
 
     Ray decides in the end, and its decision is printed as well. This plan shows that a placement exists: first the
     engines, each on the node where it leaves the least room, then the processes with one GPU, on nodes that have none
@@ -221,7 +238,7 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
     shared = learner and cfg.engines_beside_ranks
     note = "in turns" if cfg.train.colocate_all else "beside it"
     kind = "GPU" if has_gpus() else "CPU"
-    left = {node.address: node.gpus if has_gpus() else node.cpus for node in cluster}
+    left = {node.address: _free(node) for node in cluster}
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
     missing: Counter[str] = Counter()
 
@@ -260,15 +277,11 @@ def plan(cfg: Config, cluster: Sequence[Node], *, learner: bool = True) -> list[
         )
     else:
         place(ranks, [f"learner rank {number}" for number in range(cfg.actor.world_size if learner else 0)], 1)
-    lines = [f"plan: {node}: {_counted(placed[node.address], kind) or 'nothing of this run'}" for node in cluster]
-    if missing:
-        free = ", ".join(f"{address} has {n} left" for address, n in left.items())
-        lines.append(
-            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more,"
-            " a minute and train.start_wait_s. Or lower vllm.num_engines, vllm.tensor_parallel_size or"
-            " actor.num_gpus_per_node."
-        )
-    return lines
+    return placed, missing
+
+
+def _free(node: Node) -> int:
+    return node.gpus if has_gpus() else node.cpus
 
 
 def _counted(processes: Counter[str], kind: str) -> str:

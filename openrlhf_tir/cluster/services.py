@@ -240,7 +240,9 @@ async def _in_turns(
     """
     if cfg.rollout.engine != STAND_IN and not has_gpus():
         raise ConfigError(
-            f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
+            f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}",
+            code="machine",
+            setting="train.colocate_all",
         )
     shared = await _reserve_shared(cfg)
     pool = await EnginePool(cfg, model, urls, shared=shared).start()

@@ -156,7 +156,11 @@ class VllmEngine:
         if cfg.vllm.sync_backend == "ipc" and not gpu:
             raise ConfigError("vllm.sync_backend = 'ipc' needs GPUs, and there is none. Use 'file' or 'auto'.")
         if cfg.train.colocate_all and not gpu:
-            raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
+            raise ConfigError(
+                f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}",
+                code="machine",
+                setting="train.colocate_all",
+            )
         prepare_environment(gpu=gpu)
         if gpu and not cfg.train.share_gpus:  # with share_gpus a learner holds memory all the time
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -76,7 +76,8 @@ def main() -> None:
     args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
         sys.exit(
-            "Nothing would serve: -n must be at least 1, and --port from 1 to 65535 (Serve cannot choose a free port)."
+            f"Nothing would serve with -n {args.replicas} and --port {args.port}: give -n 1 or more, and a port from 1"
+            " to 65535 (Serve cannot choose a free one)."
         )
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
         sys.exit(

@@ -24,8 +24,8 @@ def test_a_server_is_named_as_in_env_server_or_by_its_module():
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["-n", "0"], "-n .*--port"),
-        (["--port", "0"], "-n .*--port"),
+        (["-n", "0"], "-n 0 .*--port 8000"),
+        (["--port", "0"], r"-n \d+ .*--port 0\b"),
         (["--host", "10.0.0.5"], r"--host 10\.0\.0\.5 .*TIR_ENV_TOKEN"),
     ],
 )

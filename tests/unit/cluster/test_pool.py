@@ -450,11 +450,14 @@ def test_a_payload_that_is_lost_with_its_node_is_named(cluster):
     c = cluster(engines=1)
 
     async def scenario():
-        async def payload():
-            raise ray_error("lost object")
+        error = ray_error("lost object")
 
-        with pytest.raises(PayloadLost, match="an object that it needs was lost"):
+        async def payload():
+            raise error
+
+        with pytest.raises(PayloadLost) as lost:
             await c.pool.fetch([payload()])
+        assert lost.value.__cause__ is error
 
     run(scenario())
 

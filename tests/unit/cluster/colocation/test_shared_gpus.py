@@ -4,6 +4,7 @@ what when one is replaced. Fake Ray."""
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -127,9 +128,9 @@ def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray:
 
     async def session() -> None:
         services = await started(config())
-        await spawn(object, 2, config(), "model", {}, lost, shared=services.shared)
+        await spawn(object, 5, config(), "model", {}, lost, shared=services.shared)
 
-    with pytest.raises(ClusterFull, match=r"train\.colocate_all.*train\.share_gpus.* 2 "):
+    with pytest.raises(ClusterFull, match=r" 2 .*train\.colocate_all.*train\.share_gpus.* 5 "):
         run(session())
 
 
@@ -152,23 +153,27 @@ def test_without_gpus_it_is_refused_before_anything_is_reserved_but_for_the_stan
 
     ray.nodes = [node("10.0.0.1", CPU=8.0)]
     has_gpus.cache_clear()
-    with pytest.raises(ConfigError, match=r"train\.colocate_all .*: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+    with pytest.raises(ConfigError, match=r": 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)") as refused:
         run(started(config()))
+    assert (refused.value.code, refused.value.setting) == ("machine", "train.colocate_all")
     assert ray.groups == []
     run(started(config(rollout={"engine": "torch"})))
     assert ray.groups[0].bundles == [{"CPU": 2.0}] * 2 and {asked["num_gpus"] for asked in ray.asked} == {0.0}
 
 
 def test_the_plan_puts_a_rank_and_an_engine_on_each_gpu(ray: Ray, events):
-    from openrlhf_tir.cluster.nodes import nodes, plan
+    from openrlhf_tir.cluster.nodes import nodes, placement, plan
+
+    def numbers(processes) -> list[list[str]]:
+        return [re.findall(r"\d+", name) for name in processes]
 
     ray.nodes = [node("a", CPU=16.0, GPU=2.0), node("b", CPU=16.0, GPU=2.0)]
-    assert plan(config(actor={"num_gpus_per_node": 4}), nodes()) == [
-        "plan: a (16 CPUs, 2 GPUs): learner rank 0 + engine 0 in turns, learner rank 1 + engine 1 in turns",
-        "plan: b (16 CPUs, 2 GPUs): learner rank 2, learner rank 3",
-    ]
-    (missing,) = [line for line in plan(config(actor={"num_gpus_per_node": 8}), nodes()) if "vllm.num_engines" in line]
-    assert "learner rank 4, learner rank 5, learner rank 6, learner rank 7 " in missing and "rank 3" not in missing
-    assert "learner rank" not in " ".join(plan(config(), nodes(), learner=False)), (
-        "an evaluation has engines only, on GPUs of their own"
-    )
+    placed, missing = placement(config(actor={"num_gpus_per_node": 4}), nodes())
+    assert numbers(placed["a"]) == [["0", "0"], ["1", "1"]], "a rank and an engine"
+    assert numbers(placed["b"]) == [["2"], ["3"]], "a rank"
+    assert not missing
+    _, missing = placement(config(actor={"num_gpus_per_node": 8}), nodes())
+    assert missing == {f"learner rank {number}": 1 for number in range(4, 8)}
+    assert "vllm.num_engines" in plan(config(actor={"num_gpus_per_node": 8}), nodes())[-1]
+    placed, _ = placement(config(), nodes(), learner=False)
+    assert sorted([*placed["a"], *placed["b"]]) == ["engine 0", "engine 1"], "an evaluation has engines only"

@@ -55,8 +55,9 @@ def test_learner_ranks_take_gpus_where_the_cluster_has_them_whatever_the_driver_
     assert ray.asked[0]["num_gpus"] == gpus and ray.groups[0].bundles[0].get("GPU", 0.0) == gpus
 
 
-def test_learner_ranks_of_two_nodes_are_on_two_and_neighbours_are_on_one(ray: Ray, monkeypatch):
+def test_learner_ranks_of_two_nodes_are_on_two_and_neighbours_are_on_one(ray: Ray):
     from openrlhf_tir.cluster.learner_group import LearnerGroup
+    from openrlhf_tir.cluster.nodes import nodes, placement
     from openrlhf_tir.cluster.ray_session import by_node
 
     ray.nodes = [HEAD, eight("10.0.0.2"), eight("10.0.0.3")]
@@ -64,10 +65,13 @@ def test_learner_ranks_of_two_nodes_are_on_two_and_neighbours_are_on_one(ray: Ra
     run(LearnerGroup.start(cfg))
     assert (ray.groups[0].bundles, ray.groups[0].strategy) == ([{"CPU": 4.0, "GPU": 4.0}] * 2, "SPREAD")
     assert [actor.index for actor in ray.actors] == list(range(8)) and len(ray.asked) == 8
-    assert planned(cfg, *ray.nodes, monkeypatch=monkeypatch)[1:] == [
-        "plan: 10.0.0.2 (64 CPUs, 8 GPUs): engine 0, learner rank 0, learner rank 1, learner rank 2, learner rank 3",
-        "plan: 10.0.0.3 (64 CPUs, 8 GPUs): learner rank 4, learner rank 5, learner rank 6, learner rank 7",
-    ]
+    placed, missing = placement(cfg, nodes())
+    assert placed == {
+        "10.0.0.1": {},
+        "10.0.0.2": {"engine 0": 1, **{f"learner rank {number}": 1 for number in range(4)}},
+        "10.0.0.3": {f"learner rank {number}": 1 for number in range(4, 8)},
+    }
+    assert not missing
     run(LearnerGroup.start(Config(actor={"num_nodes": 2, "num_gpus_per_node": 16})))
     scattered = ray.groups[-1]
     assert (scattered.bundles, scattered.strategy) == ([{"CPU": 1.0, "GPU": 1.0}] * 32, "PACK"), (
@@ -88,32 +92,32 @@ def test_an_engine_that_is_replaced_while_the_gpus_are_lost_does_not_start_on_cp
 def test_where_a_reservation_is_is_said(ray: Ray, capsys):
     ray.nodes = [HEAD, eight("10.0.0.2")]
     run(spawned())
-    assert "placed: rollout engine 0: 10.0.0.1\n" in capsys.readouterr().out
+    assert re.search(r"\b0: 10\.0\.0\.1\n", capsys.readouterr().out)
 
 
-def planned(cfg: Config, *there: dict, monkeypatch) -> list[str]:
-    from openrlhf_tir.cluster.nodes import nodes, plan
+def test_the_plan_names_every_rank_and_engine_with_its_node(ray: Ray):
+    from openrlhf_tir.cluster.nodes import nodes, placement, plan
 
-    monkeypatch.setattr("ray.nodes", lambda: [*there])
-    return plan(cfg, nodes())
-
-
-def test_the_plan_names_every_rank_and_engine_with_its_node(ray: Ray, monkeypatch):
     cfg = Config(vllm={"num_engines": 2, "tensor_parallel_size": 2}, actor={"num_gpus_per_node": 4})
-    lines = planned(
-        cfg, HEAD, node("10.0.0.2", CPU=64.0, GPU=4.0), node("10.0.0.3", CPU=64.0, GPU=4.0), monkeypatch=monkeypatch
-    )
-    assert lines == [
-        "plan: 10.0.0.1 (8 CPUs, 0 GPUs): nothing of this run",
-        "plan: 10.0.0.2 (64 CPUs, 4 GPUs): engine 0 (2 GPUs), engine 1 (2 GPUs)",
-        "plan: 10.0.0.3 (64 CPUs, 4 GPUs): learner rank 0, learner rank 1, learner rank 2, learner rank 3",
-    ]
+    ray.nodes = [HEAD, node("10.0.0.2", CPU=64.0, GPU=4.0), node("10.0.0.3", CPU=64.0, GPU=4.0)]
+    placed, missing = placement(cfg, nodes())
+    assert placed == {
+        "10.0.0.1": {},
+        "10.0.0.2": {"engine 0": 2, "engine 1": 2},
+        "10.0.0.3": {f"learner rank {number}": 1 for number in range(4)},
+    }
+    assert not missing
+    for line, there in zip(plan(cfg, nodes()), nodes(), strict=True):
+        assert str(there) in line and all(name in line for name in placed[there.address])
 
 
-def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_has_left(ray: Ray, monkeypatch):
+def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_has_left(ray: Ray):
+    from openrlhf_tir.cluster.nodes import nodes, placement, plan
+
     cfg = Config(vllm={"num_engines": 3, "tensor_parallel_size": 3}, actor={"num_gpus_per_node": 1})
-    lines = planned(cfg, node("a", CPU=8.0, GPU=4.0), node("b", CPU=8.0, GPU=4.0), monkeypatch=monkeypatch)
-    assert re.search(r"engine 2 \(3 GPUs\) .*\(a \w+ 0 \w+, b \w+ 1 \w+\).*vllm\.num_engines", lines[-1])
+    ray.nodes = [node("a", CPU=8.0, GPU=4.0), node("b", CPU=8.0, GPU=4.0)]
+    assert placement(cfg, nodes())[1] == {"engine 2": 3}
+    assert re.search(r"\(a \w+ 0 \w+, b \w+ 1 \w+\).*vllm\.num_engines", plan(cfg, nodes())[-1])
 
 
 def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
@@ -159,8 +163,8 @@ def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
     assert has_gpus()
 
 
-def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_two(ray: Ray, monkeypatch):
-    from openrlhf_tir.cluster.nodes import reward_room
+def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_two(ray: Ray):
+    from openrlhf_tir.cluster.nodes import nodes, placement, reward_room
 
     ray.nodes = [eight("10.0.0.2"), eight("10.0.0.3")]
     cfg = Config(
@@ -170,7 +174,8 @@ def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_
     room = reward_room(cfg)
     assert (room.bundles, room.strategy, room.num_gpus) == ([{"CPU": 3.0, "GPU": 3.0}] * 2, "SPREAD", 1.0)
     assert reward_room(Config(reward={"model_replicas": 3})).bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3
-    assert sum(line.count("reward model") for line in planned(cfg, *ray.nodes, monkeypatch=monkeypatch)) == 6
+    placed, _ = placement(cfg, nodes())
+    assert [sum(name.startswith("reward") for name in placed[address]) for address in placed] == [3, 3]
 
 
 def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
@@ -186,7 +191,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
 
     async def learner_has_no_room():
         ray.ready_s = 1e6
-        with pytest.raises(ClusterFull, match=" 32 "):
+        with pytest.raises(ClusterFull, match=re.escape(str([{"CPU": 8.0, "GPU": 8.0}] * 4))):
             await _apart(cfg, "model", {}, True)
 
     run(learner_has_no_room())
