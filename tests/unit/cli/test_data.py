@@ -47,7 +47,7 @@ def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_p
         assert code in (0, 2) and "Traceback" not in err
         if code == 2:
             told += 1
-            assert f"{path} line 2" in err and ("(int)" in err or re.search(r" '\w+'", err)), (name, err)
+            assert re.search(rf"{path} line 2\b.*(\(int\)| '\w+')", err), (name, err)
     assert told or sample == "orz.json"
 
 
@@ -304,7 +304,7 @@ def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
     out = tmp_path / "o.jsonl"
     assert data("select", train, "--samples", run_of(tmp_path), "--learning-impact", 0.59, "--out", out) == 0
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
-    assert "learning impact:" in capsys.readouterr().out
+    assert "####" in capsys.readouterr().out
 
 
 def test_a_selection_that_is_not_possible_is_refused_with_the_flag_and_value(capsys, tmp_path):
@@ -332,7 +332,7 @@ def test_help_shows_examples(what, capsys):
 def test_progress_is_on_standard_error(capsys, tmp_path):
     data("check", SAMPLES / "orz.json")
     out, err = capsys.readouterr()
-    assert "done in" not in out and "done in" in err and err.startswith("check ")
+    assert err.startswith("check ") and re.search(r" \d+:\d\d\b", err) and not re.search(r" \d+:\d\d\b", out)
 
 
 def test_every_command_of_the_page_runs_as_it_stands(capsys, tmp_path, monkeypatch):

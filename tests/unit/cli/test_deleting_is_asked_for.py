@@ -61,8 +61,9 @@ def test_a_model_that_someone_has_put_there_to_start_from_is_no_result(tmp_path)
 
 def test_what_would_start_anew_over_a_finished_model_is_refused_though_it_may_resume(tmp_path):
     overrides = {"run_dir": str(finished(tmp_path / "run")), "train.resume_or_start": True}
-    with pytest.raises(ConfigError, match="trained model"):
+    with pytest.raises(ConfigError) as refused:
         check_unused(load(None, overrides))
+    assert refused.value.code == "run_dir_used"
     (tmp_path / "run/ckpt/step_000024").mkdir(parents=True)
     check_unused(load(None, overrides))  # it goes on from there
 

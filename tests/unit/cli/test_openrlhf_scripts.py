@@ -16,13 +16,14 @@ from openrlhf_tir.cli import main, preflight
 from openrlhf_tir.cli.checks.load_elsewhere import load_elsewhere
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_and_problems
-from openrlhf_tir.cli.exit_codes import DONE, MISTAKE
+from openrlhf_tir.cli.exit_codes import DONE
 from openrlhf_tir.cli.preflight import Machine, check, openrlhf_files
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
+from openrlhf_tir.errors import TirError
 
 from ..config.test_flags_openrlhf import value_at
 
@@ -114,10 +115,14 @@ def recipe_of(script: str, tmp_path: Path, *options: str) -> str:
     return str(out)
 
 
-def configured(argv: list[str]):
+def with_problems(argv: list[str]):
     args, extra = build_parser("train").parse_known_args(["train", *argv])
     args.unknown = extra
-    cfg, problems = config_and_problems(args)
+    return config_and_problems(args)
+
+
+def configured(argv: list[str]):
+    cfg, problems = with_problems(argv)
     problems.raise_any()
     return cfg
 
@@ -170,10 +175,11 @@ def test_a_rehearsal_keeps_the_method_and_asks_for_no_gpu(script, beside_a_clust
     assert cfg.actor.world_size == cfg.vllm.num_engines == 1 and cfg.rollout.batch_size == 4
 
 
-def test_a_script_without_its_model_says_so_and_not_more(capsys, tmp_path):
+def test_a_script_without_its_model_says_so_and_not_more(tmp_path):
     recipe = recipe_of("ppo", tmp_path)
-    capsys.readouterr()
     missing = ["--actor.model_name_or_path", "/nowhere", "--data.prompt_dataset", "/nowhere.jsonl"]
-    assert main(["train", "--check-only", "--recipe", recipe, *missing, "--run-dir", str(tmp_path)]) == MISTAKE
-    lines = capsys.readouterr().err.splitlines()
-    assert any("/nowhere" in line for line in lines) and not any("has no effect" in line for line in lines)
+    cfg, problems = with_problems(["--recipe", recipe, *missing, "--run-dir", str(tmp_path)])
+    with pytest.raises(TirError) as refused:
+        check(cfg, problems=problems)
+    assert any("/nowhere" in problem.message for problem in refused.value.problems)
+    assert "no_effect" not in {problem.code for problem in refused.value.problems}

@@ -85,7 +85,7 @@ def test_one_that_is_asynchronous_besides_is_told_that_the_two_exclude_each_othe
 
 
 def test_a_critic_beside_a_reward_model_is_refused_with_where_they_are():
-    with pytest.raises(ConfigError, match=r"train\.colocate_critic_reward .*The critic lives on the policy's ranks"):
+    with pytest.raises(ConfigError, match=r"train\.colocate_critic_reward .*--reward\.num_gpus_per_node"):
         parse("--train.colocate_critic_reward")
 
 

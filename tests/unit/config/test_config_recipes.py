@@ -79,7 +79,9 @@ def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_a
 
 
 def test_a_section_written_as_a_value_is_refused(tmp_path):
-    assert "it is a section" in refused(write(tmp_path, "r.toml", "actor = 3\n"))
+    with pytest.raises(ConfigError, match=r"actor .*r\.toml .* 3\b.*\[actor\]") as refusal:
+        load(write(tmp_path, "r.toml", "actor = 3\n"))
+    assert refusal.value.code == "recipe"
 
 
 def test_bad_toml_names_the_file_and_line(tmp_path):
@@ -130,7 +132,7 @@ def test_two_mistakes_are_told_together():
 
 
 def test_an_unknown_override_is_refused():
-    assert "Did you mean 'train.seed'" in refused(train__sed=3)
+    assert "'train.seed'" in refused(train__sed=3)
 
 
 def test_the_shown_config_is_a_recipe_that_gives_the_same_config(tmp_path):

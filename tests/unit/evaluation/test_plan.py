@@ -115,7 +115,7 @@ def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says
 
 def test_sets_of_different_graders_are_refused_together(tmp_path):
     jsonl(aime(tmp_path) / "nq.jsonl", {"question": "Q", "golden_answers": ["A"]})
-    with pytest.raises(ConfigError, match="aime24 by 'math', nq by 'searchr1'"):
+    with pytest.raises(ConfigError, match=r"aime24 .*'math', nq .*'searchr1'"):
         planned(tmp_path, "aime24", "nq")
 
 
@@ -195,8 +195,9 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
     before["env"]["python_tir"]["template_rewrites"] = "keep"  # a setting until it was removed
     assert differences(made_under(cfg, BASE, "aime24", "d"), before) == []
     other = Config(actor={"model_name_or_path": str(tmp_path)}, env={"protocol": "torl"})
-    assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(
-        made_under(other, BASE, "aime24", "d"), before
+    assert any(
+        re.fullmatch(r"env\.python_tir\.protocol: 'zerotir' .*'torl' .*", difference)
+        for difference in differences(made_under(other, BASE, "aime24", "d"), before)
     )
 
 

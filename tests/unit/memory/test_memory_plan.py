@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.memory.memory_plan import (
     CHUNK_BYTES,
     CHUNK_TOKENS,
@@ -237,7 +239,7 @@ def test_logits_are_two_chunks_of_the_vocabulary_and_what_is_kept_of_them(tmp_pa
     assert plan(keep_logits_mib=1024).learner["kept logits"] == GIB and not plan(keep_logits_mib=1024).faults(8 * GIB)
     most = plan(keep_logits_mib=100_000)
     assert most.learner["kept logits"] == 2 * 16_000 * 152_064
-    assert [fault for fault in most.faults(6 * GIB) if fault.endswith("for kept logits. Lower ds.keep_logits_mib.")]
+    assert any(re.search(r"\bkept logits\b.*ds\.keep_logits_mib\b", fault) for fault in most.faults(6 * GIB))
 
 
 def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path):
@@ -301,17 +303,18 @@ def test_mixtures_whose_experts_have_the_size_of_an_mlp_are_counted_by_their_exp
 def test_size_says_what_does_not_fit_and_which_setting_changes_it(tmp_path, capsys):
     argv = ["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", model(tmp_path, QWEN_7B)]
     assert main(argv) == 0
-    assert "7.62 billion parameters" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " 7.62 " in out and "ds.adam_offload" not in out
     assert main([*argv, "--gpu-gib", "24"]) == 1
     said = capsys.readouterr().out
-    assert "a learner rank needs" in said and "Set ds.adam_offload" in said
+    assert re.search(r" 24\.00 GiB,.*\bds\.adam_offload\b", said)
     assert main([*argv, "--gpu-gib", "16", "--ds.adam_offload"]) == 1
-    assert "an engine's KV cache holds" in capsys.readouterr().out
+    assert re.search(r"\(data\.max_len\).*vllm\.gpu_memory_utilization", capsys.readouterr().out)
 
 
 def test_size_refuses_a_model_that_it_cannot_read(tmp_path, capsys):
     assert main(["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", str(tmp_path)]) == 2
-    assert "cannot be read here" in capsys.readouterr().err
+    assert f"actor.model_name_or_path = '{tmp_path}'" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -347,10 +350,7 @@ def test_a_share_that_leaves_the_rank_too_little_is_told_with_the_one_that_fits(
         Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.97}}), 80 * GIB
     )
     (fault,) = plan.faults(80 * GIB)
-    assert (
-        "that the learner rank beside it keeps are more than 80.00 GiB. Lower vllm.gpu_memory_utilization to 0.96 or"
-        " less." in fault
-    )
+    assert re.search(r" 80\.00 GiB.*vllm\.gpu_memory_utilization \w+ 0\.96\b", fault)
     fits = memory_plan(
         Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.96}}), 80 * GIB
     )
@@ -360,28 +360,28 @@ def test_a_share_that_leaves_the_rank_too_little_is_told_with_the_one_that_fits(
 def test_a_rank_that_fits_alone_may_not_beside_a_sleeping_engine(shared):
     plan = memory_plan(shared, 80 * GIB)
     assert memory_plan(shared, 0).learner_gpu == plan.learner_gpu
-    (fault,) = [f for f in plan.faults(plan.learner_gpu + ENGINE_RESERVE - 1) if "a learner rank needs" in f]
-    assert f"beside {ENGINE_RESERVE / GIB:.2f} GiB of a sleeping engine" in fault
-    assert not [f for f in plan.faults(plan.learner_gpu + ENGINE_RESERVE) if "a learner rank needs" in f]
+    beside = f" {ENGINE_RESERVE / GIB:.2f} GiB "
+    assert sum(beside in fault for fault in plan.faults(plan.learner_gpu + ENGINE_RESERVE - 1)) == 1
+    assert not any(beside in fault for fault in plan.faults(plan.learner_gpu + ENGINE_RESERVE))
 
 
 def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
-    flags = [
-        "--train.colocate_all",
-        "--ref.offload",
-        "--pipeline.mode",
-        "sync",
-        "--vllm.num_engines",
-        "8",
-        "--vllm.tensor_parallel_size",
-        "1",
-    ]
-    argv = ["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", model(tmp_path, QWEN_7B), *flags]
+    settings = {
+        "train.colocate_all": "true",
+        "ref.offload": "true",
+        "pipeline.mode": "sync",
+        "vllm.num_engines": "8",
+        "vllm.tensor_parallel_size": "1",
+        "actor.model_name_or_path": model(tmp_path, QWEN_7B),
+    }
+    argv = ["size", "--recipe", "zerotir_7b", *(f"--{name}={value}" for name, value in settings.items())]
     assert main(argv) == 0
     said = capsys.readouterr().out
-    assert "each GPU, in turns" in said and "engine + what a rank keeps" in said
+    plan = memory_plan(load("zerotir_7b", settings), 80 * GIB)
+    for of_turn in (plan.engine_gpu + plan.kept, plan.learner_gpu + plan.asleep):
+        assert f" {of_turn / GIB:.2f} GiB" in said
     assert main([*argv, "--vllm.gpu_memory_utilization", "0.95"]) == 1
-    assert "Lower vllm.gpu_memory_utilization to 0.9" in capsys.readouterr().out
+    assert re.search(r"vllm\.gpu_memory_utilization \w+ 0\.91\b", capsys.readouterr().out)
 
 
 def test_a_rank_and_an_engine_that_share_a_gpu_must_fit_on_it_together(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -523,7 +524,7 @@ def test_parameters_hold_what_the_one_call_of_their_function_gives_them(imported
     cfg = load(str(path), {})
     assert (cfg.actor.learning_rate, cfg.train.max_steps) == (3e-6, 5)
     assert (cfg.algo.kl.init_coef, cfg.rollout.top_p) == (0.1, 0.9)
-    assert "only a run can tell" not in told
+    assert "learning_rate" not in told and "max_steps" not in told
 
 
 @pytest.mark.parametrize(
@@ -539,7 +540,7 @@ def test_parameters_hold_what_the_one_call_of_their_function_gives_them(imported
 def test_parameters_of_any_other_function_are_left_at_trls_defaults_and_said(imported, inside, calls):
     _, path, told = imported(f"{HEAD}{TRAINS.format(inside)}{calls}")
     assert load(str(path), {}).actor.learning_rate == 1e-6
-    assert "learning_rate: only a run can tell" in told and "max_steps: only a run can tell" in told
+    assert "learning_rate: " in told and "max_steps: " in told
 
 
 @pytest.mark.parametrize(
@@ -849,13 +850,13 @@ def test_what_a_switch_leaves_out_is_not_in_the_recipe(imported, lora, peft):
     cfg = load(str(path), {})
     assert cfg.ds.lora.rank == 0 and cfg.env.name == "echo" and cfg.actor.model_name_or_path == "m"
     assert (cfg.rollout.n_samples_per_prompt, cfg.algo.kl.init_coef, cfg.actor.learning_rate) == (4, 0.0, 1e-6)
-    assert cfg.rollout.temperature == 1.0 and "SFTTrainer" not in told and "only a run" not in told
+    assert cfg.rollout.temperature == 1.0 and "SFTTrainer" not in told and "learning_rate" not in told
 
     _, path, told = imported(script, "--lora", "--tools", "--big", "--sft")
     cfg = load(str(path), {})
     assert (cfg.ds.lora.rank, cfg.ds.lora.alpha) == (8, 64) and cfg.env.name == "tools"
     assert (cfg.rollout.n_samples_per_prompt, cfg.algo.kl.init_coef, cfg.actor.learning_rate) == (16, 0.5, 3e-6)
-    assert cfg.rollout.temperature == 0.5 and "differs: SFTTrainer in line" in told
+    assert cfg.rollout.temperature == 0.5 and re.search(r" SFTTrainer .* \d+", told)
 
 
 def test_a_switch_that_only_a_run_knows_is_said(imported):
@@ -920,8 +921,8 @@ def test_lists_of_rewards_that_are_joined_are_read(imported, rewards):
     text = text.replace("\n\ndef main():", "\n\nothers = [brevity]\nREWARDS = [accuracy] + others\n\n\ndef main():")
     _, path, told = imported(text)
     names = [name.rpartition(":")[2] for name in load(str(path), {}).reward.weights]
-    assert names == ["accuracy", "brevity"] and "write it as a function" not in told
-    assert "differs: output_dir=out/Qwen" in told
+    assert names == ["accuracy", "brevity"] and "reward_funcs" not in told
+    assert " output_dir=out/Qwen" in told
 
 
 def test_a_list_that_is_joined_to_itself_is_read(imported):
@@ -962,11 +963,11 @@ def test_rloo_has_its_own_defaults_its_kl_in_the_reward_and_responses_as_actions
     assert (cfg.algo.kl.init_coef, cfg.algo.kl.use_loss, cfg.algo.kl.estimator) == (0.05, False, "k1")
     assert (cfg.actor.loss_agg_mode, cfg.actor.loss_agg_constant) == ("seq-mean-token-sum-norm", 1.0)
     assert cfg.reward.clip_range == (-5.0, 5.0) and cfg.actor.eps_clip_low_high == (0.3, 0.3)
-    assert "normalize_advantages" not in told and "differs: beta=0.05" in told
+    assert "normalize_advantages" not in told and " beta=0.05" in told
     _, path, told = imported(RLOO.format(arguments="beta=0.0, normalize_advantages=True, num_generations=4"))
     cfg = load(str(path), {})
     assert (cfg.algo.kl.init_coef, cfg.rollout.n_samples_per_prompt) == (0.0, 4)
-    assert "normalize_advantages" in told and "differs: beta" not in told
+    assert "normalize_advantages" in told and " beta" not in told
 
 
 MESSAGES = [{"role": "user", "content": "1+1?"}]
