@@ -149,12 +149,12 @@ async def fuzz_rollout(n: int, seed: int, caplog) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_except({"echo", "python_tir"}, SERVERS))
 async def test_an_environment_server_answers_what_is_malformed_and_lives(name, tmp_path):
-    await fuzz_server(name, tmp_path, 100, seed=7)
+    await fuzz_server(name, tmp_path, 60, seed=7)
 
 
 @pytest.mark.slow
 async def test_a_rollout_server_answers_what_is_malformed_and_lives(caplog):
-    await fuzz_rollout(100, 7, caplog)
+    await fuzz_rollout(60, 7, caplog)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 
 import pytest
@@ -244,13 +245,16 @@ def test_what_the_pages_show_of_a_quickstart_is_kept_by_its_recipe():
     assert load("quickstart_cpu").logger.trajectories == 1.0
 
 
+parser_of = cache(build_parser)
+
+
 def takes(words: list[str]) -> None:
     """The command line is parsed as the program parses it, and makes a configuration: unknown commands, flags and
     choices are refused."""
     if words[1:2] == ["--help"] or "--help" in words:
         assert words[0] in COMMANDS
         return
-    args, extra = build_parser(words[0]).parse_known_args(words)
+    args, extra = parser_of(words[0]).parse_known_args(words)
     check_unknown(extra)
     assert args.command == words[0]
     if args.command in ("train", "eval", "show-config") and args.recipe in PACKAGED:

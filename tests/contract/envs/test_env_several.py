@@ -33,7 +33,12 @@ class Writes:
 @pytest.mark.slow
 async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded_by_its_own(tmp_path):
     sections = {
-        "sums": {"server": "python_tir", "workers": 1, "filter": {"names": []}},
+        "sums": {
+            "server": "python_tir",
+            "server_options": {"isolation": "none", "languages": False},
+            "workers": 1,
+            "filter": {"names": []},
+        },
         "guess": {
             "file": "env_servers.guess:GuessEnv",
             "protocol": "miniatures.toy.guess:Digits",

@@ -7,6 +7,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -170,35 +172,28 @@ async def test_an_unchanged_repository_has_reward_0_and_a_finished_task_is_over(
         assert after["done"] and after["reward"] is None and after["outcome"] == "model_error"
 
 
-async def test_a_fix_by_the_editor_is_judged_at_the_last_turn(server):
-    async with Http(server) as http:
-        session = await http.open({**task(), "max_turns": 3})
+async def test_a_fix_by_the_editor_is_judged_at_the_last_turn(ours):
+    async with opened(ours, {**task(), "max_turns": 3}) as env:
         path = f"/tmp/roman/{CODE}"
-        _, no, _ = await http.step(
-            session, 0, call("str_replace_editor", command="str_replace", path=path, old_str="nowhere", new_str=""), 60
+        no = await env.step(
+            call("str_replace_editor", command="str_replace", path=path, old_str="nowhere", new_str=""), 60
         )
-        assert (no["outcome"], no["signals"]["error_type"], no["reward"]) == ("model_error", "refused", None)
-        _, yes, _ = await http.step(
-            session, 1, call("str_replace_editor", command="str_replace", path=path, old_str=BUG, new_str=GOOD), 60
+        assert (no.outcome, no.signals["error_type"], no.reward) == ("model_error", "refused", None)
+        yes = await env.step(
+            call("str_replace_editor", command="str_replace", path=path, old_str=BUG, new_str=GOOD), 60
         )
-        assert yes["outcome"] == "ok" and "has been edited" in yes["observation"]
-        _, last, _ = await http.step(session, 2, call("execute_bash", command="true"))
-        assert (last["reward"], last["done"], last["truncated"], last["signals"]["finished"]) == (
-            1.0,
-            False,
-            True,
-            False,
-        )
+        assert yes.outcome == "ok" and "has been edited" in yes.observation
+        last = await env.step(call("execute_bash", command="true"), 60)
+        assert (last.reward, last.done, last.truncated, last.signals["finished"]) == (1.0, False, True, False)
 
 
-async def test_an_episode_is_truncated_when_the_turns_of_its_protocol_are_used_up(server):
-    async with Http(server) as http:
-        session = await http.open(task())
+async def test_an_episode_is_truncated_when_the_turns_of_its_protocol_are_used_up(ours):
+    async with opened(ours, task()) as env:
         action = json.dumps(
             [{"name": "execute_bash", "arguments": {"command": MEND}}, {"name": "finish", "arguments": {"cut": "true"}}]
         )
-        _, last, _ = await http.step(session, 0, action)
-        assert (last["reward"], last["done"], last["truncated"]) == (1.0, False, True)
+        last = await env.step(action, 60)
+        assert (last.reward, last.done, last.truncated) == (1.0, False, True)
 
 
 async def test_a_wrong_call_is_answered_with_the_error_and_nothing_runs(server):
@@ -387,19 +382,26 @@ def ours(mirror):
     asyncio.run(sandbox.close())
 
 
+@asynccontextmanager
+async def opened(ours: Shared, row: dict) -> AsyncIterator[SweEnv]:
+    """A session of the row."""
+    env = SweEnv(ours)
+    try:
+        await env.reset(row, 0)
+        yield env
+    finally:
+        await env.close()
+
+
 @pytest.mark.parametrize("name", INSIDE)
 async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name, monkeypatch):
     if name == "never ends":
         monkeypatch.setattr(ours.backend.grader._examiner, "_test_s", 2.0)
         monkeypatch.setattr(busy, "LEAST_SHARE", 0.0)
     command, reward = INSIDE[name]
-    env = SweEnv(ours)
-    try:
-        await env.reset(mirror[1], 0)
+    async with opened(ours, mirror[1]) as env:
         await env.step(call("execute_bash", command=command), 60)
         last = await env.step(call("finish"), 60)
-    finally:
-        await env.close()
     assert (last.reward, last.signals["patch_left_out"]) == (reward, LEFT_OUT.get(name, [])), last.signals
 
 
