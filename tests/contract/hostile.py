@@ -305,7 +305,7 @@ BOMBS = [
     ),
     ends(
         "full connections by many",
-        "import os, socket, time\nl = socket.create_server(('127.0.0.1', 0), backlog=500)\nfor i in range(40):\n    if os.fork() == 0:\n        kept = []\n        try:\n"
+        "import os, socket, time\nl = socket.create_server(('127.0.0.1', 0), backlog=500)\nfor i in range(16):\n    if os.fork() == 0:\n        kept = []\n        try:\n"
         "            while True:\n                kept += socket.create_connection(l.getsockname()), l.accept()[0]\n                for s in kept[-2:]:\n"
         "                    s.setblocking(False)\n                    try:\n                        while True: s.send(bytes(65536))\n"
         "                    except BlockingIOError: pass\n        except OSError: time.sleep(600)\ntime.sleep(600)",

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.swe import busy, examine
+from env_servers.swe import busy, examine, make_tasks
 from env_servers.swe import session as session_module
 from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
@@ -113,7 +113,7 @@ def server(tmp_path_factory, mirror):
         yield url
 
 
-@pytest.mark.parametrize("which", [slice(2), pytest.param(slice(2, None), marks=pytest.mark.long)])
+@pytest.mark.parametrize("which", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.long)])
 async def test_every_generated_bug_is_fixed_by_its_gold_patch_through_the_tools(server, made, which):
     async with Http(server) as http:
         for row in made[which]:
@@ -126,17 +126,12 @@ async def test_every_generated_bug_is_fixed_by_its_gold_patch_through_the_tools(
 
 
 async def test_evaluations_are_counted_separately_from_steps(server):
+    """One session mends the bug. The other, a little later, does not, and is judged sooner."""
     async with Http(server) as http:
-        sessions = [await http.open(task()) for _ in range(2)]
-        body = [
-            http.step_body(
-                s,
-                0,
-                json.dumps([json.loads(call("execute_bash", command=MEND))[0], {"name": "finish", "arguments": {}}]),
-                60,
-            )
-            for s in sessions
-        ]
+        body = []
+        for command in (MEND, f"sleep 0.3; {NOTE.format(CODE)}"):
+            calls = [*json.loads(call("execute_bash", command=command)), *json.loads(call("finish"))]
+            body.append(http.step_body(await http.open(task()), 0, json.dumps(calls), 60))
         replies = asyncio.create_task(http.send("POST", "/step_batch", json=body))
         seen = set()
         while not replies.done():
@@ -147,7 +142,7 @@ async def test_evaluations_are_counted_separately_from_steps(server):
                 for line in text.splitlines()
                 if line.startswith(("env_evaluating", "env_evaluations_waiting", "env_repositories"))
             }
-    assert [json.loads(line)["reward"] for line in replies.result()[1].splitlines()] == [1.0] * 2
+    assert sorted(json.loads(line)["reward"] for line in replies.result()[1].splitlines()) == [0.0, 1.0]
     assert {"env_evaluating 1.0", "env_evaluations_waiting 1.0"} <= seen and "env_evaluating 2.0" not in seen
 
 
@@ -443,26 +438,28 @@ BAD_ROWS = {
 }
 
 
-def test_rows_are_tried_when_tasks_are_made_and_unfit_ones_are_reported_and_left_out(mirror, tmp_path):
+def test_rows_are_tried_when_tasks_are_made_and_unfit_ones_are_reported_and_left_out(
+    mirror, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(examine, "MAX_COPIES", 1)
     row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1", "patch": GOLD}
     own = {**whole("x * 3"), "problem_statement": "It should be twice.", "patch": ""}
     fix = "--- a/f.py\n+++ b/f.py\n@@ -1,2 +1,2 @@\n def f(x):\n-    return x * 3\n+    return x * 2\n"
     rows = [row, *({**row, **change} for change in BAD_ROWS.values()), {**own, "patch": fix}, own]
     given, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     given.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    command = [
-        sys.executable, "-m", "env_servers.swe.make_tasks", "--rows", str(given), "--mirror", str(mirror[0]),
-        "--out", str(out),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    flags = ["--rows", str(given), "--mirror", str(mirror[0]), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["make_tasks", *flags])
+    make_tasks.main()
+    said = capsys.readouterr().err
     made = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(r["meta"]["repo"], r["label"]) for r in made] == [("o/lib", GOLD), ("f", fix)]
     assert "patch" not in made[0]["meta"] and set(made[1]["meta"]) >= {"files", "tests"}
     for line in (2, 3, 4, 5, 6, 8):
-        assert f"{given} line {line} is left out" in done.stderr
-    given.write_text(json.dumps(own) + "\n")
-    assert subprocess.run(command, capture_output=True, text=True).returncode == 1
+        assert f"{given} line {line} is left out" in said
+    given.write_text(json.dumps({**row, "base_commit": "0" * 40}) + "\n")
+    with pytest.raises(SystemExit, match=r"all 1 rows of .* are left out"):
+        make_tasks.main()
 
 
 class InProcess:
