@@ -264,7 +264,7 @@ class Workers:
             # The server imports sympy and this package and warms up once, so that each worker, the successor of a
             # killed one too, is there in milliseconds.
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__])
+            context.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__, f"{__package__}.own"])
             if self._stacks is None:
                 self._stacks = tempfile.TemporaryDirectory(prefix="tir-workers-")
             self._pool = ProcessPool(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -20,7 +19,7 @@ from openrlhf_tir.rewards.limits import RewardLimits
 from openrlhf_tir.rewards.own import Prepare
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import CpuSpent, Late
-from openrlhf_tir.types import RewardParts
+from tests.unit.rewards import own_rewards
 from tests.unit.rewards.reward_fakes import says, task
 
 HOSTILE = r"\sum_{k=1}^{10^6} \frac{1}{k!+k}"
@@ -43,45 +42,6 @@ def pool_of():
         pool.close()
 
 
-def killed(trajectory, task, cfg):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dies_once(trajectory, task, cfg):
-    if not os.path.exists(task.label):
-        open(task.label, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return RewardParts(0.5, False, {})
-
-
-def hangs(trajectory, task, cfg):
-    time.sleep(60)
-
-
-class SlowToLoad:
-    """A call whose user code has not begun when its time is used up."""
-
-    user_code = True
-
-    def __call__(self):
-        time.sleep(60)
-
-
-def stop_myself():
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def burn(cpu_s):
-    begun = time.process_time()
-    while (used := time.process_time() - begun) < cpu_s:
-        pass
-    return used
-
-
-async def awaits_for_ever(trajectory, task, context):
-    await asyncio.Event().wait()
-
-
 async def fault_of_its_code(pool: RewardPool) -> str:
     """Score with a deadline that is long enough for the worker to come to a line of the reward; return the error."""
     for deadline_s in (0.5, 5.0, 60.0):
@@ -94,10 +54,6 @@ async def fault_of_its_code(pool: RewardPool) -> str:
     return str(late.value)
 
 
-async def awaits(trajectory, task, context):
-    return RewardParts(float(await context.equal(trajectory.text, task.label)), True, {"calls": 1.0})
-
-
 async def test_numerals_are_scored_without_a_worker(pool_of):
     pool = pool_of()
     for i in range(1000):
@@ -108,7 +64,7 @@ async def test_numerals_are_scored_without_a_worker(pool_of):
 @pytest.mark.slow
 async def test_an_answer_that_uses_up_its_cpu_is_wrong_and_costs_nobody_else_anything(pool_of):
     """However long that takes by the clock: the machine may have other things to do."""
-    pool = pool_of(verify_timeout_s=1.0, deadline_s=300)
+    pool = pool_of(verify_timeout_s=0.5, deadline_s=300)
     assert (await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
     bad = await pool.score(answer(HOSTILE), task("7"))
     assert (bad.reward, bad.parts["verify_timeout"]) == (0.0, 1.0)
@@ -123,7 +79,7 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
     pool = pool_of(verify_timeout_s=0.2, deadline_s=1.0)
     fact = r" = 1 s, .*reward\.verify_timeout_s = 0\.2 s"
     with pytest.raises(VerifierError, match=fact):
-        await pool.workers.run(stop_myself)
+        await pool.workers.run(own_rewards.stop_myself)
     pool.workers.wall_s = 300
     pid = await pool.workers.run(os.getpid)
     pool.workers.wall_s, pool.workers.take_s = 1.0, 0.5
@@ -138,17 +94,17 @@ async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_sc
 async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
     workers = pool_of(verify_timeout_s=0.5, deadline_s=300).workers
     assert await workers.run(time.sleep, 1.0) is None
-    for _ in range(4):
-        assert await workers.run(burn, 0.3) >= 0.3
+    for _ in range(2):
+        assert await workers.run(own_rewards.burn, 0.3) >= 0.3
     with pytest.raises(CpuSpent, match=r"burn .*reward\.verify_timeout_s = 0\.5 s") as spent:
-        await workers.run(burn, 60.0)
+        await workers.run(own_rewards.burn, 60.0)
     assert spent.value.out_of_time
 
 
 @pytest.mark.slow
 async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_ends_is_the_codes(pool_of, tmp_path):
     with pytest.raises(VerifierError, match=r" 2 .* killed "):
-        await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
+        await pool_of(name=f"{own_rewards.__name__}:killed").score(answer("1"), task("1"))
     path = tmp_path / "mine.py"
     path.write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
     with pytest.raises(RewardError, match=r"mine\.py:4: Exited"):
@@ -203,16 +159,16 @@ async def test_no_timer_of_a_reward_runs_on_into_the_next_call_of_its_worker(poo
 
 @pytest.mark.slow
 async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
-    score = await pool_of(name=f"{__name__}:dies_once").score(answer("1"), task(str(tmp_path / "died")))
+    score = await pool_of(name=f"{own_rewards.__name__}:dies_once").score(answer("1"), task(str(tmp_path / "died")))
     assert score.reward == 0.5
 
 
 @pytest.mark.slow
 async def test_a_custom_reward_that_hangs_is_a_fault_of_its_code(pool_of):
-    name = f"{__name__}:hangs"
+    name = f"{own_rewards.__name__}:hangs"
     pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5)
     pool.workers.prepare = Prepare([name])  # as a run does: loading it is no part of a call
-    assert re.search(rf"{__file__}:\d+:.*the deadline", await fault_of_its_code(pool))
+    assert re.search(rf"{own_rewards.__file__}:\d+:.*the deadline", await fault_of_its_code(pool))
 
 
 @pytest.mark.slow
@@ -220,13 +176,13 @@ async def test_an_interrupt_that_meets_no_line_of_the_reward_is_a_call_that_was_
     """An Overrun is no Exception: it would have ended the run, as if somebody had asked for that."""
     pool = pool_of(deadline_s=0.5)
     with pytest.raises(Late) as late:
-        await pool.workers.run(SlowToLoad())
+        await pool.workers.run(own_rewards.SlowToLoad())
     assert late.value.out_of_time
 
 
 @pytest.mark.slow
 async def test_a_coroutine_function_of_the_user_awaits_comparisons_in_its_worker(pool_of):
-    pool = pool_of(name=f"{__name__}:awaits")
+    pool = pool_of(name=f"{own_rewards.__name__}:awaits")
     assert (await pool.score(says(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
     assert (await pool.score(says(r"\sqrt{9}"), task(r"2\sqrt2"))).reward == 0.0
 
@@ -234,7 +190,7 @@ async def test_a_coroutine_function_of_the_user_awaits_comparisons_in_its_worker
 @pytest.mark.slow
 async def test_a_reward_that_awaits_for_ever_is_a_fault_of_its_code_and_keeps_no_worker(pool_of):
     """It uses no CPU, so that only the deadline can end it."""
-    name = f"{__name__}:awaits_for_ever"
+    name = f"{own_rewards.__name__}:awaits_for_ever"
     pool = pool_of(name=name, verify_timeout_s=0.5, deadline_s=0.5, workers=1)
     pool.workers.prepare = Prepare([name])
     for _ in range(2):

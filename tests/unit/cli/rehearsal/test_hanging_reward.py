@@ -29,7 +29,7 @@ TEXTS = ["yes", "yes", "no", "yes", "no", "no", "no", "no", "no", "no"]
 def scored(directory, bug):
     """Score the texts two at a time; return the texts of the calls that began, and what became of each."""
     (directory / "mine.py").write_text(REWARD.format(bug=bug))
-    cfg = Reward(name=f"{directory}/mine.py:score", workers=2, verify_timeout_s=1.5)
+    cfg = Reward(name=f"{directory}/mine.py:score", workers=2, verify_timeout_s=0.5)
 
     async def score_all():
         pool = RewardPool(cfg)

@@ -139,7 +139,7 @@ LONG = pytest.mark.long
         pytest.param("guess.py", {"second": 'while self.tries == 2: __import__("time").sleep(1)'}, marks=LONG),
         pytest.param("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}, marks=LONG),
         ("mine.py", {"reward": "trajectory.calls[0]"}),
-        ("mine.py", {"reward": "raise KeyboardInterrupt"}),
+        pytest.param("mine.py", {"reward": "raise KeyboardInterrupt"}, marks=LONG),
         pytest.param("mine.py", {"reward": "while True: pass"}, marks=LONG),
         ("mine.py", {"filter": "max(t.reward for t in group.valid if t.parts['correct'] > 2)"}),
         ("mine.py", {"estimator": "inputs.rewards"}),
