@@ -91,7 +91,9 @@ def test_right_pushes_and_faults_are_judged_against_the_pushes_before_them():
     assert judged["faults"]["nothing_loaded"][0]
 
 
-def test_texts_that_the_reference_has_not_seen_have_figures_of_their_own(tmp_path):
+def test_texts_that_the_reference_has_not_seen_have_figures_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "replay", dict)  # the simulated pushes: below
+
     def line(level: float, **more) -> dict:
         return {
             "part": 0, "fault": "", "read_back": None, "read_back_s": 1.0, "canary_s": 0.5, "score_s": 0.5,

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from miniatures.reproduce import methods
+from miniatures.reproduce.commands import How
+from miniatures.reproduce.run import reproduce
 from miniatures.toy import lessons
 from openrlhf_tir.cluster.jobs.measured import EvalResult
 
@@ -97,3 +100,12 @@ class Fake:
             )
             Path(words[words.index("--out") + 1]).write_text(json.dumps(found))
         return 0
+
+
+def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: list[str] | None = None):
+    said = [] if said is None else said
+    return reproduce(methods.named(name), seeds, tmp_path / name, tmp_path / "bases", How(9, said.append, fake))
+
+
+def otc_rows(arm: str) -> list[dict]:
+    return rows_of_a_run(calls=1.7 if arm in ("torl", "ppo") else 1.0)

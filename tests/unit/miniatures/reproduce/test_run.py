@@ -17,18 +17,9 @@ from openrlhf_tir.cli.reproduce import check_words
 from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ConfigError, ReproductionFailed
 
-from .fakes import Fake, rows_of_a_run
+from .fakes import Fake, go, otc_rows, rows_of_a_run
 
-pytestmark = pytest.mark.slow  # each starts processes, or draws a page
-
-
-def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: list[str] | None = None):
-    said = [] if said is None else said
-    return reproduce(methods.named(name), seeds, tmp_path / name, tmp_path / "bases", How(9, said.append, fake))
-
-
-def otc_rows(arm: str) -> list[dict]:
-    return rows_of_a_run(calls=1.7 if arm in ("torl", "ppo") else 1.0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]  # some start processes
 
 
 def test_every_arm_of_every_seed_is_run_once_and_the_summary_has_the_form_that_is_asked(tmp_path):
@@ -80,18 +71,6 @@ def test_an_effect_that_is_not_there_is_not_seen_and_no_error(tmp_path):
     assert re.search(r"^otc: (?!.*\d \w+ \d).*index\.html$", said[-1])
     page = (tmp_path / "otc" / "index.html").read_text()
     assert re.search(r"\botc_ppo: calls.* 1\.000, .* 0\.75 ", page)
-
-
-def test_the_page_has_claim_verdict_curves_table_and_what_is_by_construction(tmp_path):
-    go("otc", tmp_path, Fake(otc_rows), (42, 7))
-    miniature = methods.named("otc")
-    page = (tmp_path / "otc" / "index.html").read_text()
-    assert re.search(r"<strong>[\w ]* 2 \w+ 2 \w+</strong>", page)
-    assert miniature.claim in page and miniature.by_construction and miniature.by_construction in page
-    assert (
-        page.count("data:image/png;base64,") == 2 and (tmp_path / "otc" / "curves.png").read_bytes()[:4] == b"\x89PNG"
-    )
-    assert page.count("<td>otc_grpo</td>") == 2 and all(f"<th>{column}</th>" in page for column in miniature.columns)
 
 
 def test_a_sweep_is_of_the_arm_before_it_and_is_judged_by_n(tmp_path):

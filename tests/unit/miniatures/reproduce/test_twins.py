@@ -31,6 +31,8 @@ from openrlhf_tir.errors import ConfigError
 
 from .fakes import Fake, rows_of_a_run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def go(name: str, tmp_path, fake: Fake, check=lambda words: None, seed: int = 42) -> dict:
     """Run the twin `name` with played commands."""

@@ -3,12 +3,13 @@
 import json
 import re
 
+import matplotlib.colors
 import pytest
 
 from openrlhf_tir.config import Config, Logger
 from openrlhf_tir.config.settings import to_toml
 from openrlhf_tir.errors import DataError
-from openrlhf_tir.observability.report import summary
+from openrlhf_tir.observability.report import build, style, summary
 from openrlhf_tir.observability.report.build import build_report
 from openrlhf_tir.observability.report.environments import rows_of
 from openrlhf_tir.telemetry import metrics
@@ -36,6 +37,14 @@ def write_trace(run_dir, steps=5):
 
 def plots(run_dir):
     return {path.stem for path in (run_dir / "plots").glob("*.png")}
+
+
+@pytest.fixture(autouse=True)
+def small_pictures(monkeypatch):
+    """Draw the light figures with few dots, and only make the dark ones."""
+    monkeypatch.setattr(style, "DPI", 40)
+    light = matplotlib.colors.to_rgba(style.LIGHT.surface)
+    monkeypatch.setattr(build, "png", lambda figure: style.png(figure) if figure.get_facecolor() == light else b"dark")
 
 
 @pytest.mark.slow
