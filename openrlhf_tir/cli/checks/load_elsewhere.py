@@ -59,12 +59,17 @@ def load_elsewhere(place: str, name: str) -> None:
         )
 
 
+def load_here(place: str, name: str) -> None:
+    """Load a user's function in this process; see load_elsewhere."""
+    module, _, attribute = place.rpartition(":")
+    plugins.load(getattr(importlib.import_module(module), attribute), name)
+
+
 def main() -> None:
     """Load the function that the command line names, and write what is wrong."""
     fd, place, name = sys.argv[1:]
-    module, _, attribute = place.rpartition(":")
     try:
-        plugins.load(getattr(importlib.import_module(module), attribute), name)
+        load_here(place, name)
     except ConfigError as error:
         os.write(int(fd), str(error).encode()[:MAX_MESSAGE_BYTES])
     sys.stdout.flush()

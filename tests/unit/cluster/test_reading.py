@@ -55,36 +55,44 @@ def cfg(tmp_path, monkeypatch):
     )
 
 
-async def test_what_another_process_reads_is_what_this_one_would(cfg):
+async def test_another_process_reads_what_this_one_would_and_shows_what_a_library_prints_meanwhile(
+    cfg, tmp_path, monkeypatch, capfd
+):
+    """What is printed waits in a buffer, as the output is no terminal, and is no part of the answer."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    (tmp_path / "imports").mkdir()
+    (tmp_path / "imports/sitecustomize.py").write_text(SPEAKS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "imports"), *sys.path]))
     async with reading(cfg) as inputs:
         read = await inputs
+    assert "a library speaks" in capfd.readouterr().err
     here = load_inputs(cfg)
     assert list(read.prompts.tasks) == list(here.prompts.tasks) and len(read.prompts) == 12
     assert read.held_out == here.held_out and read.canary == here.canary
     assert read.prompts.dropped == here.prompts.dropped
 
 
-async def test_what_a_library_prints_while_it_reads_is_shown_and_is_no_part_of_the_answer(
-    cfg, tmp_path, monkeypatch, capfd
-):
-    """It waits in a buffer, as the output is no terminal."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    (tmp_path / "imports").mkdir()
-    (tmp_path / "imports/sitecustomize.py").write_text(SPEAKS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "imports"), *sys.path]))
-    async with reading(cfg) as inputs:
-        assert len((await inputs).prompts) == 12
-    assert "a library speaks" in capfd.readouterr().err
+FAILS = """
+from openrlhf_tir.cluster.jobs import inputs, reading
+from openrlhf_tir.errors import ConfigError
 
 
-async def test_its_error_is_raised_with_its_code(cfg):
-    cfg.actor.model_name_or_path += "-nowhere"
-    with pytest.raises(ConfigError) as here:
-        load_inputs(cfg)
+def load_inputs(cfg):
+    raise ConfigError(f"no tokenizer in {cfg.actor.model_name_or_path}", code="user_code")
+
+
+inputs.load_inputs = load_inputs
+reading._main()
+"""
+"""A reader that fails before it imports torch."""
+
+
+async def test_its_error_is_raised_with_its_code(cfg, monkeypatch):
+    monkeypatch.setattr(reading_module, "COMMAND", ("-c", FAILS))
     async with reading(cfg) as inputs:
         with pytest.raises(ConfigError) as error:
             await inputs
-    assert error.value.code == here.value.code and str(error.value) == str(here.value)
+    assert error.value.code == "user_code" and cfg.actor.model_name_or_path in str(error.value)
 
 
 async def test_a_reader_that_is_killed_is_an_error_of_the_machine(cfg):

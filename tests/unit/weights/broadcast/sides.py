@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -119,10 +118,3 @@ def learner(pipe) -> None:
     sender, tensors = Sender(), weights()
     pipe.send(sender.open("gloo", "127.0.0.1", 1, LONG))
     sender.send("push", buckets(tensors), gathered(tensors, lambda n: n < 2 or os.kill(os.getpid(), signal.SIGKILL)))
-
-
-def processes():
-    """Ready-made: torch is imported once, in the server that they are forked from."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.unit.weights.broadcast.sides"])
-    return context

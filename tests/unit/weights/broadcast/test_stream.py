@@ -10,8 +10,16 @@ import threading
 
 import pytest
 
+from ..torch_processes import forked_with
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # importing torch
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with forked_with("tests.unit.weights.broadcast.sides") as context:
+        yield context
 
 
 @pytest.fixture
@@ -176,11 +184,11 @@ def test_a_torn_push_that_cannot_be_undone_makes_its_worker_unusable(hub):
     )
 
 
-def test_a_learner_that_is_gone_is_no_wait(hub):
-    from .sides import LONG, Side, learner, processes
+def test_a_learner_that_is_gone_is_no_wait(hub, processes):
+    from .sides import LONG, Side, learner
 
-    ours, theirs = (context := processes()).Pipe()
-    process = context.Process(target=learner, args=(theirs,))
+    ours, theirs = processes.Pipe()
+    process = processes.Process(target=learner, args=(theirs,))
     process.start()
     assert ours.poll(LONG)
     received = Side(1).receive(ours.recv(), "push")  # it dies in the middle of it
@@ -190,19 +198,19 @@ def test_a_learner_that_is_gone_is_no_wait(hub):
 
 
 @pytest.mark.parametrize("fault", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
-def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
+def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault, processes):
     from openrlhf_tir.pushes import BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
     from openrlhf_tir.weights.digest import tensors_digest
 
-    from .sides import LONG, buckets, gathered, processes, weights, worker
+    from .sides import LONG, buckets, gathered, weights, worker
 
-    context, sender, tensors = processes(), Sender(), weights()
+    sender, tensors = Sender(), weights()
     meeting = sender.open("gloo", "127.0.0.1", 3, LONG if fault == signal.SIGKILL else 3.0)
     pipes, workers = [], []
     for rank in (1, 2, 3):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=worker, args=(rank, meeting, theirs))
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=worker, args=(rank, meeting, theirs))
         process.start()
         theirs.close()
         pipes.append(ours)

@@ -16,7 +16,9 @@ from openrlhf_tir.weights.ipc.device_digest import BLOCK_WORDS, bucket_digest, w
 from openrlhf_tir.weights.ipc.exposer import Exposer  # noqa: E402
 from openrlhf_tir.weights.ipc.importer import CannotMap, Importer, buckets_of, plain_buckets  # noqa: E402
 
-pytestmark = pytest.mark.slow  # each process imports torch
+from ..torch_processes import forked_with  # noqa: E402
+
+pytestmark = pytest.mark.slow  # a server imports torch
 CPU = torch.device("cpu")
 BUCKETS = [
     [Item("a", "BF16", (3, 5)), Item("empty", "F32", (0, 4))],
@@ -50,12 +52,18 @@ def engine_process(pipe: Connection) -> None:
         pipe.send([(name, t.float().tolist()) for bucket in buckets for name, t in importer.tensors(bucket)])
 
 
+@pytest.fixture(scope="module")
+def processes():
+    with forked_with(__name__) as context:
+        yield context
+
+
 class Other:
     """Another process that answers by a pipe."""
 
-    def __init__(self, target) -> None:
+    def __init__(self, processes, target) -> None:
         self.pipe, there = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("spawn").Process(target=target, args=(there,), daemon=True)
+        self.process = processes.Process(target=target, args=(there,), daemon=True)
         self.process.start()
         there.close()
 
@@ -70,8 +78,8 @@ class Other:
 
 
 @pytest.fixture
-def learner():
-    other = Other(learner_process)
+def learner(processes):
+    other = Other(processes, learner_process)
     yield other
     if other.process.is_alive():
         other.kill()
@@ -86,7 +94,7 @@ def is_of(importer: Importer, bucket: ExposedBucket, number: int, seed: int) -> 
     return all(torch.equal(found[name], tensor) for name, tensor in tensors(BUCKETS[number % 2], seed))
 
 
-def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_next_learners(learner):
+def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_next_learners(learner, processes):
     importer = Importer(CPU)
     first = [learner(number, 1) for number in (0, 1)]
     importer.begin(first)
@@ -97,7 +105,7 @@ def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_n
         importer.check(first)  # what was announced before is not there any more
     learner.kill()
     assert is_of(importer, again, 2, 2), "memory that is mapped outlives its process"
-    other = Other(learner_process)
+    other = Other(processes, learner_process)
     try:
         next_push = [other(0, 3)]
         importer.begin(next_push)
@@ -106,10 +114,10 @@ def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_n
         other.kill()
 
 
-def test_an_engine_killed_while_it_maps_costs_neither_the_learner_nor_the_next_engine_anything():
+def test_an_engine_killed_while_it_maps_costs_neither_the_learner_nor_the_next_engine_anything(processes):
     exposer = Exposer(CPU)
     exposer.reserve(BUCKETS)
-    engine = Other(engine_process)
+    engine = Other(processes, engine_process)
     buckets = [exposer.fill(n, BUCKETS[n], tensors(BUCKETS[n], 1)) for n in (0, 1)]
     expected = [(n, t.float().tolist()) for bucket in BUCKETS for n, t in tensors(bucket, 1)]
     assert engine(plain_buckets(buckets)) == expected
