@@ -49,7 +49,7 @@ def task_of(tmp_path, row, **data):
     good=st.dictionaries(st.text("abc_é", min_size=1, max_size=4), JSON, max_size=4),
     odd=st.dictionaries(st.text("xyz", min_size=1, max_size=3), ODD, max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_column_travels_unchanged_or_is_named_with_a_reason(good, odd):
     extra = extra_of({**good, **odd, "prompt": "p"}, {"prompt", "env"}, {})
     assert extra.columns == good and extra.left_out.keys() == odd.keys()

@@ -150,7 +150,7 @@ def warm():
 
 @pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
 async def test_a_warm_call_has_the_output_of_a_fresh_one(fresh, warm, code):
-    timeout_s = 1.0 if code == ENDLESS else 60.0
+    timeout_s = 0.5 if code == ENDLESS else 60.0
     a, b = await fresh.run(code, timeout_s=timeout_s), await warm.run(code, timeout_s=timeout_s)
     if a.killed == "output_flood":  # how much was read when it was stopped is chance
         a, b = replace(a, stderr=b"", stderr_truncated=True), replace(b, stderr=b"", stderr_truncated=True)

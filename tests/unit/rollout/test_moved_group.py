@@ -68,7 +68,7 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Sequence
     return group, migration
 
 
-@pytest.mark.parametrize("prompt", ["Guess.", "Say a number: 1 2 3", "So?"])
+@pytest.mark.parametrize("prompt", ["Guess.", "Say a number: 1 2 3", pytest.param("So?", marks=pytest.mark.long)])
 async def test_tokens_log_probs_stops_and_tool_calls_are_those_of_a_response_that_stayed(tmp_path, prompt):
     stayed, _ = await played(tmp_path, moves=False, prompt=prompt)
     moved, migration = await played(tmp_path, moves=True, prompt=prompt)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from openrlhf_tir.cli.checks.envs import check_envs
-from openrlhf_tir.cli.checks.load_elsewhere import load_elsewhere
+from openrlhf_tir.cli.checks.load_elsewhere import load_elsewhere, load_here
 from openrlhf_tir.cli.preflight import check_names, openrlhf_files
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load
@@ -27,30 +27,32 @@ def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("place", "text", "attribute", "said"),
+    ("load_it", "place", "text", "attribute", "said"),
     [
-        (AGENT, "x = 1\n", "AgentExecutor", r"agent\.py .*'AgentExecutor'"),
-        (AGENT, "\nimport no_such_thing\n", "AgentExecutor", r"agent\.py:2: ModuleNotFoundError"),
-        (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", r"agent\.py:2: Exited"),
+        (load_here, AGENT, "x = 1\n", "AgentExecutor", r"agent\.py .*'AgentExecutor'"),
+        (load_here, AGENT, "\nimport no_such_thing\n", "AgentExecutor", r"agent\.py:2: ModuleNotFoundError"),
+        (load_elsewhere, AGENT, "import os\nos._exit(7)\n", "AgentExecutor", r"agent\.py:2: Exited"),
         (
+            load_elsewhere,
             AGENT,
             "import os\nos.kill(os.getpid(), 9)\n",
             "AgentExecutor",
             r"agent\.py:AgentExecutor: .* -9:",
         ),
         (
+            load_here,
             REWARD,
             "def reward_func(queries):\n    ...\n",
             "reward_func",
             r"agent\.py:1: reward_func\(queries\)",
         ),
-        (REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", r"agent\.py .*'reward_func'.*: reward\."),
+        (load_here, REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", r"agent\.py .*'reward_func'.*: reward\."),
     ],
 )
-def test_a_mistake_names_file_and_line(tmp_path, place, text, attribute, said):
+def test_a_mistake_names_file_and_line(tmp_path, load_it, place, text, attribute, said):
     (tmp_path / "agent.py").write_text(text)
     with pytest.raises(ConfigError) as e:
-        load_elsewhere(place, f"{tmp_path / 'agent.py'}:{attribute}")
+        load_it(place, f"{tmp_path / 'agent.py'}:{attribute}")
     assert re.search(said, str(e.value))
 
 

@@ -48,7 +48,7 @@ async def score(room: Room, name: str, answer: str, seed: int = 3):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVALUATING, *READING, "boxnet", "rush_hour", "composite"])
 async def test_a_solution_scores_1_behind_the_guard(room, name):
-    assert [await fault_of(room, Task(name, seed)) for seed in range(3)] == [None] * 3
+    assert await fault_of(room, Task(name, 1)) is None
 
 
 @pytest.mark.long  # a hundred data sets; one of each way of reading an answer is above
@@ -72,13 +72,14 @@ CODE = [
 ]
 
 
-@pytest.mark.parametrize("name", [*EVALUATING, *READING])
-async def test_an_answer_that_is_code_is_scored_as_any_wrong_one(room, name):
-    """The few hundredths are what some data sets give to every text."""
+@pytest.mark.parametrize(("number", "name"), enumerate([*EVALUATING, *READING]))
+async def test_an_answer_that_is_code_is_scored_as_any_wrong_one(room, number, name):
+    """Each data set gets a third of them; test_guard.py has every form of code. The few hundredths are what some data
+    sets give to every text."""
     task = Task(name, 3)
     entry = (await room.make(task)).entry
     nonsense = await room.score(task, entry, "I do not know")
-    for code in CODE:
+    for code in CODE[number % 3 :: 3]:
         assert await room.score(task, entry, code) == nonsense, code
     assert nonsense.score <= 0.05
 
@@ -136,7 +137,7 @@ async def test_a_text_that_the_packages_scorer_accepts_for_every_puzzle_solves_n
         assert (await room.score(task, puzzle.entry, f" {puzzle.solution}\n".strip())).score == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.long  # imports reasoning-gym once more; the test below asks for the seed of the sets' order
 async def test_rows_are_reproduced_by_another_process(room):
     """Some data sets draw from sets of text, whose order a process draws anew."""
     drawn = ["isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"]
@@ -151,6 +152,17 @@ async def test_rows_are_reproduced_by_another_process(room):
     for name, question in zip(drawn, json.loads(output), strict=True):
         made_row = await row(room, name, 2, None, RowOptions(tries=2))
         assert made_row["prompt"].startswith(question.strip())
+        assert await PuzzlesEnv(room).reset(made_row["meta"], 0) == ""
+
+
+async def test_sets_of_text_have_one_order_and_what_else_is_drawn_is_that_of_another_process(room):
+    code = "print(hash('a text'))  # sympy"
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=env, timeout=120)
+    assert (await room.sandbox.run(code)).stdout == other.stdout
+    for name in ("leg_counting", "spell_backward"):
+        made_row = await row(room, name, 2, None, RowOptions(tries=2))
+        assert made_row["prompt"].startswith(make_puzzle(Task(name, 2)).question.strip())
         assert await PuzzlesEnv(room).reset(made_row["meta"], 0) == ""
 
 
