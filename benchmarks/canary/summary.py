@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_tir.config.sections.rollout import FP32_TOLERANCE
 from openrlhf_tir.weights.verify import Disagreement, Evidence, Reference, disagreement
 
 from .collect import load_lines
 
 CEILING = 0.5
-FP32_TOLERANCE = 1e-4
-"""What a run accepts in fp32 if `vllm.canary_tolerance` is unset."""
 H100 = ((0.0305, 0.153, 0.241), (0.0173, 0.130, 0.217), (0.0137, 0.186, 0.241))
 """Three right pushes of SmolLM2 in bf16 on an H100, 64 sampled tokens each: median, 95 % quantile and largest
 difference in nats, as they were recorded."""

@@ -46,6 +46,7 @@ from .sections.output import Logger as Logger
 from .sections.output import LoggerWandb as LoggerWandb
 from .sections.pipeline import Pipeline as Pipeline
 from .sections.reward import Reward as Reward
+from .sections.rollout import FP32_TOLERANCE
 from .sections.rollout import Rollout as Rollout
 from .sections.rollout import Vllm as Vllm
 from .sections.sft import Sft as Sft
@@ -243,10 +244,10 @@ class Config(Section):
 
     @property
     def fixed_canary_tolerance(self) -> float | None:
-        """Mean difference in nats that is accepted after each push: vllm.canary_tolerance, or 1e-4 where both sides
-        compute in fp32. None: it follows the pushes accepted before."""
+        """Mean difference in nats that is accepted after each push: vllm.canary_tolerance, or FP32_TOLERANCE where both
+        sides compute in fp32. None: it follows the pushes accepted before."""
         is_fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
-        return self.vllm.canary_tolerance or (1e-4 if is_fp32 else None)
+        return self.vllm.canary_tolerance or (FP32_TOLERANCE if is_fp32 else None)
 
     @property
     def engines_beside_ranks(self) -> bool:

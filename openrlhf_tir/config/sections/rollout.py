@@ -169,6 +169,11 @@ class Rollout(Section):
         return (self.temperature, self.top_p, self.top_k, self.min_p) == (1.0, 1.0, 0, 0.0)
 
 
+FP32_TOLERANCE = 1e-3
+"""vllm.canary_tolerance of a run that computes in fp32, in nats. torch's log_softmax on a CPU is wrong by up to
+5e-5 over a large vocabulary, and the proof divides by 1 - p, at least 0.05 (docs/weights.md)."""
+
+
 class Vllm(Section):
     """The rollout engines."""
 
@@ -250,9 +255,9 @@ class Vllm(Section):
         gt=0,
         description=(
             "Largest mean of |log-prob difference| / (1 - p) between engine and learner that is accepted after a push,"
-            " over the uncertain tokens of the canary. Unset: 1e-4 in fp32, else twice the median of the last accepted"
-            " pushes, at most 0.5. Engine and learner that differ by more than 0.5 at the start do not have the same"
-            " model, and no single token's log-prob may differ by 5."
+            f" over the uncertain tokens of the canary. Unset: {FP32_TOLERANCE:g} in fp32, else twice the median of the"
+            " last accepted pushes, at most 0.5. Engine and learner that differ by more than 0.5 at the start do not"
+            " have the same model, and no single token's log-prob may differ by 5."
         ),
         unit="nats",
     )

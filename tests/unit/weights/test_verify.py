@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.errors import (
     ConfigError,
     DeadlineMissed,
@@ -838,3 +840,19 @@ async def test_a_learner_that_dies_while_it_pushes_again_is_no_engines_fault(tmp
     with pytest.raises(LearnerDied):
         await publish(p, 1)
     assert engines[1].verdicts == []
+
+
+def test_in_fp32_the_error_of_torchs_normaliser_is_far_from_what_is_refused():
+    """A trained policy with a large vocabulary, uncertain of its sampled tokens by 5 to 20 %: the engine's log-probs
+    are torch's, whose sum over the vocabulary loses what is small, and the learner's are exact."""
+    torch.manual_seed(0)
+    logits_TV = 5 * torch.randn(64, 262_144)
+    logits_TV[:, 0] = torch.logsumexp(logits_TV[:, 1:].double(), -1).float() + torch.linspace(1.4, 3, 64)
+    engine_T = torch.log_softmax(logits_TV, -1)[:, 0].double().numpy()
+    learner_T = torch.log_softmax(logits_TV.double(), -1)[:, 0].numpy()
+    assert np.exp(learner_T).min() > 0.8 and np.exp(learner_T).max() < 0.96
+    unknown_T = np.full(64, np.nan)
+    found = disagreement(Evidence(engine_T, learner_T, unknown_T, np.ones(64, bool)))
+    cfg = Config.model_validate({"ds": {"param_dtype": "fp32"}, "vllm": {"dtype": "float32"}})
+    excess = Reference(CEILING, cfg.fixed_canary_tolerance).tolerance.excess(found)
+    assert 0.001 < excess < 0.6
