@@ -129,7 +129,6 @@ def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Lim
         compiled=not _is_syntax_error(result.stderr or "", last_line),
         killed=killed,
         stdout_truncated=len(stdout) > limits.keep_bytes,
-        stderr_truncated=len(stderr) > limits.keep_bytes,
         files=files,
     )
 

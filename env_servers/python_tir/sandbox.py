@@ -84,7 +84,6 @@ class Execution:
         compiled: False if the source has a syntax error.
         killed: The limit at which the snippet was killed; None if it was not.
         stdout_truncated: True if more was printed than is kept.
-        stderr_truncated: The same for standard error.
         files: Those of the requested files that exist and fit, by path.
         left_out: Sizes in bytes of the requested files that exist and do not fit in FETCH_BYTES, by path.
     """
@@ -96,7 +95,6 @@ class Execution:
     compiled: bool = True
     killed: Killed | None = None
     stdout_truncated: bool = False
-    stderr_truncated: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
 

@@ -298,7 +298,6 @@ class _Run:
             compiled=b"S\n" not in report,
             killed=None if self.stopped == "start" else self.stopped,
             stdout_truncated=self.out.truncated,
-            stderr_truncated=self.err.truncated,
         )
 
 

@@ -261,5 +261,4 @@ class Call:
             compiled=b"S" not in report,
             killed=None if ended == "cancelled" else ended,
             stdout_truncated=self.out.truncated,
-            stderr_truncated=self.err.truncated,
         )
