@@ -21,7 +21,8 @@ from ..telemetry import heartbeat, metrics
 from ..telemetry import timeline as timelines
 from ..telemetry.heartbeat import STALE_S, clock_text
 from .report import html, summary
-from .report.build import Plot, config_of, plots_of
+from .report.build import config_of, plots_of
+from .report.curves import Columns, Plot
 from .report.page import Picture, Run, render_body
 from .report.samples import LEDGER, Sample, last_step_of, samples_of, spread_over_groups, untrained_of
 from .report.samples_page import sample_view
@@ -174,7 +175,7 @@ class LivePage:
             key = (file, dark, narrow)
             if key not in self._pictures:
                 plot = self._plots.get(file)
-                self._pictures[key] = None if plot is None else _drawn(plot, dark, narrow)
+                self._pictures[key] = None if plot is None else _drawn(plot, self._columns, dark, narrow)
             return self._pictures[key]
 
     def figures_version(self) -> str:
@@ -206,7 +207,7 @@ class LivePage:
         if not self._columns.get("step"):
             return False
         with themed(LIGHT):
-            return plot.draw(LIGHT) is not None
+            return plot.draw(self._columns, LIGHT) is not None
 
     def _picture_of(self, plot: Plot) -> Picture:
         url = f"picture/{plot.file}.png?v={self._version}"
@@ -248,10 +249,10 @@ def _stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns:x}.{stat.st_size:x}"
 
 
-def _drawn(plot: Plot, dark: bool, narrow: bool) -> bytes | None:
+def _drawn(plot: Plot, columns: Columns, dark: bool, narrow: bool) -> bytes | None:
     theme = DARK if dark else LIGHT
     with themed(theme), narrowed(narrow):
-        figure = plot.draw(theme)
+        figure = plot.draw(columns, theme)
         return None if figure is None else png(figure)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .curves import Columns, Curve, finish, line, series, whole_decades
+from .curves import Columns, Plot, finish, line, series, whole_decades
 from .style import Theme, new_figure
 
 PANELS = {
@@ -88,14 +88,14 @@ def off_policy(columns: Columns, theme: Theme) -> Figure | None:
 
 
 BIAS_CURVES = (
-    Curve(
+    Plot(
         "selection",
         "Selection",
         "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose;"
         " between kept and trained nothing may change.",
         selection,
     ),
-    Curve(
+    Plot(
         "off_policy",
         "Off-policy",
         "Learner against the policy that sampled: with the same weights (engine mismatch), with older ones; share that"

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from ...config.settings import load_former
 from ...errors import ConfigError, DataError
@@ -22,29 +19,13 @@ from ...telemetry import timeline as timelines
 from ...telemetry.lost import lost_processes
 from . import samples_page, summary
 from .bias import BIAS_CURVES
-from .curves import CURVES, Columns
+from .curves import CURVES, Columns, Plot
 from .cycle_bars import CYCLE_CURVES
 from .environments import ENV_CURVES, names_of
 from .held_out import HELD_OUT_CURVES, ks_of
 from .page import Picture, Run, render
-from .style import DARK, LIGHT, Theme, png, themed
+from .style import DARK, LIGHT, png, themed
 from .timeline import middle, timeline
-
-
-class Plot(NamedTuple):
-    """A figure of the report that is not drawn yet.
-
-    Attributes:
-        file: Name of the figure's file, without its suffix.
-        title: Heading of the figure.
-        caption: How to read it.
-        draw: Returns the figure in a theme, or None if the run has no data for it.
-    """
-
-    file: str
-    title: str
-    caption: str
-    draw: Callable[[Theme], Figure | None]
 
 
 def build_report(run_dir: Path) -> Path:
@@ -77,7 +58,7 @@ def build_report(run_dir: Path) -> Path:
     remarks += [f"Lost process: {line}." for line in lost_processes(run_dir)]
     pictures = []
     for plot in plots_of(columns, spans):
-        picture = _draw(plot, run_dir / "plots")
+        picture = _draw(plot, columns, run_dir / "plots")
         if picture is None:
             remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
         else:
@@ -111,44 +92,36 @@ def build_report(run_dir: Path) -> Path:
     return path
 
 
-def _bind(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Callable[[Theme], Figure | None]:
-    return lambda theme: draw(columns, theme) if columns else None
-
-
 def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
     """Return the figures in the order of the page: first what the model learned, then the overlap, then the rest."""
     held_out_curves = HELD_OUT_CURVES if ks_of(columns) else ()
     env_curves = ENV_CURVES if names_of(columns) else ()
-    curves = [
-        Plot(curve.file, curve.title, curve.caption, _bind(columns, curve.draw))
-        for curve in (*CURVES, *CYCLE_CURVES, *held_out_curves, *env_curves, *BIAS_CURVES)
-    ]
     window = middle(spans)
     overlap = [
         Plot(
             "timeline",
             "Timeline",
             "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next.",
-            lambda theme: timeline(spans, theme),
+            lambda _, theme: timeline(spans, theme),
         ),
         Plot(
             "timeline_zoom",
             "Timeline, close up",
             "Shaded: a learner step. Blue inside the shade is rollout and training at the same time.",
-            lambda theme: timeline(spans, theme, window) if window else None,
+            lambda _, theme: timeline(spans, theme, window) if window else None,
         ),
     ]
-    return curves[:1] + overlap + curves[1:]
+    return [*CURVES[:1], *overlap, *CURVES[1:], *CYCLE_CURVES, *held_out_curves, *env_curves, *BIAS_CURVES]
 
 
-def _draw(plot: Plot, directory: Path) -> Picture | None:
+def _draw(plot: Plot, columns: Columns, directory: Path) -> Picture | None:
     """Draw a figure in both themes and save the light one. Without data, remove the plot of an earlier report."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
     encoded: list[str] = []
     for theme in (LIGHT, DARK):
         with themed(theme):
-            figure = plot.draw(theme)
+            figure = plot.draw(columns, theme)
             if figure is None:
                 return None
             image = png(figure)

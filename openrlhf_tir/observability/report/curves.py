@@ -67,7 +67,7 @@ def binned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def trained(columns: Columns) -> Columns:
     """Return only the rows of learner steps: an evaluation of the base model before step 1 has a row, but no bar."""
-    keep = [index for index, step in enumerate(columns["step"]) if step > 0]
+    keep = [index for index, step in enumerate(columns.get("step", ())) if step > 0]
     return {name: [values[index] for index in keep] for name, values in columns.items()}
 
 
@@ -277,8 +277,8 @@ def throughput(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, [left, right])
 
 
-class Curve(NamedTuple):
-    """A figure over the learner steps.
+class Plot(NamedTuple):
+    """A figure of the report that is not drawn yet.
 
     Attributes:
         file: Name of the figure's file, without its suffix.
@@ -294,63 +294,63 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve(
+    Plot(
         "accuracy",
         "Accuracy and code use",
         "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.",
         accuracy,
     ),
-    Curve(
+    Plot(
         "reward",
         "Reward",
         "Mean reward of the sampled training responses of each step, before filters.",
         reward,
     ),
-    Curve(
+    Plot(
         "parts",
         "Parts of the reward",
         "What the reward recorded by name, mean over responses; parts that never change are left out.",
         parts_of_rewards,
     ),
-    Curve(
+    Plot(
         "response",
         "Responses",
         "Length in tokens, model and tool output together, and how often a response calls the tool.",
         response,
     ),
-    Curve(
+    Plot(
         "n_calls",
         "Calls per response",
         "Share of the responses by how often they call a tool: a mean hides if all call a little or few a lot.",
         n_calls,
     ),
-    Curve(
+    Plot(
         "drops",
         "Dropped groups",
         "Groups that were sampled but not trained on."
         " A group whose answers are all right or all wrong teaches nothing.",
         drops,
     ),
-    Curve(
+    Plot(
         "staleness",
         "Staleness",
         "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.",
         staleness,
     ),
-    Curve(
+    Plot(
         "health",
         "Learner health",
         "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy,"
         " the proof of a push near what is refused.",
         health,
     ),
-    Curve(
+    Plot(
         "step_time",
         "Time per step",
         "What the trainer did with its wall-clock time. Waiting for groups means that rollout is the bottleneck.",
         step_time,
     ),
-    Curve(
+    Plot(
         "throughput",
         "Throughput and queues",
         "Trained completion tokens per second, and the groups being sampled or waiting to be trained.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .curves import Columns, Curve
+from .curves import Columns, Plot
 from .cycle import cycle_of
 from .style import Theme, legend_above, new_figure
 
@@ -64,7 +64,7 @@ def bars(columns: Columns, theme: Theme) -> Figure | None:
 
 
 CYCLE_CURVES = (
-    Curve(
+    Plot(
         "cycle",
         "Where an update's time goes",
         "The mean of the middle half of the updates. The table below the curves has every part.",

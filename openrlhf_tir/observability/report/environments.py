@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .curves import Columns, Curve, finish, line
+from .curves import Columns, Plot, finish, line
 from .style import Theme, new_figure
 
 HEAD = (
@@ -79,4 +79,4 @@ def environments(columns: Columns, theme: Theme) -> Figure | None:
 
 
 CAPTION = "Each environment by itself: how much of it was right, what its responses called, and how long a call took."
-ENV_CURVES = (Curve("environments", "Environments", CAPTION, environments),)
+ENV_CURVES = (Plot("environments", "Environments", CAPTION, environments),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .curves import Columns, Curve, finish, line
+from .curves import Columns, Plot, finish, line
 from .style import Theme, new_figure
 
 PASS_AT = "eval/pass_at_"
@@ -61,7 +61,7 @@ def held_out(columns: Columns, theme: Theme) -> Figure | None:
 
 
 HELD_OUT_CURVES = (
-    Curve(
+    Plot(
         "held_out",
         "Held-out problems",
         "pass@k and pass^n, unbiased. Accuracy that rises while some of many stays: the model comes to say more often"
