@@ -132,6 +132,59 @@ class EnvService:
         }
         self.metrics = ServerMetrics(config.env, {**common_gauges, **gauges})
 
+    async def reset(self, request: ResetRequest) -> ResetReply:
+        """Open a session and return its first observation.
+
+        Raises:
+            HTTPException: The server is stopping, the task cannot be played, or the environment failed.
+            _Defect: The code of the environment is wrong.
+            CapacityFull: There is no room for another session.
+            Conflict: The session is open, with another task or seed.
+        """
+        if self.draining:
+            raise HTTPException(
+                503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"}
+            )
+        try:
+            async with asyncio.timeout(self.config.reset_timeout_s) as deadline:
+                await self.watch.turn()
+                with self.watch.allows(self.config.reset_timeout_s):
+                    session, observation = await self.sessions.open(request)
+        except (CapacityFull, Conflict):
+            raise
+        except (Exception, Overrun) as e:  # as in _execute: the failure of the environment
+            late = isinstance(e, TimeoutError) and deadline.expired()
+            at = self.reset_waited_at.pop(id(request), None)
+            defect = None if late else self.defects.signals(e, "reset")
+            if isinstance(e, MALFORMED_TASK) and defect is None:
+                raise HTTPException(422, f"task: {described(e)}") from e
+            log.exception(
+                "the environment failed in reset", extra={"env": self.config.env, "session": request.session_id}
+            )
+            if defect:
+                raise _Defect(defect) from e
+            if late:
+                message = f"env_error: reset did not finish within {self.config.reset_timeout_s:g} s and was cancelled."
+                if at:
+                    raise HTTPException(504, f"{message} It waited at {at}.") from e
+                raise HTTPException(500, message) from e
+            raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
+        if not isinstance(observation, str):
+            await self.sessions.close(session.id)
+            message = _wrong_result(session.env, "reset", observation, "text")
+            if defect := self.defects.signals(TypeError(message), "reset"):
+                raise _Defect(defect)
+            raise HTTPException(500, f"env_error: {message}")
+        try:
+            reply = ResetReply(session_id=session.id, observation=observation, server=self.config.server_url)
+            return fit_reset(reply)
+        except ValueError as e:
+            await self.sessions.close(session.id)
+            message = f"reset gives an observation that cannot be sent: {e}"
+            if defect := self.defects.signals(ValueError(message), "reset"):
+                raise _Defect(defect) from e
+            raise HTTPException(500, f"env_error: {message}") from e
+
     async def step(self, request: StepRequest) -> StepReply:
         """Run a step and return its reply.
 
@@ -292,47 +345,7 @@ def create_env_app(
 
     @app.post("/reset")
     async def reset(body: ResetRequest) -> ResetReply:
-        if service.draining:
-            raise HTTPException(
-                503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"}
-            )
-        try:
-            async with asyncio.timeout(config.reset_timeout_s) as deadline:
-                await service.watch.turn()
-                with service.watch.allows(config.reset_timeout_s):
-                    session, observation = await service.sessions.open(body)
-        except (CapacityFull, Conflict):
-            raise
-        except (Exception, Overrun) as e:  # as in _execute: the failure of the environment
-            late = isinstance(e, TimeoutError) and deadline.expired()
-            at = service.reset_waited_at.pop(id(body), None)
-            defect = None if late else service.defects.signals(e, "reset")
-            if isinstance(e, MALFORMED_TASK) and defect is None:
-                raise HTTPException(422, f"task: {described(e)}") from e
-            log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
-            if defect:
-                raise _Defect(defect) from e
-            if late:
-                message = f"env_error: reset did not finish within {config.reset_timeout_s:g} s and was cancelled."
-                if at:
-                    raise HTTPException(504, f"{message} It waited at {at}.") from e
-                raise HTTPException(500, message) from e
-            raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
-        if not isinstance(observation, str):
-            await service.sessions.close(session.id)
-            message = _wrong_result(session.env, "reset", observation, "text")
-            if defect := service.defects.signals(TypeError(message), "reset"):
-                raise _Defect(defect)
-            raise HTTPException(500, f"env_error: {message}")
-        try:
-            reply = ResetReply(session_id=session.id, observation=observation, server=config.server_url)
-            return fit_reset(reply)
-        except ValueError as e:
-            await service.sessions.close(session.id)
-            message = f"reset gives an observation that cannot be sent: {e}"
-            if defect := service.defects.signals(ValueError(message), "reset"):
-                raise _Defect(defect) from e
-            raise HTTPException(500, f"env_error: {message}") from e
+        return await service.reset(body)
 
     @app.post("/step")
     async def step(body: StepRequest, request: Request) -> StepReply:
