@@ -169,21 +169,19 @@ class EnvService:
                     raise HTTPException(504, f"{message} It waited at {at}.") from e
                 raise HTTPException(500, message) from e
             raise HTTPException(500, f"env_error: reset failed with {described(e)}") from e
-        if not isinstance(observation, str):
-            await self.sessions.close(session.id)
-            message = _wrong_result(session.env, "reset", observation, "text")
-            if defect := self.defects.signals(TypeError(message), "reset"):
-                raise _Defect(defect)
-            raise HTTPException(500, f"env_error: {message}")
-        try:
-            reply = ResetReply(session_id=session.id, observation=observation, server=self.config.server_url)
-            return fit_reset(reply)
-        except ValueError as e:
-            await self.sessions.close(session.id)
-            message = f"reset gives an observation that cannot be sent: {e}"
-            if defect := self.defects.signals(ValueError(message), "reset"):
-                raise _Defect(defect) from e
-            raise HTTPException(500, f"env_error: {message}") from e
+        if isinstance(observation, str):
+            try:
+                return fit_reset(
+                    ResetReply(session_id=session.id, observation=observation, server=self.config.server_url)
+                )
+            except ValueError as e:
+                fault: Exception = ValueError(f"reset gives an observation that cannot be sent: {e}")
+        else:
+            fault = TypeError(_wrong_result(session.env, "reset", observation, "text"))
+        await self.sessions.close(session.id)
+        if defect := self.defects.signals(fault, "reset"):
+            raise _Defect(defect)
+        raise HTTPException(500, f"env_error: {fault}")
 
     async def step(self, request: StepRequest) -> StepReply:
         """Run a step and return its reply.
