@@ -21,6 +21,7 @@ from typing import Any
 
 from openrlhf_tir import errors
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.secrets import without_keys
 from openrlhf_tir.config.settings import to_toml
 from openrlhf_tir.errors import ConfigError, DataError, DeadlineMissed, Diverged, InfraError, Stopped, Unavailable
 
@@ -75,7 +76,7 @@ def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
         print(f"cold start: {model} is there already", flush=True)
         return model
     recipe = cfg.run_dir / f"{DIRECTORY}.toml"
-    recipe.write_text(to_toml(_without_key(cfg)), encoding="utf-8")
+    recipe.write_text(to_toml(without_keys(cfg)), encoding="utf-8")
     words = [
         "sft", "--recipe", str(recipe), "--run-dir", str(directory), "--actor.model_name_or_path", str(base),
         "--sft.dataset", str(rows), "--sft.max_samples", str(number),
@@ -203,12 +204,6 @@ def _check_same(directory: Path, cfg: Config, base: Path, number: int) -> None:
                 f" Give {made.get(key)}, another --run-dir, or --train.overwrite to begin anew.",
                 code="resume",
             )
-
-
-def _without_key(cfg: Config) -> Config:
-    """Return the configuration without the key of a logging service, which belongs into no file."""
-    wandb = cfg.logger.wandb.model_copy(update={"key": None})
-    return cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": wandb})})
 
 
 def _size(path: Path) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import TirError
+from ..errors import Stopped, TirError
 from .resume import Saver
 from .scheduler import RolloutScheduler
 
@@ -60,6 +60,18 @@ class StopRequest:
         """
         if self.reason is not None:
             await asyncio.get_running_loop().create_future()
+
+    def raise_if_asked(self, loss: BaseException) -> None:
+        """Raise Stopped from the loss of a learner rank if a stop was asked for.
+
+        A signal that is sent to the whole job also ends the learner's processes. In training their error cancels
+        `wind_down`, which was waiting for the step.
+        """
+        if self.reason is not None:
+            raise Stopped(
+                f"The run was stopped: {self.reason}, and a learner rank died meanwhile."
+                " The last checkpoint before it counts."
+            ) from loss
 
     async def or_done(self, task: asyncio.Task[Any]) -> bool:
         """Wait until a stop is asked for or the task ends. Return True if the task has still to be stopped."""

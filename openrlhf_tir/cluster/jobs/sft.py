@@ -19,9 +19,10 @@ import ray
 from rich.console import Console
 
 from ...config import Config
+from ...config.secrets import without_keys
 from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
-from ...errors import LearnerDied, Stopped, TirError
+from ...errors import LearnerDied, TirError
 from ...learner.schedule import lr_schedule
 from ...observability.sinks import mirrors_of
 from ...pipeline.checkpoints import disk, whole
@@ -83,9 +84,7 @@ async def _run(
             messages = [*resume_messages(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
         for message in messages:
             console.print(f"resume: {message}", soft_wrap=True, highlight=False, markup=False)
-    public = cfg.model_copy(
-        update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
-    )
+    public = without_keys(cfg)
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     losses: dict[str, float] = {}
     try:
@@ -102,12 +101,7 @@ async def _run(
                     await _tuning(cfg, inputs, ranks, checkpoints, display, stop).run(resume)
                     break
                 except LearnerDied as error:
-                    # A signal that is sent to the whole job also ends the learner's processes.
-                    if stop.reason:
-                        raise Stopped(
-                            f"The run was stopped: {stop.reason}, and a learner rank died meanwhile."
-                            " The last checkpoint before it counts."
-                        ) from error
+                    stop.raise_if_asked(error)
                     if not restarts.take():
                         raise
                     console.print(

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.environments import without_calls
+from ...config.secrets import without_keys
 from ...config.settings import to_toml
-from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, Stopped, WeightsUnverified
+from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, WeightsUnverified
 from ...machine.sizes import room
 from ...memory.model_size import push_bytes
 from ...observability.report import summary as summaries
@@ -96,9 +97,7 @@ async def run_training(
     resuming = _resuming(services.console, cfg, inputs, checkpoints)
     if not resuming:
         _clear(cfg, checkpoints)
-    public = cfg.model_copy(
-        update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
-    )
+    public = without_keys(cfg)
     with _not_fatal("config.toml"):
         (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
@@ -311,13 +310,7 @@ async def _pipeline(
             other_errors = lost.split(RESTARTED)[1]
             if other_errors is not None:
                 raise
-            # A signal that is sent to the whole job also ends the learner's processes. Their error cancels `wind_down`,
-            # which was waiting for the step.
-            if services.stop.reason:
-                raise Stopped(
-                    f"The run was stopped: {services.stop.reason}, and a learner rank died meanwhile."
-                    " The last checkpoint before it counts."
-                ) from error
+            services.stop.raise_if_asked(error)
             if not restarts.take():
                 raise
             event = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
