@@ -22,6 +22,7 @@ from miniatures.reproduce.arms import NO_TOOL
 from miniatures.reproduce.commands import STOP_S
 from miniatures.results import FIGURES, Evaluation, evaluation_in, evaluations
 from miniatures.tasks import NUMBERS, TASKS
+from openrlhf_tir.machine.files import replace_text
 from openrlhf_tir.machine.process_memory import PssSampler
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -205,9 +206,7 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
 def write(attempt: Attempt, path: Path) -> None:
     """Keep the attempt. One that failed is kept as well; the next call runs it again."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(attempt), indent=1) + "\n")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(asdict(attempt), indent=1) + "\n")
 
 
 def cpu_name() -> str:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.evaluation.settings import weights_of
+from openrlhf_tir.machine.files import replace_text
 
 from ..end_process import end_process
 
@@ -228,9 +229,7 @@ def _read(path: Path) -> Mark | None:
 
 
 def _write(path: Path, mark: Mark) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(mark._asdict(), indent=2) + "\n")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(mark._asdict(), indent=2) + "\n")
 
 
 def _execute(

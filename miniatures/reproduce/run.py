@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.errors import ReproductionFailed
+from openrlhf_tir.machine.files import replace_text
 from openrlhf_tir.telemetry import metrics
 
 from ..seeds import seeds
@@ -175,6 +175,4 @@ def verdict(miniature: Miniature, results: list[SeedResult]) -> str:
 
 def _write(path: Path, summary: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(summary, indent=2) + "\n")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(summary, indent=2) + "\n")

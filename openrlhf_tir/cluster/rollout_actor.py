@@ -19,6 +19,7 @@ import ray
 
 from ..config import Config
 from ..engines.busy import IdleWithGroups
+from ..machine.files import replace_text
 from ..ports import RolloutEngine
 from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
@@ -36,14 +37,11 @@ ENDPOINTS = "endpoints"
 
 
 def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
-    """Write an actor's URL to run_dir/endpoints/NAME, where agents and a scrape find it. Return the path.
-
-    The file is replaced as a whole, so that no reader sees half a line.
-    """
-    directory = run_dir / ENDPOINTS
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f".{name}").write_text(url + "\n")
-    return (directory / f".{name}").rename(directory / name)
+    """Write an actor's URL to run_dir/endpoints/NAME, where agents and a scrape find it. Return the path."""
+    path = run_dir / ENDPOINTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, url + "\n")
+    return path
 
 
 def _engine_class(cfg: Config) -> type[RolloutEngine]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Data
+from ..machine.files import replace_text
 from ..types import Chat, Task
 from .bad_rows import BadRows
 from .cache import Entry
@@ -89,12 +91,8 @@ class StoredTasks(Sequence[Task]):
         if name not in memo:
             memo[name] = compute()
             if path:
-                try:
-                    temporary = path.with_suffix(".part")
-                    temporary.write_text(json.dumps(memo))
-                    temporary.rename(path)
-                except OSError:
-                    pass  # The cache belongs to another user, so the next start computes it again.
+                with suppress(OSError):  # The cache belongs to another user, so the next start computes it again.
+                    replace_text(path, json.dumps(memo))
         return memo[name]
 
 

@@ -12,12 +12,12 @@ An item that lost samples to infrastructure is sampled again by the next run, wh
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..machine.files import replace_text
 from ..telemetry.jsonl import JsonlWriter, cut_torn_line, read_rows, replace_rows
 from ..types import Task
 from .items import ITEMS, Item, read_item
@@ -125,6 +125,4 @@ class Store:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -1,1 +1,1 @@
-"""What this machine has and allows, and what a run takes of it: GPUs, room on disks, user namespaces, memory."""
+"""What this machine has and allows, and what a run takes of it: GPUs, disks, files, user namespaces, memory."""

@@ -27,6 +27,7 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import Stopped
+from ..machine.files import replace_text
 
 FILE = "status.json"
 """Name of the status file in the run directory."""
@@ -284,12 +285,10 @@ def _print(beat: Heartbeat, console: Console) -> None:
 
 
 def _write(run_dir: Path, facts: Mapping[str, Any]) -> None:
-    """Replace the file as a whole. A disk that refuses is ignored: the console has the facts."""
+    """Replace the file. A disk that refuses is ignored: the console has the facts."""
     with suppress(OSError):
         run_dir.mkdir(parents=True, exist_ok=True)
-        temporary = run_dir / f".{FILE}.tmp"
-        temporary.write_text(json.dumps(facts))
-        os.replace(temporary, run_dir / FILE)
+        replace_text(run_dir / FILE, json.dumps(facts))
 
 
 def read(run_dir: Path) -> dict[str, Any] | None:

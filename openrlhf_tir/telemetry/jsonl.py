@@ -24,6 +24,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from ..machine.files import replace_text
+
 log = logging.getLogger(__name__)
 
 BLOCK = 1 << 20
@@ -238,7 +240,5 @@ def _read_and_sort(
 
 
 def replace_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rewrite the whole file by an atomic rename."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    os.replace(temporary, path)
+    """Replace the file by one with these rows."""
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))

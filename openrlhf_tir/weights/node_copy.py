@@ -31,6 +31,7 @@ import numpy as np
 from filelock import FileLock
 
 from ..errors import DeltaRefused, WeightsUnverified
+from ..machine.files import replace_text
 from ..machine.sizes import size
 from .delta import Piece, apply, compile_apply, integers, inverse, prepare
 from .delta_file import Damaged, Delta
@@ -360,9 +361,8 @@ def _write_note(here: Path, version: int, digest: str, *, source: list[int] | No
         source: Identity of the pushed file that was checked; None after a delta.
         copy: True if the node has a copy.
     """
-    partial = here / f"{NOTE}.partial"
+    note = {"version": version, "digest": digest, "source": source, "copy": copy}
     try:
-        partial.write_text(json.dumps({"version": version, "digest": digest, "source": source, "copy": copy}))
-        os.replace(partial, here / NOTE)
+        replace_text(here / NOTE, json.dumps(note))
     except OSError as error:
         log.warning("Cannot write %s (%s): every engine of this node checks the push by itself.", here / NOTE, error)

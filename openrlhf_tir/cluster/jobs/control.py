@@ -27,6 +27,7 @@ from ...config import Config
 from ...config.secrets import ENV_TOKEN
 from ...config.toml_file import read_toml
 from ...errors import ConfigError, Unavailable, unknown
+from ...machine.files import replace_text
 from ...rollout.environment_client.probe import probe_env
 from ...waiting.background import FOR_EVER, background
 
@@ -80,7 +81,7 @@ def write(path: Path, control: Control) -> None:
     lines = [] if control.rollout_actors is None else [f"rollout_actors = {control.rollout_actors}"]
     if control.env_urls is not None:
         lines += ["[env_urls]", *(f"{json.dumps(env)} = {json.dumps(urls)}" for env, urls in control.env_urls.items())]
-    _replace(path, "\n".join(lines) + "\n")
+    replace_text(path, "\n".join(lines) + "\n")
 
 
 async def apply(
@@ -150,7 +151,7 @@ async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mappin
             except (ConfigError, Unavailable) as e:
                 error = str(e)
                 log.error("%s is not applied: %s", path, e)
-            _replace(
+            replace_text(
                 run_dir / APPLIED, json.dumps((control or Control()).model_dump() | {"error": error, "stamp": stamp})
             )
             seen = stamp
@@ -172,9 +173,3 @@ def applied(run_dir: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return answer if answer["stamp"] == _stamp(run_dir / FILE) else None
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)

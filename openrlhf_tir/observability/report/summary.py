@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from ...errors import DataError
+from ...machine.files import replace_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,12 +119,10 @@ class Summary(_Strict):
 
 
 def write(run_dir: Path, summary: Summary) -> Path:
-    """Write summary.json by an atomic rename and return its path."""
+    """Write summary.json and return its path."""
     path = Path(run_dir) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(FILE + ".tmp")
-    temporary.write_text(summary.model_dump_json(indent=2) + "\n")
-    os.replace(temporary, path)
+    replace_text(path, summary.model_dump_json(indent=2) + "\n")
     return path
 
 

@@ -122,7 +122,7 @@ def test_the_command_refuses_what_cannot_be_meant(tmp_path, argv):
 
 def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the_file(tmp_path, monkeypatch):
     """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh applies it."""
-    whole, failures = control._replace, [OSError(116, "Stale file handle")] * 10
+    whole, failures = control.replace_text, [OSError(116, "Stale file handle")] * 10
 
     def replace(path, text):
         if failures:
@@ -130,7 +130,7 @@ def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the
         whole(path, text)
 
     write(tmp_path / "control.toml", Control(rollout_actors=2))
-    monkeypatch.setattr(control, "_replace", replace)
+    monkeypatch.setattr(control, "replace_text", replace)
     run = Run()
 
     async def main():
