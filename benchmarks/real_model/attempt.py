@@ -190,8 +190,10 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
         attempt.errors += map(str, audited.errors)
     columns = metrics.read(run_dir) if run_dir.is_dir() else {}
     refused = zip_longest(columns.get("canary_repeats", ()), columns.get("pushes_repeated", ()))
-    attempt.false_alarms = sum(any(of_push) for of_push in refused) + int(_sum(columns, "failed/weights_unverified"))
-    attempt.errors += [f"{name}: {_sum(columns, name):g}" for name in columns if _is_failure(name, columns)]
+    attempt.false_alarms = sum(any(of_push) for of_push in refused) + int(
+        metrics.total(columns, "failed/weights_unverified")
+    )
+    attempt.errors += [f"{name}: {metrics.total(columns, name):g}" for name in columns if _is_failure(name, columns)]
     unseen = TASKS[attempt.task].unseen
     before, after = evaluations(run_dir) if columns else (None, None)
     attempt.before = _figures(before, unseen)
@@ -235,11 +237,7 @@ def _figures(evaluation: Evaluation | None, unseen: Collection[str]) -> dict[str
 
 
 def _is_failure(name: str, columns: dict[str, list]) -> bool:
-    return name.startswith("failed/") and _sum(columns, name) > 0
-
-
-def _sum(columns: dict[str, list], name: str) -> float:
-    return sum(value or 0 for value in columns.get(name, ()))
+    return name.startswith("failed/") and metrics.total(columns, name) > 0
 
 
 def _last_line(log: Path) -> str:

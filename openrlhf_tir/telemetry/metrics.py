@@ -131,6 +131,11 @@ def read(run_dir: Path) -> dict[str, list]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+def total(columns: Mapping[str, list], name: str) -> float:
+    """Return the sum of a metric over the run; 0 if no step has it."""
+    return sum(value or 0 for value in columns.get(name, ()))
+
+
 def _has_evaluation(row: Mapping[str, Any]) -> bool:
     """Return True if the row holds the figures of an evaluation. Such a row holds nothing else."""
     return any(name.startswith("eval/") for name in row)

@@ -142,7 +142,8 @@ async def run_training(
         ),
         peak_pss_gib=services.pss.peak_gib,
         overlap_ratio=timelines.overlap_ratio(timelines.read(cfg.run_dir)),
-        trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
+        trained_tokens_per_s=metrics_log.total(columns, "trained_tokens")
+        / (metrics_log.total(columns, "wall_s") or 1.0),
         seed=cfg.train.seed,
         model=str(model),
         cycle=cycle_of(columns),
@@ -227,11 +228,6 @@ def _not_fatal(what: str) -> Iterator[None]:
         yield
     except (OSError, DataError) as error:
         log.warning("%s was not written: %s", what, error)
-
-
-def _sum(columns: dict[str, list], name: str) -> float:
-    """Return the sum of a column; 0.0 if metrics.jsonl lacks it: it was removed, or the disk refused its rows."""
-    return sum(value or 0 for value in columns.get(name, ()))
 
 
 def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from ...telemetry.metrics import total
 from .curves import Columns, Plot, finish, line
 from .style import Theme, new_figure
 
@@ -25,7 +26,7 @@ def rows_of(columns: Columns) -> list[tuple[str, ...]]:
 
     Counts are sums over the run; the other figures are those of the last step that has them.
     """
-    trained = {env: _sum(columns, f"selection/env/{env}/trained") for env in names_of(columns)}
+    trained = {env: total(columns, f"selection/env/{env}/trained") for env in names_of(columns)}
     rows: list[tuple[str, ...]] = []
     for env, trained_groups in trained.items():
         prefix = f"env/{env}"
@@ -34,7 +35,7 @@ def rows_of(columns: Columns) -> list[tuple[str, ...]]:
         rows.append(
             (
                 env,
-                f"{_sum(columns, f'{prefix}/kept'):,.0f}",
+                f"{total(columns, f'{prefix}/kept'):,.0f}",
                 f"{_sum_over_reasons(columns, f'{prefix}/drops/'):,.0f}",
                 f"{_sum_over_reasons(columns, f'{prefix}/failed/'):,.0f}",
                 f"{trained_groups:,.0f} ({share:.0%})",
@@ -48,12 +49,8 @@ def rows_of(columns: Columns) -> list[tuple[str, ...]]:
     return rows
 
 
-def _sum(columns: Columns, name: str) -> float:
-    return sum(value or 0 for value in columns.get(name, ()))
-
-
 def _sum_over_reasons(columns: Columns, prefix: str) -> float:
-    return sum(_sum(columns, name) for name in columns if name.startswith(prefix))
+    return sum(total(columns, name) for name in columns if name.startswith(prefix))
 
 
 def _last(columns: Columns, name: str) -> str:
