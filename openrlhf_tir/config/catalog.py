@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -94,6 +95,14 @@ def all_settings() -> tuple[Setting, ...]:
 def settings_of_env(name: str) -> tuple[Setting, ...]:
     """Return every setting of [envs.NAME]."""
     return tuple(walk(NamedEnv, f"{ENVS}.{name}."))
+
+
+def value_at(cfg: Config, path: str) -> Any:
+    """Return the setting or property at a dotted path; a key of an options table is a part of the path."""
+    value: Any = cfg
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name)
+    return value
 
 
 def env_names(keys: Iterable[str]) -> list[str]:

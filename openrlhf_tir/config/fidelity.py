@@ -26,6 +26,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from .catalog import value_at
 from .schema import Config
 from .settings import load
 
@@ -95,14 +96,6 @@ def _row(fact: Fact, cfg: Config) -> Row:
         return Row(fact, fact.stated or "", fact.why is None)
     actual = _plain(value_at(cfg, fact.here))
     return Row(fact, f"`{fact.here}` = {_shown(actual)}", actual == _plain(fact.value))
-
-
-def value_at(cfg: Config, path: str) -> Any:
-    """Return the setting or property at a dotted path; a key of an options table is a part of the path."""
-    value: Any = cfg
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name)
-    return value
 
 
 def _plain(value: Any) -> Any:

@@ -10,11 +10,10 @@ and a flag may repeat the default. When a setting has an effect is declared at t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
-from .catalog import all_settings
+from .catalog import all_settings, value_at
 from .environments import Environment, in_section
 from .paths import shown
 from .problems import settings_in
@@ -59,7 +58,7 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
     for setting in all_settings():
         name = setting.name
         of_environment = name.startswith(OF_AN_ENVIRONMENT)
-        if name in given and _value(cfg, name) != _value(default, name):
+        if name in given and value_at(cfg, name) != value_at(default, name):
             for condition in setting.active_when:
                 configs = list(alone.values()) if of_environment and not condition.of_run else [cfg]
                 if not any(map(condition.holds, configs)):
@@ -68,7 +67,7 @@ def inactive_settings(cfg: Config, given: Mapping[str, Any], *, makes_data: bool
         for environment in cfg.envs if of_environment else ():
             flag = f"envs.{environment}.{name.removeprefix('env.')}"
             only = alone[environment]
-            if flag in given and _value(only, name) != _value(default, name):
+            if flag in given and value_at(only, name) != value_at(default, name):
                 for condition in setting.active_when:
                     if not condition.of_run and not condition.holds(only):
                         fact = _inactive(name, condition, only).fact
@@ -85,7 +84,7 @@ def _inactive(name: str, condition: Condition, cfg: Config, section: str = "env"
         section: The environment whose values are shown, as the message names it.
     """
     others = [other for other in dict.fromkeys(settings_in(condition.text)) if other != name]
-    values = ", ".join(f"{other} = {shown(_value(cfg, other), 60)}" for other in others).replace("= None", "unset")
+    values = ", ".join(f"{other} = {shown(value_at(cfg, other), 60)}" for other in others).replace("= None", "unset")
     here = f"here ({in_section(values, section)})" if values else "here"
     return InactiveSetting(name, f"{here}: it only applies {condition.text}")
 
@@ -94,7 +93,3 @@ def _with_this_environment_only(cfg: Config, environment: Environment) -> Config
     return cfg.model_copy(
         update={"env": environment.env, "reward": environment.reward, "filter": environment.filter, "envs": {}}
     )
-
-
-def _value(cfg: Config, name: str) -> Any:
-    return reduce(getattr, name.split("."), cfg)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS
 from ...algorithms.losses import LOSSES
+from ..catalog import value_at
 from ..inactive import inactive_settings
 from ..openrlhf_flags import ALL_RULES, RULES, Becomes, Implied, Only, Refused, Same, translate
 from ..problems import Problems
@@ -28,7 +29,7 @@ from .openrlhf_files import DEFAULT, Source, set_files, set_outputs
 from .openrlhf_parsers import TRAIN_PPO_RAY
 from .openrlhf_rules import apply_rules_of_ppo, has_critic
 from .openrlhf_sizes import set_lengths, set_placement, set_steps
-from .recipe_draft import Draft, Imported, checked, value_at
+from .recipe_draft import Draft, Imported, checked
 from .shared_settings import say_not_named, set_no_tool
 
 NOT_BY_DEFAULT = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..catalog import value_at
 from ..fine_tuning import NAMES, RANKS_OF, USED, alone
 from ..openrlhf_flags import RULES, SCHEDULERS, Refused
 from ..problems import Problems
@@ -16,7 +17,7 @@ from .openrlhf_files import DEFAULT, IN_RUN_DIR, Source, set_files, set_outputs
 from .openrlhf_import import same, set_ends_of_schedule, shown, take_checked_values
 from .openrlhf_parsers import TRAIN_SFT
 from .openrlhf_rules import apply_rules_of_sft
-from .recipe_draft import Draft, Imported, value_at
+from .recipe_draft import Draft, Imported
 from .shared_settings import say_not_named
 
 LEFT_OUT = {

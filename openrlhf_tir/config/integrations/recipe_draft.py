@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 from ..catalog import all_settings
@@ -68,11 +67,6 @@ def checked(draft: Draft, nothing: Sequence[str] = ()) -> Imported:
     problems = Problems()
     cfg = attempt(None, draft.settings, problems)
     return Imported(draft, cfg, problems.lines, method_summary(cfg), list(nothing))
-
-
-def value_at(cfg: Config, name: str) -> Any:
-    """Return a setting's value."""
-    return reduce(getattr, name.split("."), cfg)
 
 
 def toml_of(draft: Draft, head: list[str]) -> str:

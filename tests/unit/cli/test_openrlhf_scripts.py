@@ -18,14 +18,13 @@ from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_and_problems
 from openrlhf_tir.cli.exit_codes import DONE
 from openrlhf_tir.cli.preflight import Machine, check, openrlhf_files
+from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.errors import TirError
-
-from ..config.test_flags_openrlhf import value_at
 
 EXAMPLES = Path(__file__).parents[3] / "examples/openrlhf"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.sh"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.config.catalog import known_keys
+from openrlhf_tir.config.catalog import known_keys, value_at
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
 from openrlhf_tir.config.foreign_names import is_foreign
 from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, honoured, translate
@@ -62,12 +62,6 @@ def parse(*argv: str):
     check_unknown(extra)
     args.compat = {**args.compat, **theirs}
     return load(args.recipe, overrides_of(args))
-
-
-def value_at(cfg, key: str):
-    for part in key.split("."):
-        cfg = getattr(cfg, part)
-    return cfg
 
 
 def test_every_flag_of_openrlhf_has_a_rule_and_no_rule_is_invented():

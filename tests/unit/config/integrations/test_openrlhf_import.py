@@ -17,11 +17,11 @@ pytest.importorskip("tree_sitter_bash")
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import DONE, MISTAKE, NO
 from openrlhf_tir.cli.import_openrlhf import recipe_of
+from openrlhf_tir.config.catalog import value_at
 from openrlhf_tir.config.integrations.bash_script import read_script
 from openrlhf_tir.config.integrations.openrlhf_commands import Call, calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
-from openrlhf_tir.config.integrations.recipe_draft import value_at
 from openrlhf_tir.config.integrations.rehearsal import rehearse
 from openrlhf_tir.config.settings import load
 
