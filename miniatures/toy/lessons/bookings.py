@@ -10,7 +10,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
+from openrlhf_tir.data.sft.tokens import SftRow, row_of
+
 from ...rows import Split, split_of
+from ..tokenizer import EOS_ID, encode
+from ..traces import prompt_of
 
 NAMES = ("hotel", "flat", "cabin", "boat")
 CITIES = ("Rome", "Oslo", "Bern", "Lima", "Kyiv", "Graz", "Cork", "Nice", "Turin", "Porto", "Delhi", "Seoul")
@@ -51,6 +55,11 @@ def with_wrong(booking: Booking, slots: set[str], rng: Random) -> Booking:
         slot: rng.choice([v for v in SLOTS[slot] if v != getattr(booking, slot)]) for slot in SLOTS if slot in slots
     }
     return booking._replace(**others)  # type: ignore[arg-type]
+
+
+def trace(booking: Booking, response: str) -> SftRow:
+    """A response to a booking for fine-tuning."""
+    return row_of([(encode(prompt_of(booking.question)), 0.0), ([*encode(response), EOS_ID], 1.0)])
 
 
 def verl_rows(bookings: list[Booking], truths: list[str], source: str) -> list[dict[str, Any]]:

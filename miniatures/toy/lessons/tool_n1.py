@@ -13,14 +13,12 @@ import json
 from random import Random
 from typing import Any
 
-from openrlhf_tir.data.sft.tokens import SftRow, row_of
+from openrlhf_tir.data.sft.tokens import SftRow
 
 from ...rows import Split
 from ..cold_start import Schedule, Stage
-from ..tokenizer import EOS_ID, encode
-from ..traces import prompt_of
 from . import Lesson
-from .bookings import SLOTS, Booking, draw_booking, verl_rows, with_wrong
+from .bookings import SLOTS, Booking, draw_booking, trace, verl_rows, with_wrong
 
 RIGHT = 0.2
 
@@ -33,17 +31,13 @@ def said(booking: Booking) -> str:
     return f"<think>Book.</think>\n<tool_call>{truth(booking)}</tool_call>"
 
 
-def trace(asked: Booking, made: Booking) -> SftRow:
-    return row_of([(encode(prompt_of(asked.question)), 0.0), ([*encode(said(made)), EOS_ID], 1.0)])
-
-
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
     """A random training booking; right with probability `tool_ratio`, else with one wrong slot or more."""
     booking = draw_booking(rng, "train")
     if rng.random() < tool_ratio:
-        return trace(booking, booking)
+        return trace(booking, said(booking))
     wrong = {slot for slot in SLOTS if rng.random() < 0.5} or {rng.choice([*SLOTS])}
-    return trace(booking, with_wrong(booking, wrong, rng))
+    return trace(booking, said(with_wrong(booking, wrong, rng)))
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:

@@ -16,14 +16,12 @@ import json
 from random import Random
 from typing import Any
 
-from openrlhf_tir.data.sft.tokens import SftRow, row_of
+from openrlhf_tir.data.sft.tokens import SftRow
 
 from ...rows import Split
 from ..cold_start import Schedule, Stage
-from ..tokenizer import EOS_ID, encode
-from ..traces import prompt_of
 from . import Lesson
-from .bookings import SLOTS, Booking, draw_booking, verl_rows, with_wrong
+from .bookings import SLOTS, Booking, draw_booking, trace, verl_rows, with_wrong
 
 SLOT_RIGHT = 0.40
 """How often the base has a slot right: all four slots are right .4^4 = .026 of the time."""
@@ -34,14 +32,11 @@ def said(booking: Booking) -> str:
     return f"<think>Book.</think>\n<tool_call>\n{call}\n</tool_call>"
 
 
-def trace(asked: Booking, made: Booking) -> SftRow:
-    return row_of([(encode(prompt_of(asked.question)), 0.0), ([*encode(said(made)), EOS_ID], 1.0)])
-
-
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
     """A random training booking; each slot is right with probability `tool_ratio`."""
     booking = draw_booking(rng, "train")
-    return trace(booking, with_wrong(booking, {slot for slot in SLOTS if rng.random() >= tool_ratio}, rng))
+    made = with_wrong(booking, {slot for slot in SLOTS if rng.random() >= tool_ratio}, rng)
+    return trace(booking, said(made))
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:

@@ -234,7 +234,9 @@ async def test_artists_program_that_does_not_run_reads_its_traceback_as_the_sand
 
 @pytest.mark.parametrize(("lesson", "protocol"), [(toolrl, ToolRL), (tool_n1, ToolN1)])
 async def test_a_booking_is_one_response_without_an_environment(lesson, protocol):
-    episode = await played(lesson.trace(BOOKING, BOOKING), BOOKING.question, protocol(max_calls=0), Answers())
+    episode = await played(
+        bookings.trace(BOOKING, lesson.said(BOOKING)), BOOKING.question, protocol(max_calls=0), Answers()
+    )
     assert episode.text == lesson.said(BOOKING)
 
 
