@@ -93,11 +93,18 @@ class Slot:
         return session_bytes(self.pid, self.initial_bytes, self.directories)
 
 
+def _retrieve_exception(execution: asyncio.Task[Execution]) -> None:
+    """Take note of a call's exception, so that asyncio does not log it if the caller went away."""
+    if not execution.cancelled():
+        execution.exception()
+
+
 async def until_ended(execution: asyncio.Task[Execution], abort: asyncio.Future[None]) -> Execution:
     """Return the result of a task that must not be cancelled.
 
     If the caller is cancelled, `abort` is cancelled instead, and the task is awaited.
     """
+    execution.add_done_callback(_retrieve_exception)
     try:
         return await asyncio.shield(execution)
     except asyncio.CancelledError:

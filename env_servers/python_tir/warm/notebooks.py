@@ -131,7 +131,7 @@ class Notebook:
         abort = asyncio.get_running_loop().create_future()
         call = asyncio.create_task(self._run(code, abort), name="cell")
         self._calls.add(call)
-        call.add_done_callback(self._call_ended)
+        call.add_done_callback(self._calls.discard)
         execution = await until_ended(call, abort)
         restarted = self._lost
         self._lost = False
@@ -167,11 +167,6 @@ class Notebook:
         if slot is not None:
             await slot.end()
             self._notebooks.release(self)
-
-    def _call_ended(self, call: asyncio.Task[Execution]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # retrieved, so that asyncio does not log it if the caller went away
 
     async def close(self) -> None:
         """End the interpreter and wait for its last call."""

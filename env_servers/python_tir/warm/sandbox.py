@@ -122,7 +122,7 @@ class WarmSandbox(Sandbox):
             self._run(place, template, snippet, limits, abort, channel), name=f"call in place {place}"
         )
         self._calls.add(call)
-        call.add_done_callback(self._call_ended)
+        call.add_done_callback(self._calls.discard)
         return await until_ended(call, abort)
 
     async def _run(
@@ -150,11 +150,6 @@ class WarmSandbox(Sandbox):
                 os.close(fetch_fd)
         finally:
             self._give_back(place)
-
-    def _call_ended(self, call: asyncio.Task[Execution]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # retrieved, so that asyncio does not log it if the caller went away
 
     async def close(self) -> None:
         """End all calls and containers."""
