@@ -120,6 +120,10 @@ async def run_episode(
                 break
             turn += 1
             max_tokens = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
+            window = getattr(protocol, "max_context_tokens", None)
+            visible = context[-window:] if window else context
+            hidden = len(context) - len(visible)
+            known = 0 if trajectory.experts is None else len(trajectory.experts)
             sampling = Sampling(
                 max_tokens=max_tokens,
                 stop=protocol.stops,
@@ -129,12 +133,8 @@ async def run_episode(
                 top_k=limits.top_k,
                 min_p=limits.min_p,
                 since=first_version,
+                experts_known=max(0, known - hidden),
             )
-            window = getattr(protocol, "max_context_tokens", None)
-            visible = context[-window:] if window else context
-            hidden = len(context) - len(visible)
-            known = 0 if trajectory.experts is None else len(trajectory.experts)
-            sampling = replace(sampling, experts_known=max(0, known - hidden))
             completion = await engine.generate(visible, sampling, request_id=f"{request_id}/{turn}")
             trajectory.add_experts(completion.experts, hidden + sampling.experts_known)
             if completion.finish_reason == "length" and max_tokens < remaining:
