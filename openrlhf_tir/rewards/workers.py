@@ -180,19 +180,7 @@ class Workers:
                         return await asyncio.wrap_future(call)
                 except ProcessExpired as expired:
                     where = self._where(expired.pid, function)
-                    if expired.exitcode == -signal.SIGPROF and not is_user_code:
-                        raise CpuSpent(
-                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
-                            " Raise it, or make the check quicker."
-                        ) from expired
-                    if expired.exitcode == -signal.SIGVTALRM and is_user_code:
-                        fault = _user_code_fault(
-                            function,
-                            f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU{where} and could not be interrupted: a"
-                            " call into a library did not return, or the code caught the interrupt. Make it quicker, or"
-                            f" raise {self._cpu_name}.",
-                        )
-                        fault.out_of_time = True
+                    if fault := self._cpu_fault(function, expired.exitcode, where):
                         raise fault from expired
                     death = expired
                     exit_code = expired.exitcode
@@ -203,16 +191,7 @@ class Workers:
                 except TimeoutError as late:
                     if call.cancelled():  # by asyncio.timeout: no worker has taken it
                         self._replace(pool)
-                    if self.cpu_s is None:
-                        raise Late(
-                            f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s."
-                            " Make it quicker, or raise that."
-                        ) from late
-                    raise Late(
-                        f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having"
-                        f" had {self._cpu_name} = {self.cpu_s:g} s of CPU: the machine is starved, or it waits for"
-                        " something. Give it more cores, or raise the deadline."
-                    ) from late
+                    raise self._late(function) from late
                 except asyncio.CancelledError as cancelled:
                     if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
@@ -227,6 +206,35 @@ class Workers:
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
             f" See its exit code; {self._count_name} or memory may be too small."
+        )
+
+    def _cpu_fault(self, function: Callable[..., Any], exit_code: int, where: str) -> CpuSpent | MethodError | None:
+        """Return the error of a call that used up its CPU, by the signal that ended its worker; None: another end."""
+        is_user_code = getattr(function, "user_code", False)
+        if exit_code == -signal.SIGPROF and not is_user_code:
+            return CpuSpent(
+                f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
+                " Raise it, or make the check quicker."
+            )
+        if exit_code == -signal.SIGVTALRM and is_user_code:
+            fault = _user_code_fault(
+                function,
+                f"used up {self._cpu_name} = {self.cpu_s:g} s of CPU{where} and could not be interrupted: a call into a"
+                " library did not return, or the code caught the interrupt. Make it quicker, or raise"
+                f" {self._cpu_name}.",
+            )
+            fault.out_of_time = True
+            return fault
+        return None
+
+    def _late(self, function: Callable[..., Any]) -> Late:
+        """Return the error of a call that missed its deadline."""
+        message = f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s"
+        if self.cpu_s is None:
+            return Late(f"{message}. Make it quicker, or raise that.")
+        return Late(
+            f"{message}, without having had {self._cpu_name} = {self.cpu_s:g} s of CPU: the machine is starved, or it"
+            " waits for something. Give it more cores, or raise the deadline."
         )
 
     def _where(self, pid: int, function: Callable[..., Any]) -> str:
