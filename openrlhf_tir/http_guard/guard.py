@@ -1,6 +1,6 @@
 """Guard: what every request passes first (plain ASGI, so that mounted apps are guarded as well).
 
-    401   without the bearer token, where there is one; `open_paths` need none
+    401   without the bearer token, where there is one; OPEN_PATH needs none
     403   of a web page from elsewhere, where there is no token (origin)
     413   a body of more than `max_body_bytes`, announced or in chunks
     408   a body that has not arrived within `body_timeout_s`
@@ -22,6 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from . import json_body
 from .origin import REFUSED, is_foreign
 
+OPEN_PATH = "/health"
+"""The path that needs no token."""
 LINGER_S = 30.0
 """How long what a refused client still sends is read and forgotten."""
 LINGER_S_OF_A_SLOW_CLIENT = 1.0
@@ -42,16 +44,10 @@ class _Refused(Exception):
 
 
 class Guard:
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        token: str | None,
-        limits: BodyLimits,
-        open_paths: frozenset[str] = frozenset({"/health"}),
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, limits: BodyLimits) -> None:
         """`token` None lets everyone in."""
-        self.app, self.limits, self.open_paths = app, limits, open_paths
+        self.app = app
+        self.limits = limits
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._held = 0
 
@@ -103,7 +99,7 @@ class Guard:
     def _allowed(self, scope: Scope) -> bool:
         return (
             self._expected is None
-            or scope["path"] in self.open_paths
+            or scope["path"] == OPEN_PATH
             or hmac.compare_digest(_header(scope, b"authorization"), self._expected)
         )
 
