@@ -103,18 +103,17 @@ class Disagreement(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """The largest accepted value of each part of a Disagreement."""
+    """The largest accepted values of a Disagreement that the run itself decides; BEHIND and DECODED are fixed."""
 
     level: float
     most: float
-    behind: float = BEHIND
 
     def excess(self, disagreement: Disagreement) -> float:
         """Return the largest ratio of a part of the disagreement to its tolerance; above 1 the push is refused."""
         return max(
             disagreement.level / self.level,
             disagreement.most / self.most,
-            disagreement.behind / self.behind,
+            disagreement.behind / BEHIND,
             disagreement.decoded / (DECODED * self.level),
         )
 
