@@ -55,7 +55,8 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
 
     Args:
         cfg: The run's configuration.
-        signals: Signals that raise Stopped while Ray starts.
+        signals: Signals that raise Stopped while Ray starts, and afterwards reach the processes of a Ray that we
+            started.
     """
     # This will be Ray's default. Ray warns if neither value is chosen.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -67,10 +68,18 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
             _start_local(cfg)
     has_gpus.cache_clear()
     try:
+        if signals:
+            signals.install()  # ray.init has replaced the handlers
+            signals.marker = None if os.environ.get("RAY_ADDRESS") else session_directory()
         yield
     finally:
         ray.shutdown()
         has_gpus.cache_clear()
+
+
+def session_directory() -> str:
+    """Return the directory of the session of Ray, which the command lines of its processes name."""
+    return ray._private.worker.global_worker.node.get_session_dir_path()
 
 
 def _join(cfg: Config) -> None:

@@ -4,13 +4,11 @@ order."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 from ray.util.placement_group import PlacementGroup
 from rich.console import Console
 
@@ -29,7 +27,7 @@ from .engine_pool import EnginePool
 from .env_process import EnvServerProcess, begun_servers, env_urls
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
-from .ray_session import place, ray_session
+from .ray_session import place, ray_session, session_directory
 from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
 
@@ -138,10 +136,7 @@ async def _running(
     beside: asyncio.Future[Any] | None,
 ) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:
-        signals.install()
-        directory = ray._private.worker.global_worker.node.get_session_dir_path()
-        signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
-        pss.watch(directory)
+        pss.watch(session_directory())
         await wait_for_gpus(cfg)
         # Sections of the environments whose server this run starts on its own node.
         started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]

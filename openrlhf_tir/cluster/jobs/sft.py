@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 from rich.console import Console
 
 from ...config import Config
@@ -64,9 +62,6 @@ async def _session(cfg: Config, inputs: SftInputs, resume: Path | None, console:
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
     async with stoppable(cfg) as signals:
         with ray_session(cfg, signals):
-            signals.install()
-            directory = ray._private.worker.global_worker.node.get_session_dir_path()
-            signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
             with console.status("starting the learner"):
                 ranks = await LearnerGroup.start(cfg)
             return await _run(cfg, inputs, resume, console, signals.stop, ranks)

@@ -15,8 +15,10 @@ import ray
 from ray._private import utils
 
 from openrlhf_tir.cluster import ray_session
+from openrlhf_tir.cluster.signals import StopSignals
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import Stopped, Unavailable
+from openrlhf_tir.pipeline.stop import StopRequest
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(1000)"]
 TIMED_OUT = "The current node timed out during startup. This could happen because some of the raylet failed to startup."
@@ -84,6 +86,18 @@ def test_what_a_signal_interrupts_leaves_no_daemon_and_ray_does_not_take_the_sig
     (daemon,) = fake.daemons
     assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_once_ray_is_up_the_signals_have_their_handlers_again_and_know_its_session(slow_ray, monkeypatch):
+    slow_ray(good=1)
+    monkeypatch.setattr(ray_session, "session_directory", lambda: "/tmp/ray/session_1")
+    before, signals = signal.getsignal(signal.SIGTERM), StopSignals(StopRequest(1.0))
+    try:
+        with ray_session.ray_session(Config(run_dir=Path("run")), signals):
+            assert signals.marker == "/tmp/ray/session_1"
+            assert signal.getsignal(signal.SIGTERM) != before
+    finally:
+        signals.remove()
 
 
 def test_a_machine_on_which_ray_never_comes_up_is_named_and_may_be_waited_for(slow_ray):
