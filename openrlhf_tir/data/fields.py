@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config.paths import shorten, shown
@@ -57,6 +57,16 @@ def text_of(where: str, row: Mapping[str, Any], path: str) -> str:
     if not value.strip():
         raise DataError(f"{where}: {path} is empty. Fill it in or remove the row.")
     return value
+
+
+def names_of(where: str, tools: Sequence[Any]) -> set[str]:
+    """Return the names of a row's tools. Raises DataError if one has none."""
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
+            raise DataError(
+                f"{where}: tools[{number}] is {kind(tool)}, no function with a name. Correct or remove the row."
+            )
+    return {tool["name"] for tool in tools}
 
 
 def json_list(where: str, row: Mapping[str, Any], name: str) -> list[Any]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DataError
-from .fields import json_list, kind, text_of
+from .fields import json_list, kind, names_of, text_of
 
 ROLES = {
     "human": "user",
@@ -60,14 +60,9 @@ def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], s
         DataError: The row is malformed, or calls a function that is not offered.
     """
     tools = json_list(where, row, "tools")
-    for number, tool in enumerate(tools):
-        if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
-            raise DataError(
-                f"{where}: tools[{number}] is {kind(tool)}, no function with a name. Correct or remove the row."
-            )
+    names = names_of(where, tools)
     field = "answer" if "answer" in row else "answers"
     calls = json_list(where, row, field)
-    names = {tool["name"] for tool in tools}
     for number, call in enumerate(calls):
         if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or "arguments" not in call:
             raise DataError(

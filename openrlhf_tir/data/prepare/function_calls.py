@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...errors import DataError
-from ..fields import field, json_list, kind, text_of
+from ..fields import field, json_list, kind, names_of, text_of
 from ..tool_n1 import ROLES
 from .call_text import looks_like_calls, read_calls
 
@@ -93,12 +93,7 @@ def _tools_in(where: str, system: str) -> list[Any]:
 def _offered(
     where: str, tools: Sequence[Any], history: Sequence[Any], calls: Sequence[Any], left_out: Counter[str]
 ) -> Iterator[Raw]:
-    for number, tool in enumerate(tools):
-        if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
-            raise DataError(
-                f"{where}: tools[{number}] is {kind(tool)}, no function with a name. Correct or remove the row."
-            )
-    names = {tool["name"] for tool in tools}
+    names = names_of(where, tools)
     if not all(
         isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls
     ):
