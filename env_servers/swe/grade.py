@@ -67,6 +67,15 @@ class Report:
         }
 
 
+def refused(patch: bytes) -> Report | None:
+    """Return the verdict about a patch that is not even applied: an empty or a large one; None for any other."""
+    if not patch.strip():
+        return Report(False, "patch_empty")
+    if len(patch) > MAX_PATCH_BYTES:
+        return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MAX_PATCH_BYTES}")
+    return None
+
+
 class Grader:
     """Grades patches in one sandbox, only so many at once that each finds its two places."""
 
@@ -94,10 +103,8 @@ class Grader:
         Raises:
             SandboxError: The sandbox failed, or a time limit was reached on a busy machine.
         """
-        if not patch.strip():
-            return Report(False, "patch_empty")
-        if len(patch) > MAX_PATCH_BYTES:
-            return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MAX_PATCH_BYTES}")
+        if (refusal := refused(patch)) is not None:
+            return refusal
         async with self._free:
             applied = await self._apply(tree, patch)
             if applied["error"]:

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from env_servers.swe.backend import Work
-from env_servers.swe.grade import MAX_PATCH_BYTES, Report
+from env_servers.swe.grade import Report, refused
 from env_servers.swe.rows import Rows
 from env_servers.swe.session import ToolResult
 from env_servers.swe.suite import Outcome
@@ -90,10 +90,8 @@ class Remote:
 
         async def judge(patch: bytes) -> Report:
             await judgeable()
-            if not patch.strip():
-                return Report(False, "patch_empty")
-            if len(patch) > MAX_PATCH_BYTES:
-                return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MAX_PATCH_BYTES}")
+            if (refusal := refused(patch)) is not None:
+                return refusal
             return await self._verdict(task, image, patch)
 
         work = await self._with_retries(start)
