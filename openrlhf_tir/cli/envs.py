@@ -6,7 +6,7 @@ import argparse
 import textwrap
 
 from ..config.short_help import WIDTH
-from .listed import add_name, chosen, of_module, print_lines, print_texts, sentence
+from .listed import add_name, matching, of_module, print_lines, print_texts, sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from ..config.servers import SERVERS
     from ..rollout.protocols import PROTOCOLS
 
-    texts = chosen("environment", ((name, of_module(server.module)) for name, server in SERVERS.items()), args.word)
+    texts = matching("environment", ((name, of_module(server.module)) for name, server in SERVERS.items()), args.word)
     if args.word:
         print_texts(texts)
         print(f"\n--env.name {next(iter(texts))}")

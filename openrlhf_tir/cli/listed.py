@@ -25,7 +25,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen(kind: str, items: Iterable[tuple[str, str]], word: str) -> dict[str, str]:
+def matching(kind: str, items: Iterable[tuple[str, str]], word: str) -> dict[str, str]:
     """Return the items whose name contains `word`. Raises ConfigError if there is none."""
     all_items = dict(items)
     found = {name: text for name, text in all_items.items() if word in name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .listed import add_name, chosen, print_columns, print_lines, print_texts, sentence
+from .listed import add_name, matching, print_columns, print_lines, print_texts, sentence
 
 SMALL = ("_cpu", "_one_gpu")
 """Ends of the names of recipes that run on two CPU cores, or on one GPU."""
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ..config.settings import RECIPES
 
-    texts = chosen("recipe", ((path.stem, comment(path)) for path in sorted(RECIPES.glob("*.toml"))), args.word)
+    texts = matching("recipe", ((path.stem, comment(path)) for path in sorted(RECIPES.glob("*.toml"))), args.word)
     if args.word:
         print_texts(texts)
         print(f"\nopenrlhf-tir train --recipe {next(iter(texts))} ...")

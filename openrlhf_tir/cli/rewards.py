@@ -6,7 +6,7 @@ import argparse
 import textwrap
 
 from ..config.short_help import WIDTH
-from .listed import add_name, chosen, of_module, print_lines, print_texts, sentence
+from .listed import add_name, matching, of_module, print_lines, print_texts, sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from ..rewards import GROUP_REGISTRY
 
     items = ((name, of_module(reward.function.partition(":")[0])) for name, reward in REWARDS.items())
-    texts = chosen("reward", items, args.word)
+    texts = matching("reward", items, args.word)
     if args.word:
         print_texts(texts)
         print(f"\n--reward.name {next(iter(texts))}")

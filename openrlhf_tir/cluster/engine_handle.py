@@ -35,7 +35,7 @@ from .ray_session import by_node, place, worker_env
 from .rollout_actor import RolloutActor
 from .shared_dir import marked
 from .tokens import tokens
-from .versions import wanted
+from .versions import required_versions
 
 STOP_DEADLINE = Deadline(20.0, "engine_handle.STOP_DEADLINE")
 """Seconds for an actor to abort its requests and close its sessions after it was asked to stop. Then it is killed."""
@@ -245,7 +245,7 @@ async def spawn(
     deadline = Deadline.of(cfg, "timeouts.start_s")
     try:
         with marked(cfg.run_dir) as mark:
-            packages = wanted()
+            packages = required_versions()
             sent = time.time()
             address, time_there = await handle.call(RolloutActor.sees, mark, packages, deadline=deadline)
         handle.clock = Clock(f"node {address}")

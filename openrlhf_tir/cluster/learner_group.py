@@ -31,7 +31,7 @@ from .nodes import learner_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
-from .versions import compare, wanted
+from .versions import compare, required_versions
 
 if TYPE_CHECKING:
     from ..learner.zero3 import Zero3Rank
@@ -211,7 +211,7 @@ class LearnerGroup:
                         actor.options(**options, scheduling_strategy=strategy).remote(len(self.ranks), world_size)
                     )
             with marked(cfg.run_dir) as mark:
-                packages = wanted()
+                packages = required_versions()
                 sent = time.time()
                 seen = await self._all(
                     [rank.sees.remote(mark, packages) for rank in self.ranks],

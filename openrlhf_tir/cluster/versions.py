@@ -35,7 +35,7 @@ NONE = "none"
 """Version of a package that is not installed."""
 
 
-def wanted() -> dict[str, str]:
+def required_versions() -> dict[str, str]:
     """Return the controller's versions, which every node must have; {} if there is only one node."""
     return installed() if sum(node["Alive"] for node in ray.nodes()) > 1 else {}
 

@@ -3,7 +3,7 @@
 [env] alone         one environment, called env.name; rows that name no environment belong to it
 [envs.NAME] ...     one per section; the env column of a row chooses
 
-cfg.environments -> {name: Environment} -> one(...) wherever a task is run, rewarded, filtered or drawn
+cfg.environments -> {name: Environment} -> entry_of(...) wherever a task is run, rewarded, filtered or drawn
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _set_fields(section: Section) -> dict[str, Any]:
     return {name: value for name in type(section).model_fields if (value := getattr(section, name)) is not None}
 
 
-def one(table: Mapping[str, T], name: str) -> T:
+def entry_of(table: Mapping[str, T], name: str) -> T:
     """Return what `table` holds for the environment `name`; its only entry if it has one entry, whatever the name.
 
     Raises:

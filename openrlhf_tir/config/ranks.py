@@ -31,14 +31,16 @@ def ranks_of_machine(
         return cfg
     here = gpu_count() if gpus is None else gpus
     if fine_tuning:
-        return _with_ranks(cfg, _most(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size))
+        return _with_ranks(
+            cfg, _most_ranks(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size)
+        )
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     # As many as a batch divides over: the rules refuse another number.
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
-    return _with_ranks(cfg, _most(here - engines - cfg.reward.replicas, samples, cfg.ds.ring_attn_size))
+    return _with_ranks(cfg, _most_ranks(here - engines - cfg.reward.replicas, samples, cfg.ds.ring_attn_size))
 
 
-def _most(gpus: int, samples: int, ring: int, sharing: int = 1) -> int:
+def _most_ranks(gpus: int, samples: int, ring: int, sharing: int = 1) -> int:
     """Return the most ranks, of `gpus` at most, in whole rings of `ring`, over which `samples` divide where `sharing`
     ranks have the same ones; 1 where no number is one."""
     return next((n for n in range(gpus, 0, -1) if n % ring == 0 and samples % (n // sharing) == 0), 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..config import Config
-from ..config.environments import Environment, one
+from ..config.environments import Environment, entry_of
 from ..errors import DataError
 from .curriculum import EXPLORE, HALF_LIFE, Settings
 from .prompts import PromptSet
@@ -66,7 +66,7 @@ def curriculum_of(cfg: Config, prompts: PromptSet) -> Settings | None:
         for name, environment in cfg.environments.items()
     }
     names, numbers = prompts.envs()
-    of_env = [one(ranges, name) for name in names]
+    of_env = [entry_of(ranges, name) for name in names]
     return Settings(
         cfg.rollout.n_samples_per_prompt,
         EXPLORE,

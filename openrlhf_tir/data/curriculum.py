@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     ranges: Sequence[tuple[float, float]]
 
 
-def kept(right: np.ndarray, wrong: np.ndarray, n: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def chance_of_keeping(right: np.ndarray, wrong: np.ndarray, n: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the chance that low < k / n < high, where k is beta-binomial of n trials.
 
     The posterior is that of `right` and `wrong` samples:
@@ -147,7 +147,7 @@ class AdaptivePass:
 
     def _chosen_one(self) -> int:
         if self._chance is None:
-            self._chance = kept(self.right, self.wrong, self.settings.n, self.low, self.high)
+            self._chance = chance_of_keeping(self.right, self.wrong, self.settings.n, self.low, self.high)
         free = np.where(self.waits, -1.0, self._chance)
         place = self._longest_ago(free >= NEARLY * free.max())
         self._chosen += 1

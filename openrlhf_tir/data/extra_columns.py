@@ -89,7 +89,7 @@ def _reason(value: Any, error: DataError) -> str:
     return f"a {type(value).__name__}, which JSON cannot hold"
 
 
-def said(left_out: Mapping[str, Mapping[str, int]]) -> list[str]:
+def sentences_of(left_out: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Return a sentence for each column that does not travel as it is.
 
     Args:

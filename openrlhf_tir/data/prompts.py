@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from ..config import Data
-from ..config.environments import one
+from ..config.environments import entry_of
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..inert import marked, marked_in
@@ -348,7 +348,7 @@ def load_prompts(
                 name = env_of(problem, [*resolved]) if resolved else problem.env or env
                 if not problem.label and name not in unlabelled:
                     raise DataError(no_label(problem.where, cfg.label_key))
-                tools = _own_tools(problem) or (one(tools_of, name) if tools_of else ())
+                tools = _own_tools(problem) or (entry_of(tools_of, name) if tools_of else ())
                 prompt, chat = _render(problem, cfg, resolved.get(name, template), tokenizer, tuple(tools))
             except DataError as error:
                 row_errors(error, int(counts[place]))

@@ -16,7 +16,7 @@ from pathlib import Path
 import xxhash
 
 from ..config import Config, Data
-from ..config.environments import one
+from ..config.environments import entry_of
 from ..data.json_rows import read_json
 from ..errors import ConfigError
 from ..types import Task
@@ -125,7 +125,7 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
     for suite_file in suite_files:
         directory = items_dir / suite_file.suite.name
         _check_env(cfg, suite_file.suite)
-        suite_file = with_rows(suite_file, directory, one(cfg.environments, cfg.env.name))
+        suite_file = with_rows(suite_file, directory, entry_of(cfg.environments, cfg.env.name))
         rows, _ = convert(suite_file, directory / PROBLEMS, cfg.env.protocol)
         _check_chat(cfg, suite_file.suite.name, directory / PROBLEMS)
         size_note = size_fact(suite_file.suite, rows)
@@ -165,7 +165,7 @@ def _check_env(cfg: Config, suite: Suite) -> None:
     """Raise ConfigError if the rows need another environment, or a user who speaks in later turns."""
     if not suite.env:
         return
-    serves = one(cfg.environments, cfg.env.name).serves
+    serves = entry_of(cfg.environments, cfg.env.name).serves
     if serves != suite.env:
         raise ConfigError(
             f"{suite.name} is played in the environment {suite.env!r}, and this run has {serves!r}. Set --env.name"

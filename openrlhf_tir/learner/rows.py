@@ -18,7 +18,7 @@ from ..algorithms.advantages.gae import by_turn
 from ..algorithms.advantages.turns import per_turn
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
-from ..config.environments import one
+from ..config.environments import entry_of
 from ..errors import DataError
 from ..types import Group, RankOf, TrainBatch, Trajectory
 from .packing import Row
@@ -118,7 +118,7 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
         inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, batch_rewards)
         if cfg.algo.advantage.credit == "turn":
             # The configuration refuses this credit with agents, so no trajectory here has branches.
-            weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
+            weight = entry_of(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
             turns = [t.turns for t in valid]
             earned = [t.earned(weight) for t in valid]
             if estimator.critic:

@@ -80,16 +80,16 @@ class Schedule:
 
     def batch(self, step: int) -> list[int]:
         """Return the indices of the rows of an update. The last batch may be smaller, so that no row is left out."""
-        positions = range(self.taken(step), self.taken(step + 1))
+        positions = range(self.rows_taken(step), self.rows_taken(step + 1))
         return [_order(self.rows, self.seed, position // self.rows)[position % self.rows] for position in positions]
 
-    def taken(self, step: int) -> int:
+    def rows_taken(self, step: int) -> int:
         """Return how many rows the first `step` updates take together."""
         return min(step * self.batch_size, self.rows * self.epochs)
 
     def epoch(self, step: int) -> float:
         """Return how many passes over the rows the first `step` updates are."""
-        return self.taken(step) / self.rows
+        return self.rows_taken(step) / self.rows
 
 
 @lru_cache(maxsize=2)
@@ -241,7 +241,7 @@ class FineTuning:
         state: dict[str, Any] = {
             "step": self.step,
             "world_size": self.cfg.actor.world_size,
-            ROWS_TAKEN: self.schedule.taken(self.step),
+            ROWS_TAKEN: self.schedule.rows_taken(self.step),
         }
         self._writing = asyncio.create_task(self.checkpoints.commit(self.step, state, [], self.tuner))
         self._saved = self.step

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import Config
-from ..config.environments import one
+from ..config.environments import entry_of
 from ..filters import LENGTH_BALANCE
 from ..filters.zerotir import length_balance
 from ..types import CounterUpdate, GroupMeta, RunFacts, Task, Verdict
@@ -75,13 +75,13 @@ class MethodState:
         """
         if meta is None or meta.failed is not None:
             return meta
-        if one(self._balanced, meta.env) and meta.verdict.keep and not self._is_balanced(meta):
+        if entry_of(self._balanced, meta.env) and meta.verdict.keep and not self._is_balanced(meta):
             return replace(meta, verdict=Verdict(False, LENGTH_BALANCE))
         return meta
 
     def depends_on_earlier_groups(self, meta: GroupMeta) -> bool:
         """Return True if the verdict on this group depends on the groups that were judged before it."""
-        return meta.failed is None and meta.verdict.keep and one(self._balanced, meta.env)
+        return meta.failed is None and meta.verdict.keep and entry_of(self._balanced, meta.env)
 
     def group_ended(self, sequence_number: int, meta: GroupMeta) -> None:
         """Record that a group was filtered or trained: the updates that it asks for count from the next batch on.

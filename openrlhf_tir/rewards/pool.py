@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..config import Reward
-from ..config.environments import Environment, one
+from ..config.environments import Environment, entry_of
 from ..config.integrations.reward_signatures import Convention, convention_of
 from ..config.sections.reward import REMOTE, WALL_NAME
 from ..errors import RewardError
@@ -277,7 +277,7 @@ class RewardPools:
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Return the reward of a trajectory by its environment's pool; see RewardPool.score."""
-        return await one(self.pools, task.env).score(trajectory, task)
+        return await entry_of(self.pools, task.env).score(trajectory, task)
 
     def close(self) -> None:
         """See RewardPool.close."""

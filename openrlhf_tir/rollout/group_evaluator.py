@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Config, Filter, Reward
-from ..config.environments import Environment, one
+from ..config.environments import Environment, entry_of
 from ..filters import GroupFilter, UserFilter, filters_of
 from ..filters.samples import ALL_MASKED, SAMPLE_FILTER, SampleFilter
 from ..rewards import GROUP_REWARD, load_group
@@ -80,7 +80,7 @@ class GroupEvaluator:
             RewardError: The group reward failed.
             FilterError: A filter failed.
         """
-        rules = one(self._rules, group.task.env)
+        rules = entry_of(self._rules, group.task.env)
         self._shape_rewards(group, rules)
         await self._apply_group_reward(group, rules.reward)
         for group_filter in rules.filters:

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..config import Config
-from ..config.environments import one
+from ..config.environments import entry_of
 from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
@@ -359,7 +359,7 @@ class GroupRunner:
     def _will_be_filtered(self, group: _RunningGroup) -> bool:
         if not self.cfg.rollout.early_stop or group.evaluation is not None:
             return False
-        accuracy_range = one(self.environments, group.task.env).filter.accuracy_range
+        accuracy_range = entry_of(self.environments, group.task.env).filter.accuracy_range
         return will_be_filtered(group.ended, group.n, self.cfg.rollout.min_valid, accuracy_range)
 
     async def _trajectory(self, group: _RunningGroup, index: int) -> Trajectory:
@@ -410,7 +410,7 @@ class GroupRunner:
     async def _run_episode(self, group: _RunningGroup, index: int) -> Trajectory:
         """Sample one trajectory by the turn loop, with an environment session of its own."""
         seed = self._seed(group, index)
-        settings = one(self.environments, group.task.env).env
+        settings = entry_of(self.environments, group.task.env).env
         if group.evaluation is not None and group.evaluation.max_calls is not None:
             settings = settings.model_copy(update={"max_calls": group.evaluation.max_calls})
         protocol = make(settings)
@@ -440,13 +440,13 @@ class GroupRunner:
         return trajectory
 
     def _chat_format(self, task: Task) -> ChatFormat | None:
-        return one(self.chat_formats, task.env) if self.chat_formats else None
+        return entry_of(self.chat_formats, task.env) if self.chat_formats else None
 
     def _limits(self, env: str, prompt_tokens: int, evaluation: EvalMode | None) -> Limits:
         settings = self.cfg.rollout
         limits = Limits(
             max_new_tokens=min(settings.max_new_tokens, self.cfg.data.max_len - prompt_tokens),
-            output_max_tokens=one(self.environments, env).env.output_max_tokens,
+            output_max_tokens=entry_of(self.environments, env).env.output_max_tokens,
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_length=self.cfg.data.max_len,

@@ -143,7 +143,7 @@ class SequenceMigration:
         while True:
             written = 0 if joined is None else len(joined.token_ids)
             at = location.at
-            part_sampling = _rest(sampling, joined, request_id) if at or part_number else sampling
+            part_sampling = _remaining_sampling(sampling, joined, request_id) if at or part_number else sampling
             location.request = f"{request_id}~{part_number}" if part_number else request_id
             ids = prompt if joined is None else prompt + joined.token_ids.tolist()
             engine = self._others[at] if at else own_engine
@@ -202,7 +202,7 @@ class MigratingEngine:
         return await self.migration.generate(self.own_engine, token_ids, sampling, request_id)
 
 
-def _rest(sampling: Sampling, joined: Completion | None, request_id: str) -> Sampling:
+def _remaining_sampling(sampling: Sampling, joined: Completion | None, request_id: str) -> Sampling:
     """Return the sampling settings for what is still missing, with its seed.
 
     That is one token while a stop string may have begun, otherwise all the rest.

@@ -71,7 +71,7 @@ class FileTransport(PushFiles):
         self.move(self._current_directory())
         await self.write_full()
 
-    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
+    async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Push the full file if there is one. Otherwise push the delta, and the full file to those that refuse it."""
         if self.full is not None or self.changes is None:
             return await self._push(engines, await self.write_full(), canary)

@@ -344,7 +344,7 @@ class WeightPublisher:
         if self._scored_version != version:
             self._before = self._previous
             self._scored_version = version
-        await self._prove_once(trials, await self.transport.sent(engines, self._canary(0)))
+        await self._prove_once(trials, await self.transport.send(engines, self._canary(0)))
         doubtful = [t for t in trials if t.outcome in REPEATED_IN_FULL]
         if doubtful:
             results = await self._push_in_full(doubtful)
@@ -401,7 +401,7 @@ class WeightPublisher:
             for t in doubtful:
                 t.evidence = None
                 t.disagreement = None
-            return await self.transport.sent([t.engine for t in doubtful], self._canary(0))
+            return await self.transport.send([t.engine for t in doubtful], self._canary(0))
         except LearnerDied:
             raise
         except InfraError as error:

@@ -59,14 +59,14 @@ class Transport(Protocol):
         Args:
             version: Number of learner updates behind them.
             differs_from: A digest that the weights must not have. If they do, WeightsUnverified is raised here or in
-                `sent`. None: any digest will do.
+                `send`. None: any digest will do.
             full: Do not write a delta.
         """
 
     async def whole(self) -> None:
-        """Make the next `sent` a full push for every engine."""
+        """Make the next `send` a full push for every engine."""
 
-    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
+    async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine. Errors of an engine are returned, not raised."""
 
     def remove(self) -> None:

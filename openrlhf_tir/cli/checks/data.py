@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ... import rewards
 from ...config import Config, Data
-from ...config.environments import Environment, in_section, one, unlabelled
+from ...config.environments import Environment, entry_of, in_section, unlabelled
 from ...config.integrations.reward_signatures import convention_of
 from ...config.paths import shorten
 from ...data import extra_columns, templates
@@ -144,7 +144,7 @@ def _columns(problems: ProblemCounts, label_key: str) -> list[str]:
     """Return which columns rewards and environments get besides prompt and label, and which they do not get."""
     names = shorten(", ".join(sorted(problems.columns.keys() - {label_key})))
     facts = [f"columns that rewards get in task.extra, environments in task['extra']: {names}"] if names else []
-    return facts + extra_columns.said(problems.left_out)
+    return facts + extra_columns.sentences_of(problems.left_out)
 
 
 def _is_own(reward: str) -> bool:
@@ -220,7 +220,7 @@ def _scan(cfg: Config, data: Data) -> tuple[ProblemCounts, BadRows]:
             bad(error, rows)
             continue
         if environments and not cfg.by_agent:  # Raises: data of another method are a mistake, not a bad row.
-            check_row(problem, one(environments, name))
+            check_row(problem, entry_of(environments, name))
         counts[name] += rows
         counts.empty[name] += 0 if problem.label else rows
         counts.distinct += 1

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from ...data.bad_rows import BadRows
-    from ...data.prepare.decontaminate import Evaluations, Match, asked
+    from ...data.prepare.decontaminate import Evaluations, Match, question_of
     from ...data.prepare.files import check_apart, check_target, columns_of, write_rows
     from ...data.prompts import problems, rows_and_problems
     from ...data.rows import SPLIT_SETTING
@@ -82,14 +82,14 @@ def run(args: argparse.Namespace) -> int:
         raise error.reworded(lambda text: text.replace(SPLIT_SETTING, "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
-            _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
+            _ticked((question_of(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
         )
     removed: list[dict[str, Any]] = []
 
     def kept_rows() -> Iterator[Any]:
         for row, problem in rows_and_problems(cfg, bad):
             tick()
-            match: Match | None = evaluations.match(asked(problem.input), args.share)
+            match: Match | None = evaluations.match(question_of(problem.input), args.share)
             if match is None:
                 yield row
             else:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
                         "row": problem.where,
                         "like": match.place,
                         "share": round(match.share, 3),
-                        "text": asked(problem.input),
+                        "text": question_of(problem.input),
                         "like_text": match.text,
                     }
                 )

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             " Give the data that the run was trained on, or samples whose 'row',"
             " 'question' or 'prompt' is that of the rows."
         )
-    kept_numbers = selection.kept(args.top)
+    kept_numbers = selection.kept_places(args.top)
 
     def rows() -> Iterator[Any]:
         for number, (row, _) in enumerate(rows_and_problems(cfg, bad)):

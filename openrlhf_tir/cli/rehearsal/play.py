@@ -19,7 +19,7 @@ import numpy as np
 from ... import filters
 from ...algorithms.advantages import ESTIMATOR
 from ...config import Config, own_files
-from ...config.environments import Environment, one
+from ...config.environments import Environment, entry_of
 from ...config.paths import local_path
 from ...config.secrets import ENV_TOKEN
 from ...config.sections.reward import REMOTE
@@ -152,7 +152,7 @@ class _Rehearsal:
                 cfg, self.engine, self.codec, envs, self.rewards, lambda group: KEEP, "rehearsal", writers, chats
             )
             for name, env_tasks in tasks.items():
-                await self._environment(one(cfg.environments, name), env_tasks)
+                await self._environment(entry_of(cfg.environments, name), env_tasks)
             await self._learner_code()
 
     def _tasks(self) -> dict[str, list[Task]]:
@@ -275,7 +275,7 @@ class _Rehearsal:
         """Return what is said of a crash of the user's environment; None if its server did not crash."""
         from ...cluster.env_process import crash_place, log_file
 
-        environment = one(self.cfg.environments, task.env)
+        environment = entry_of(self.cfg.environments, task.env)
         log = log_file(self.cfg, environment)
         text = log.read_text(errors="replace") if log.is_file() else ""
         place = crash_place(text, environment.env.file)
@@ -286,7 +286,7 @@ class _Rehearsal:
     def _has_own_server(self, task: Task) -> bool:
         """Return True for a user's environment class or agent file: a step that does not end is then the user's
         mistake."""
-        return one(self.cfg.environments, task.env).env.file is not None or bool(self.cfg.train.agent_func_path)
+        return entry_of(self.cfg.environments, task.env).env.file is not None or bool(self.cfg.train.agent_func_path)
 
     async def _alone(self, task: Task, index: int, script: Script) -> Trajectory:
         """Return a response that nothing follows, for a run in which an external agent writes them."""

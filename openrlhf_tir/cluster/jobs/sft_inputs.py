@@ -160,7 +160,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
             " Resume with the same, or start anew in another --run-dir."
         )
     rows_taken = state.get(ROWS_TAKEN)
-    rows_expected = schedule.taken(state["step"])
+    rows_expected = schedule.rows_taken(state["step"])
     if rows_taken not in (None, rows_expected):
         raise ConfigError(
             f"The updates of {path.name} have taken {rows_taken} rows; with sft.max_epochs = {schedule.epochs} they"

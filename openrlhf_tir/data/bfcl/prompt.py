@@ -38,7 +38,7 @@ CHAT_TOOLS = "chat_tools"
 Message = Mapping[str, Any]
 
 
-def asked(
+def prompt_and_meta(
     messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], protocol: str
 ) -> tuple[list[Message], dict[str, Any]]:
     """Return the prompt, and what meta says about it.

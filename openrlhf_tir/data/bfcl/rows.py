@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import DataError
 from ..fields import field, kind, text_of
 from .functions import FILES, Schema, offered
-from .prompt import asked
+from .prompt import prompt_and_meta
 
 Row = Mapping[str, Any]
 
@@ -87,5 +87,7 @@ def with_functions(where: str, row: Row, functions: Mapping[str, Sequence[Schema
             " Correct or remove the row."
         )
     withheld = [name for names in meta["missed_function"].values() for name in names]
-    prompt, prompt_meta = asked(converted["prompt"], offered(functions, meta["involved_classes"], withheld), protocol)
+    prompt, prompt_meta = prompt_and_meta(
+        converted["prompt"], offered(functions, meta["involved_classes"], withheld), protocol
+    )
     return {**converted, "prompt": prompt, "meta": meta | prompt_meta}

@@ -50,11 +50,11 @@ class Match(NamedTuple):
     text: str
 
 
-def asked(given: Any) -> str:
+def question_of(prompt: Any) -> str:
     """Return the question of a problem: its text, or the users' messages. A system message holds only instructions."""
-    if isinstance(given, str):
-        return given
-    return "\n".join(m["content"] for m in given if m.get("role") == "user" and isinstance(m.get("content"), str))
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(m["content"] for m in prompt if m.get("role") == "user" and isinstance(m.get("content"), str))
 
 
 def words(text: str) -> list[str]:
@@ -88,11 +88,11 @@ class Evaluations:
         self._same: dict[int, int] = {}
         self._wording: set[int] = set()
         for problem in problems:
-            problem_words = words(asked(problem.input))
+            problem_words = words(question_of(problem.input))
             if problem_words:  # A chat without a user's message resembles no other.
                 self._same.setdefault(_whole(problem_words), len(self.places))
             self.places.append(problem.where)
-            self.texts.append(asked(problem.input))
+            self.texts.append(question_of(problem.input))
             self._grams.append(grams(problem_words, n))
             for gram in self._grams[-1]:
                 self._with[gram].append(len(self.places) - 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..identity import row_id
 from ..prompts import Problem
-from .decontaminate import asked
+from .decontaminate import question_of
 from .learning_impact import learning_impact
 from .outcomes import Outcome
 
@@ -55,7 +55,7 @@ class Selection:
 
     def look(self, p: Problem) -> None:
         """Examine the next problem."""
-        keys = (row_id(p.input, p.label), asked(p.input).strip())
+        keys = (row_id(p.input, p.label), question_of(p.input).strip())
         key = next((k for k in keys if k in self.outcomes), None)
         if key is not None:
             self.most_samples = max(self.most_samples, self.outcomes[key].total)
@@ -63,7 +63,7 @@ class Selection:
                 self._of[self.rows] = key
         self.rows += 1
 
-    def kept(self, top: int | None = None) -> set[int]:
+    def kept_places(self, top: int | None = None) -> set[int]:
         """Return the places of the rows that are kept. Raises DataError if there is no learning impact."""
         chosen = dict(self._of)
         if self.pass_rate is not None:

@@ -98,7 +98,7 @@ def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
             responses[text] = row
     for responses in by_prompt.values():
         best = sorted(responses.items(), key=lambda item: (-_reward(item[1]), zlib.crc32(item[0].encode()), item[0]))
-        result.rows += [_made(row) for _, row in best[: selection.per_prompt]]
+        result.rows += [_row_of(row) for _, row in best[: selection.per_prompt]]
         result.counts["over_cap"] += max(0, len(best) - selection.per_prompt)
     result.counts["kept"] = len(result.rows)
     return result
@@ -129,7 +129,7 @@ def _check(row: Row) -> None:
         )
 
 
-def _made(row: Row) -> dict[str, Any]:
+def _row_of(row: Row) -> dict[str, Any]:
     facts = {name: row[name] for name in ("label", "env", "reward", "key", "index", "versions")}
     return {"prompt": row["prompt"], "segments": [_segment(run) for run in row["runs"]], **facts}
 

@@ -161,13 +161,13 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
     """Return digests of the prompts in their order (the ledger knows a prompt by its index) and of their labels."""
     return {
         "prompts": len(tasks),
-        "asked": tasks_digest(tasks, "messages", _asked),
+        "asked": tasks_digest(tasks, "messages", _prompt_of_row),
         "answers": tasks_digest(tasks, "answers", lambda t: [t.label, sorted(t.meta.items())]),
         "columns": columns_digest(tasks),
     }
 
 
-def _asked(task: Task) -> list[Any]:
+def _prompt_of_row(task: Task) -> list[Any]:
     """Return the prompt as its data row has it.
 
     Not as the chat template renders it: a template may write today's date, and a run must resume after midnight.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...config.environments import Environment, one
+from ...config.environments import Environment, entry_of
 from ...errors import unknown
 from ...telemetry.intervals import Interval
 from .client import EnvClient
@@ -59,7 +59,7 @@ class EnvClients:
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
         """See EnvClient.session."""
-        return one(self.clients, env).session(env, task, seed=seed)
+        return entry_of(self.clients, env).session(env, task, seed=seed)
 
     def set_urls(self, urls: Mapping[str, Sequence[str]]) -> None:
         """Replace the map of all servers; see EnvClient.set_urls."""

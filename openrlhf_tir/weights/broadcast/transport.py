@@ -89,7 +89,7 @@ class BroadcastTransport:
     def remove(self) -> None:
         """Do nothing: the group ends with its processes."""
 
-    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
+    async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine; repeat it for those whose push was torn.
 
         Raises:

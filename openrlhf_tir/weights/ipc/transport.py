@@ -109,7 +109,7 @@ class IpcTransport:
     def remove(self) -> None:
         self.by_file.remove()
 
-    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
+    async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine, by file into those that cannot map it or had it already.
 
         Raises:
@@ -251,7 +251,7 @@ class IpcTransport:
             self._file_version = self.version
         if self.digest is None:
             self.digest = self.by_file.digest
-        return await self.by_file.sent(engines, canary)
+        return await self.by_file.send(engines, canary)
 
     def _switch_off(self, reason: str) -> None:
         self.disabled_reason = reason

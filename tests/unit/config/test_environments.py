@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.changes import changes, dumped
-from openrlhf_tir.config.environments import one, without_calls
+from openrlhf_tir.config.environments import entry_of, without_calls
 from openrlhf_tir.config.flags import Parser, add_config_flags, config_from
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.problems import Problems
@@ -68,12 +68,12 @@ def test_one_environment_is_the_section_env_by_its_name_whatever_a_task_calls_it
     cfg = load(None, {"env.name": "echo", "env.max_calls": 1})
     (only,) = cfg.environments.values()
     assert (only.name, only.section, only.env, only.reward) == ("echo", "env", cfg.env, cfg.reward)
-    assert one(cfg.environments, "anything") == only
+    assert entry_of(cfg.environments, "anything") == only
 
 
 def test_a_name_that_is_none_of_several_is_refused(two):
     with pytest.raises(ConfigError, match=r"'gues'.* calc, guess"):
-        one(load(two).environments, "gues")
+        entry_of(load(two).environments, "gues")
 
 
 def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):

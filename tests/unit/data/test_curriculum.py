@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import PromptSet, PromptStream
 from openrlhf_tir.data.blend import curriculum_of
-from openrlhf_tir.data.curriculum import AdaptivePass, Settings, kept
+from openrlhf_tir.data.curriculum import AdaptivePass, Settings, chance_of_keeping
 from openrlhf_tir.data.stream import Lane
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.types import PromptOutcome, Task
@@ -25,7 +25,9 @@ def lane(size, *, n=4, explore=0.25, half_life=32.0, seed=0, shuffle=True, limit
 
 
 def chance(right, wrong, n, low=0.0, high=1.0):
-    return float(kept(np.array([right], float), np.array([wrong], float), n, np.array([low]), np.array([high]))[0])
+    return float(
+        chance_of_keeping(np.array([right], float), np.array([wrong], float), n, np.array([low]), np.array([high]))[0]
+    )
 
 
 def test_the_chance_of_being_kept_is_the_beta_binomials():

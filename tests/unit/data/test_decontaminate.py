@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from openrlhf_tir.data.prepare.decontaminate import FEWEST, Evaluations, asked, grams, words
+from openrlhf_tir.data.prepare.decontaminate import FEWEST, Evaluations, grams, question_of, words
 from openrlhf_tir.data.prompts import Problem
 
 
@@ -57,7 +57,7 @@ def test_of_a_chat_the_users_messages_are_asked():
         {"role": "assistant", "content": "a"},
         {"role": "user", "content": "v"},
     ]
-    assert asked(chat) == "u\nv" and asked("t") == "t"
+    assert question_of(chat) == "u\nv" and question_of("t") == "t"
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\ud800".encode("utf-8", "replace").decode()])
@@ -68,7 +68,7 @@ def test_a_text_without_words_matches_nothing(text):
 def test_two_texts_without_words_are_not_the_same_text():
     """A chat may have a system message alone: then nothing is asked, of whatever problem it is."""
     held_out = Evaluations([Problem("e line 1", [{"role": "system", "content": "add"}], "1", None, {})], 3)
-    assert held_out.match(asked([{"role": "system", "content": "multiply"}]), share=0.0) is None
+    assert held_out.match(question_of([{"role": "system", "content": "multiply"}]), share=0.0) is None
 
 
 CHINESE = "小明有三个苹果,又从商店买了两个苹果,请问他现在一共有多少个苹果?"

@@ -16,7 +16,7 @@ from openrlhf_tir.cli.checks.data import check_data
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import load_prompts
-from openrlhf_tir.data.extra_columns import MAX_CHARS, NAN_AS_NULL, extra_of, said
+from openrlhf_tir.data.extra_columns import MAX_CHARS, NAN_AS_NULL, extra_of, sentences_of
 from openrlhf_tir.data.identity import columns_digest
 from openrlhf_tir.errors import ConfigError, DataError
 from tests.unit.data.test_data_prompts import CharTokenizer, jsonl
@@ -111,7 +111,7 @@ def test_the_check_before_a_run_lists_the_columns_and_says_what_does_not_travel(
 
 
 def test_a_sentence_for_each_column_and_reason():
-    assert len(said({"a": {"bytes": 2, "dates": 1}, "b": {"bytes": 3}})) == 3
+    assert len(sentences_of({"a": {"bytes": 2, "dates": 1}, "b": {"bytes": 3}})) == 3
 
 
 def test_a_template_may_name_columns_of_the_row(tmp_path):

@@ -128,8 +128,8 @@ def selection(pass_rate=None, impact=None, keep_unsampled=False, min_samples=1):
 
 
 def test_rows_stay_by_their_pass_rate_both_ends_included():
-    assert selection((0.25, 0.75)).kept() == {1, 2, 3}
-    assert selection((0.25, 0.75), keep_unsampled=True).kept() == {1, 2, 3, 4}
-    assert selection((0.0, 1.0), min_samples=5).kept() == set()
-    assert selection((0.0, 1.0)).kept(top=2) == {2, 1}, "nearest to 1/2, the earlier first"
+    assert selection((0.25, 0.75)).kept_places() == {1, 2, 3}
+    assert selection((0.25, 0.75), keep_unsampled=True).kept_places() == {1, 2, 3, 4}
+    assert selection((0.0, 1.0), min_samples=5).kept_places() == set()
+    assert selection((0.0, 1.0)).kept_places(top=2) == {2, 1}, "nearest to 1/2, the earlier first"
     assert selection((0.0, 0.5)).facts()[0] == "  4 rows were sampled, 1 not; pass rate:"

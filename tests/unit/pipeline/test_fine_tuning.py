@@ -89,7 +89,7 @@ def test_a_schedule_ends_at_the_steps_that_it_is_told_and_depends_on_the_seed():
     assert (a.steps, Schedule(10, 4, 3, 0, max_steps=2).steps, Schedule(2, 8, 1, 0).steps) == (8, 2, 1)
     assert a.batch(0) != b.batch(0) and a.batch(0) == Schedule(10, 4, 3, 0).batch(0)
     assert (a.epoch(5), a.epoch(8)) == (2.0, 3.0)
-    assert (a.taken(7), a.taken(8)) == (28, 30)
+    assert (a.rows_taken(7), a.rows_taken(8)) == (28, 30)
 
 
 async def test_a_resumed_run_takes_the_rows_that_the_interrupted_one_had_not(tmp_path):

@@ -810,16 +810,16 @@ async def test_a_full_push_that_fails_refuses_the_engines_that_need_it_and_no_ot
 
     engines = [FakeEngine(), Misloads()]
     p = publisher(engines, tmp_path)
-    first_sent = p.transport.sent
+    first_send = p.transport.send
     pushes = []
 
-    async def sent(targets, canary):
+    async def send(targets, canary):
         pushes.append(len(targets))
         if len(pushes) == 2:
             raise error
-        return await first_sent(targets, canary)
+        return await first_send(targets, canary)
 
-    p.transport.sent = sent
+    p.transport.send = send
     report = await publish(p, 1)
     assert (pushes, report.refused, report.pushes_repeated) == ([2, 1], 1, 1)
     assert engines[0].verdicts == [1] and [type(v) for v in engines[1].verdicts] == [str]
