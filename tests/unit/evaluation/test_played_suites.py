@@ -115,12 +115,12 @@ def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
     ("name", "row", "config", "said"),
     [
         ("swe_rows", ISSUE, swe(), "server_options mirror=DIR"),
-        ("swe_rows", ISSUE, swe(server_options={"mirror": "m"}, protocol="toolrl"), "written for the protocols skyrl"),
-        ("tau_like", None, {"env": {**DESK["env"], "protocol": "toolrl"}}, "written for the protocols tool, hermes"),
+        ("swe_rows", ISSUE, swe(server_options={"mirror": "m"}, protocol="toolrl"), " skyrl.*'toolrl'.*env.protocol"),
+        ("tau_like", None, {"env": {**DESK["env"], "protocol": "toolrl"}}, " tool, hermes.*'toolrl'.*env.protocol"),
         ("tau_like", None, {"env": {"name": "functions", "protocol": "tool"}}, "options user=true"),
-        ("tau_like", None, swe(), "Set --env.name functions"),
-        ("swe_like", None, DESK, "Set --env.name swe"),
-        ("swe_rows", {**ISSUE, "test_patch": ""}, swe(server_options={"mirror": "m"}), "the row of o/lib has no tests"),
+        ("tau_like", None, swe(), "--env.name functions"),
+        ("swe_like", None, DESK, "--env.name swe"),
+        ("swe_rows", {**ISSUE, "test_patch": ""}, swe(server_options={"mirror": "m"}), " o/lib .*tests"),
         ("swe_rows", {**ISSUE, "instance_id": 7}, swe(server_options={"mirror": "m"}), "line 1: "),
     ],
 )
@@ -128,7 +128,7 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(tmp_path, name,
     text = name if row is None else f"{name}={jsonl(tmp_path / 'rows.jsonl', row)}"
     with pytest.raises(ConfigError) as e:
         planned(tmp_path, text, **config)
-    assert said in str(e.value)
+    assert re.search(said, str(e.value))
 
 
 @pytest.mark.parametrize(

@@ -193,5 +193,6 @@ async def test_a_disk_that_refuses_a_checkpoint_does_not_end_the_run(tmp_path, c
 async def test_a_run_of_rl_does_not_go_on_from_a_fine_tunings_checkpoint(tmp_path):
     t = tuning(tmp_path, Counting())
     await t.run()
-    with pytest.raises(ConfigError, match="openrlhf-tir sft"):
+    with pytest.raises(ConfigError, match=r"openrlhf-tir .*--run-dir") as refused:
         compare(t.checkpoints.state(t.checkpoints.choose()), Config())
+    assert refused.value.code == "resume"

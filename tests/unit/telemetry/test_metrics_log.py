@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,7 +84,8 @@ def test_garbled_lines_are_logged_when_read_and_set_aside_by_a_resume(tmp_path, 
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 1.0}\nnot json\n\xff\xfe\n[3]\n{"loss": 2.0}\n{"step": 2, "loss": 2.0}\n')
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0]
-    assert "metrics.jsonl:2 holds b'not json" in caplog.text and " 3 more" in caplog.text and len(caplog.records) == 1
+    (warning,) = caplog.records
+    assert re.search(r"metrics\.jsonl:2 .*b'not json.*\b3\b", warning.getMessage())
     with MetricsLog(tmp_path, PLAIN) as log:
         assert log.truncate_after(1) == 1
         log.log(2, {"loss": 20.0})
