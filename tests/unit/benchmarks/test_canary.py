@@ -40,7 +40,9 @@ collect.collect(collect.Setup("model", Path(sys.argv[1])), collect.Stage("bf16",
 """A collecting process whose engine is a `sleep`; it prints that one's process id."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_no_engine_outlives_the_process_that_collects(number, tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", COLLECTS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

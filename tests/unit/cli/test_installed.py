@@ -13,18 +13,16 @@ import pytest
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The tree of the repository, built and installed into an empty directory without the network."""
+    """What pip would install, in an empty directory: setuptools builds it from a copy of the repository. pip and a
+    wheel take four more CPU seconds."""
     repo = Path(__file__).resolve().parents[3]
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in ("openrlhf_tir", "env_servers", "miniatures"):
         shutil.copytree(repo / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(repo / name, source / name)
-    pip = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-        "--no-compile", "--target", str(target), str(source),
-    ]  # fmt: skip
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=300)
+    build = [sys.executable, "setup.py", "--quiet", "build", "--build-lib", str(target)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return target
 

@@ -155,7 +155,7 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
     assert tried == set(SAMPLES), "the page has a command for each"
 
 
-@pytest.mark.parametrize("script", ["setup_env.sh", "train.sh", "quickstart.sh", "zerotir_7b.sh", "zerotir_32b.sh"])
+@pytest.mark.parametrize("script", ["setup_env.sh", "train.sh", "quickstart.sh", "zerotir_7b.sh"])
 def test_a_script_asked_for_help_gives_it(script, scripts):
     """setup_env.sh knew no --help, and a script of several nodes asked for hosts first."""
     shutil.copy(REPO / "train_scripts/setup_env.sh", scripts)

@@ -93,9 +93,10 @@ SNIPPETS = [
     "import asyncio\nasync def main(): await asyncio.sleep(0); print('loop')\nasyncio.run(main())",
     "import numpy as np; print(np.arange(6).reshape(2, 3) @ np.ones(3)); np.zeros(2) @ np.zeros(3)",
     "import numpy as np; print(np.array([1.0]) / 0); raise ValueError",
-    (
+    pytest.param(  # the next one imports sympy as well
         "import sympy as sp; x = sp.Symbol('x'); print(sp.solve(x**3 - x), sp.integrate(sp.exp(-x**2), (x, -sp.oo,"
-        " sp.oo)), sp.Dummy('d'))"
+        " sp.oo)), sp.Dummy('d'))",
+        marks=pytest.mark.long,
     ),
     (
         "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y));"
