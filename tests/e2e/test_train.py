@@ -124,8 +124,9 @@ def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_expor
     assert any(columns["accumulate_s"]) and columns["updates"] == [1.0] * STEPS
     assert all(g > 0 for g in columns["grad_norm"])
     s = summary.read(run_dir)
-    assert s.steps == STEPS and Path(s.model, "config.json").exists() and (run_dir / "report.html").exists()
-    _plain_transformers_loads(Path(s.model))
+    assert s.steps == STEPS and (run_dir / "report.html").exists()
+    # test_learner.py shows that plain transformers loads such a directory, and so do the long tests below
+    assert all(Path(s.model, name).exists() for name in ("config.json", "tokenizer.json", "model.safetensors"))
 
 
 @pytest.mark.long
