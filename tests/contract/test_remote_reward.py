@@ -214,6 +214,7 @@ async def test_a_file_that_hangs_fails_its_samples_by_a_fault_of_its_code_and_th
     assert (await pool.score(says("4"), TASK)).correct
 
 
+@pytest.mark.slow
 async def test_a_file_that_cannot_be_loaded_fails_its_samples(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text("import no_such_thing_here\n")
     with pytest.raises(RewardError, match=r"reward.py:1: ModuleNotFoundError"):

@@ -98,6 +98,7 @@ def metrics(rng: random.Random, tmp: Path) -> None:
 KINDS = table(ledger_audit, ledger_opened, metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damaged_record_ends_in_a_traceback(kind, tmp_path):
     tried(KINDS[kind], 0, 150, tmp_path)

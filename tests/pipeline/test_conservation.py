@@ -10,6 +10,7 @@ import asyncio
 from itertools import chain, repeat
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     return learner, True
 
 
+@pytest.mark.slow
 @settings(max_examples=16, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -88,6 +88,7 @@ def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_st
     assert report.longest_wait <= N / EXPLORE + 8 * 16, "a batch's groups wait for its end"
 
 
+@pytest.mark.slow
 def test_without_staleness_the_draws_do_not_depend_on_which_group_ended_first(tmp_path):
     def issued(name, latency):
         p = pipeline(
@@ -105,6 +106,7 @@ def test_without_staleness_the_draws_do_not_depend_on_which_group_ended_first(tm
     assert issued("even", lambda r: 1.0) == issued("uneven", lambda r: r.uniform(0.1, 9.0))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_and_resumed_draws_what_the_whole_one_draws(tmp_path):
     def trained(p):
         return [key[:2] for _, key, _ in p.learner.trained]

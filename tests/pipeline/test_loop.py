@@ -44,6 +44,7 @@ def test_pipeline_pushes_while_groups_roll(tmp_path):
     assert max(p.publisher.live_at_push) > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -233,6 +233,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST, FIRST + FAST, PER_TEST))
 def test_a_run_without_staleness_does_not_depend_on_the_order_of_arrival_nor_on_interruptions(tmp_path, first):
     for seed in range(first, first + PER_TEST):

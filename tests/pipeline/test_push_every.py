@@ -63,6 +63,7 @@ def test_fewer_groups_are_in_flight_the_longer_the_last_push_is_ago(tmp_path):
     assert scheduler.can_dispatch()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -188,6 +188,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_modes_and_draws_the_last(capsys, tmp_path):
     assert main(["simulate", *SMALL, "--plot", str(tmp_path / "run.png")]) == 0
     said = capsys.readouterr().out
@@ -209,6 +210,7 @@ def test_the_command_simulates_the_configuration_it_is_given(capsys):
     assert figures["staleness_max"] <= 2 and figures["bound_s"] >= 9
 
 
+@pytest.mark.slow
 def test_the_command_plans_a_cluster(capsys):
     assert main(["simulate", *SMALL, "--gpus", "3", "--learner-seconds", "20"]) == 0
     said = capsys.readouterr().out
@@ -235,6 +237,7 @@ def test_the_engines_tell_the_controller_what_they_hold():
     assert max(r.rows["running"]) > 0 and len(r.rows["placed"]) == r.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [100, 1])
 @pytest.mark.parametrize("accepted", [1.0, 0.3])
 def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_depth(accepted, places):

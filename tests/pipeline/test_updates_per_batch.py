@@ -112,6 +112,7 @@ class Faulty(FakeLearner):
         return StepReport(self.version, {"grad_norm": norm, "lr": 1.0}, report.seconds, report.trained_tokens)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -148,6 +148,7 @@ async def test_check_env_passes(tmp_path):
     }, kept
 
 
+@pytest.mark.slow
 def test_the_papers_split_trains_on_a_hundred_first_turns_and_holds_out_the_others(tmp_path):
     words = [
         sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl",

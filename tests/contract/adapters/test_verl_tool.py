@@ -107,6 +107,7 @@ async def test_a_step_whose_client_left_before_the_batch_was_sent_is_not_sent():
         assert (await staying).observation == "b" and [r["actions"] for r in requests] == [["b"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

@@ -106,6 +106,7 @@ async def test_a_file_that_blocks_its_process_is_interrupted_at_the_line_that_ru
     assert agent.workers[0].process.starts == 1
 
 
+@pytest.mark.slow
 async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replaced(agent_of, quick):
     soon = {"env.step_timeout_s": 0.1, "rollout.group_deadline_s": 2.4}
     masked = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
@@ -135,6 +136,7 @@ async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of,
     assert agent.workers[0].process.starts == 1
 
 
+@pytest.mark.slow
 async def test_a_file_that_cannot_be_loaded_says_where(agent_of, quick, tmp_path):
     with pytest.raises(ConfigError, match=rf"{tmp_path}/agent.py:2: ZeroDivisionError"):
         await agent_of("x = 0\n1 / x\n")

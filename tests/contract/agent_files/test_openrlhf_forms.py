@@ -62,6 +62,7 @@ def vllm(tmp_path, quick, monkeypatch):
     (place / "vllm/__init__.py").write_text("from .sampling_params import SamplingParams\n")
 
 
+@pytest.mark.slow
 async def test_an_endpoint_in_a_thread_of_the_file_asks_the_engine_from_there(agent_of, vllm):
     agent, engine = await agent_of((FORMS / "openai_server.py").read_text())
     found = await asyncio.gather(*(one(agent, engine, label) for label in ("", "blocking", "", "blocking")))
@@ -80,6 +81,7 @@ async def test_an_endpoint_in_a_thread_of_the_file_asks_the_engine_from_there(ag
     assert len(engine.asked) == 8 and len(agent.workers[0].record) == 0
 
 
+@pytest.mark.slow
 async def test_an_engine_that_fails_under_such_an_endpoint_is_the_fault_and_not_the_file(agent_of, vllm):
     agent, engine = await agent_of((FORMS / "openai_server.py").read_text())
     engine.broken = True

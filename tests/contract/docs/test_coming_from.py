@@ -52,6 +52,7 @@ def test_the_rewards_of_trls_page_are_two(tmp_path):
     assert OwnReward(f"{name}:brevity")(said("42"), task, RewardContext())[0].reward == pytest.approx(-0.002)
 
 
+@pytest.mark.slow
 async def test_the_tool_of_trls_page_multiplies(tmp_path):
     (tmp_path / "my_tools.py").write_text(block("coming_from_trl.md", "python", "def multiply"))
     env = load_plugin(ENVIRONMENT, f"{tmp_path / 'my_tools.py'}:TOOLS")()
@@ -72,6 +73,7 @@ async def test_the_readmes_tool_tells_a_price_and_its_reward_looks_for_the_total
     assert reward(said("That is 7."), task, RewardContext())[0].reward == 0.0
 
 
+@pytest.mark.slow
 def test_rows_in_gsm8ks_form_are_read_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block("gsm8k.md", "python", "make_gsm8k.py"), "make_gsm8k.py", "exec"), {})

@@ -159,6 +159,7 @@ def is_recipe(b: Block) -> bool:
     return not any(b.page == page and holds in b.text for page, holds in NOT_RECIPES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("b", of("toml"), ids=ids)
 def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_path):
     if not is_recipe(b):

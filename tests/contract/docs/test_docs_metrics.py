@@ -152,6 +152,7 @@ def learner_and_engines() -> set[str]:
     return learner | named("cluster/engine_pool.py", "engine_stats") | engines
 
 
+@pytest.mark.slow
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):
     assert unexplained(logged) == []
 

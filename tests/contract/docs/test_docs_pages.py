@@ -56,6 +56,7 @@ def is_said(quote: str) -> bool:
 QUOTES = sorted(set(re.findall(r"“([^”]+)”", (DOCS / "troubleshooting.md").read_text())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quote", QUOTES)
 def test_a_message_that_troubleshooting_quotes_is_one_of_the_programs(quote):
     assert is_said(quote), f"nothing says {quote!r} any more"

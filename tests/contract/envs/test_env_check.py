@@ -28,6 +28,7 @@ async def findings_on(*faults: str, token: str | None = TOKEN) -> dict[str, tupl
     return {f.check: (f.verdict, f.fact) for f in findings}
 
 
+@pytest.mark.slow
 async def test_a_correct_server_passes_every_check():
     findings = await findings_on()
     assert {check: verdict for check, (verdict, _) in findings.items()} == dict.fromkeys(CHECKS, "pass"), findings

@@ -98,6 +98,7 @@ async def env(running):
         yield subject, http
 
 
+@pytest.mark.slow
 async def test_health_and_schema_are_the_protocols(env):
     _, http = env
     health = Health.model_validate((await http.send("GET", "/health"))[1])
@@ -125,6 +126,7 @@ async def test_the_same_step_id_is_executed_once(env):
     assert await http.steps_counted() == before + 1
 
 
+@pytest.mark.slow
 async def test_a_retry_that_arrives_while_the_first_runs_gets_the_same_reply(env):
     subject, http = env
     session = await http.open(subject.slow_task)
@@ -135,6 +137,7 @@ async def test_a_retry_that_arrives_while_the_first_runs_gets_the_same_reply(env
     assert await http.steps_counted() == before + 1
 
 
+@pytest.mark.slow
 async def test_a_caller_that_disconnects_gets_the_reply_when_it_retries(env):
     subject, http = env
     for _ in range(5):
@@ -169,6 +172,7 @@ async def test_a_reset_can_be_retried_but_not_changed(env):
     assert (await http.send("POST", "/reset", json={**request, "seed": 8}))[0] == 409
 
 
+@pytest.mark.slow
 async def test_a_missed_deadline_is_a_timeout_on_every_retry(env):
     subject, http = env
     session = await http.open(subject.slow_task)
@@ -225,6 +229,7 @@ async def test_a_malformed_step_is_refused_and_affects_no_other(env, malformed):
     assert (await http.step(await http.open(subject.task), 0, subject.action))[1]["outcome"] == "ok"
 
 
+@pytest.mark.slow
 async def test_a_batch_answers_each_item_as_it_finishes(env):
     subject, http = env
     for _ in range(5):
@@ -247,6 +252,7 @@ async def test_a_batch_answers_each_item_as_it_finishes(env):
     assert (seen[-1].session_id, seen[-1].step_id) == (slow, 0)
 
 
+@pytest.mark.slow
 async def test_concurrent_sessions_get_their_own_replies(env):
     subject, http = env
 
@@ -267,6 +273,7 @@ async def test_metrics_are_prometheus_text(env):
     assert "env_sessions " in text
 
 
+@pytest.mark.slow
 async def test_a_body_over_the_limit_is_refused(env):
     _, http = env
     status, body, _ = await http.send(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from openrlhf_tir.config.servers import OTHER
 from openrlhf_tir.rollout.environment_client.check import Options, check_server
 
@@ -13,6 +15,7 @@ from ..env_process import Http, env_server
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "environments.md"
 
 
+@pytest.mark.slow
 async def test_the_environment_of_the_documentation_is_a_server_that_keeps_the_protocol(tmp_path):
     (block,) = [
         part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:] if "class GuessEnv" in part

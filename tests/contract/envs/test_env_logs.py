@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from env_servers.logs import JsonLines, Text
 
 from ..env_process import Http, env_server
 
 
+@pytest.mark.slow
 async def test_a_line_of_json_logs_is_one_event_with_its_fields(tmp_path):
     with env_server("env_servers.echo", tmp_path, "--log-level", "info", "--log-format", "json") as (url, process):
         async with Http(url) as http:

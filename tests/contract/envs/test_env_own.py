@@ -40,12 +40,14 @@ async def healthy(url: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_a_server_killed_during_its_start_is_started_again(unsteady, tmp_path):
     async with env_process.env_urls(unsteady("kk")) as urls:
         assert await healthy(urls["echo"][0])
     assert (tmp_path / "starts").read_text() == "..."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "starts"), [("", "."), ("k", "..")])
 async def test_a_server_started_in_the_background_is_the_one_that_serves(unsteady, tmp_path, ends, starts):
     config = unsteady(ends)
@@ -60,6 +62,7 @@ async def test_a_server_started_in_the_background_is_the_one_that_serves(unstead
     assert server.process.returncode is not None
 
 
+@pytest.mark.slow
 async def test_a_server_killed_at_every_start_is_a_fault_and_not_the_users_mistake(unsteady):
     with pytest.raises(EnvError, match="was killed 3 times while it started"):
         async with env_process.env_urls(unsteady("kkkk")):
@@ -80,6 +83,7 @@ def words(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 async def test_a_server_killed_later_is_restarted_at_its_address(unsteady, tmp_path):
     async with env_process.env_urls(unsteady("")) as urls:
         url = urls["echo"][0]

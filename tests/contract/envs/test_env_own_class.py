@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.config.settings import load
@@ -14,6 +16,7 @@ from ..docs.docs_blocks import block
 from ..env_process import Http
 
 
+@pytest.mark.slow
 async def test_a_run_starts_the_server_of_an_environment_class(tmp_path):
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = load(None, {"env.name": "guess", "env.file": f"{tmp_path}/guess.py:GuessEnv", "run_dir": str(tmp_path)})
@@ -41,6 +44,7 @@ class Bad(Env):
 """
 
 
+@pytest.mark.slow
 async def test_keywords_of_an_environment_class_are_options_and_its_results_are_checked(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     cfg = load(
@@ -65,6 +69,7 @@ async def test_keywords_of_an_environment_class_are_options_and_its_results_are_
         assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 
+@pytest.mark.slow
 def test_a_file_without_the_class_is_refused_in_one_line(tmp_path):
     (tmp_path / "guess.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "env_servers.own", f"{tmp_path}/guess.py:GuessEnv", "--name", "guess"]

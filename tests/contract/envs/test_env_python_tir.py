@@ -22,6 +22,7 @@ async def http(python_server):
         yield http
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "outcome", "error_type", "observation"),
     [
@@ -52,6 +53,7 @@ async def test_observations_of_successful_and_failing_code(http, code, outcome, 
     assert (body["outcome"], body["signals"]["error_type"], body["observation"]) == (outcome, error_type, observation)
 
 
+@pytest.mark.slow
 async def test_concurrent_hostile_snippets_leave_the_server_healthy(http):
     hostile = [
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
@@ -89,6 +91,7 @@ async def test_health_reports_the_proved_isolation(http):
     assert (await http.send("GET", "/health"))[1]["isolation"].startswith("bwrap")
 
 
+@pytest.mark.slow
 async def test_isolation_none_runs_code_and_warns_loudly(tmp_path):
     with env_server(PYTHON, tmp_path, "--isolation", "none", "--code-timeout", "1", "--no-languages") as (url, process):
         async with Http(url) as http:

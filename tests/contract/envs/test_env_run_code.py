@@ -72,6 +72,7 @@ async def test_code_sees_no_file_of_an_earlier_request(http):
     assert (await run(http, "import os; print('left' in os.listdir('.'))"))["run_result"]["stdout"] == "False\n"
 
 
+@pytest.mark.slow
 async def test_a_large_file_is_returned_whole_and_one_beyond_the_limit_is_named(http):
     code = "for n, size in (('a', 20 << 20), ('b', 20 << 20), ('c', 1)): open(n, 'wb').write(bytes(size))"
     body = await run(http, code, fetch_files=["a", "b", "c"], memory_limit_MB=1024)

@@ -273,6 +273,7 @@ async def test_vllms_app_answers_below_our_routes(client):
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/groups/x"])
 @pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN])
 async def test_every_route_but_health_wants_the_token(client, path, header):

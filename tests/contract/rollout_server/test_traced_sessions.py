@@ -275,6 +275,7 @@ async def test_every_refusal_of_an_agents_request_has_openais_shape(client, serv
     }
 
 
+@pytest.mark.slow
 async def test_openais_own_client_shows_the_message_of_a_refusal(client):
     import openai
 

@@ -225,6 +225,7 @@ def test_an_engine_that_dies_in_the_learners_turn_is_started_again_after_it(tmp_
     assert world.events.index("rollout-0 loads", at) > world.events.index("learner offloads", at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill_all", "hang"])
 @pytest.mark.parametrize(
     ("during", "turn"), [("turn", None), ("step", GpuTurn.LEARNING), ("push", None), ("push", GpuTurn.PUSHING)]
@@ -274,6 +275,7 @@ def test_whenever_an_engine_is_lost_and_whichever_the_memory_holds(tmp_path, see
     assert sorted(p.learner.lineage) == sorted(report.trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sixteenths", range(60, 124, 3))
 def test_a_stop_in_any_turn_saves_at_the_boundary_and_the_resume_trains_every_prompt_once(tmp_path, sixteenths):
     """Times from the first groups to the second push: sampling, both switches, step, push."""

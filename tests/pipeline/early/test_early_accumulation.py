@@ -57,6 +57,7 @@ def test_the_gate_and_the_surplus_count_the_places_that_are_left():
     assert rule.surplus(3, groups_due([3, 3, 4, 4, 4, 4]), places=1) == (1,)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     batch_groups=st.integers(1, 6),
@@ -269,6 +270,7 @@ def test_the_end_of_the_prompts_leaves_a_group_for_the_last_step(tmp_path):
     assert all(n for _, n in p.learner.calls)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

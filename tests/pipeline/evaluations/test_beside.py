@@ -82,6 +82,7 @@ def test_without_a_batch_ahead_or_as_eval_wait_says_the_learner_waits(tmp_path):
         assert p.learner.began[2] >= samples.ended[0] and p.learner.began[4] >= samples.ended[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

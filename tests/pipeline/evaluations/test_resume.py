@@ -74,6 +74,7 @@ def no_disk_is_waited_for(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("save", "key"), [(-1, "eval/accuracy"), (1, "none"), (3, "eval/accuracy")])
 def test_a_run_that_is_killed_at_any_moment_records_each_evaluation_once(tmp_path, save, key):
     """Once a second and a few turns later, in the first 20 s; the resume is killed too, 7 s into its life."""
@@ -92,6 +93,7 @@ def test_a_run_that_is_killed_at_any_moment_records_each_evaluation_once(tmp_pat
     assert i > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["none", "eval/accuracy"])
 def test_a_stop_leaves_the_evaluation_of_the_version_that_it_saves_to_the_resume(tmp_path, key):
     """At any moment. That of an earlier version, whose weights are gone, has failed: nothing else is lost."""

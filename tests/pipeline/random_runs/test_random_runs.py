@@ -57,6 +57,7 @@ def in_every_run(first: int):
     return first if first < FIRST + 2 * PER_TEST else pytest.param(first, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", map(in_every_run, range(FIRST, FIRST + FAST, PER_TEST)))
 def test_whatever_happens_a_run_ends_and_every_prompt_ends_once(tmp_path, first):
     check(range(first, first + PER_TEST), tmp_path)
@@ -68,6 +69,7 @@ def test_whatever_happens_a_run_ends_and_every_prompt_ends_once_ten_thousand_tim
     check(range(first, first + 250), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tmp_path, monkeypatch):
     """A resume that forgets what rolled: of nine events the crash remains."""
     queue_retry = RolloutScheduler._queue_retry

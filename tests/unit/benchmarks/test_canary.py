@@ -40,6 +40,7 @@ collect.collect(collect.Setup("model", Path(sys.argv[1])), collect.Stage("bf16",
 """A collecting process whose engine is a `sleep`; it prints that one's process id."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
 )
@@ -123,6 +124,7 @@ def test_a_record_that_a_kill_has_torn_is_left_out_and_not_continued(tmp_path, t
     collect.drop_torn_line(tmp_path / "not there")
 
 
+@pytest.mark.slow
 def test_simulated_pushes_with_levels_fitted_to_an_h100s_and_the_spread_of_a_cpu_raise_no_alarm():
     found = summary.replay(trials=2_000)
     assert (found["first_round_false_alarms"], found["false_alarms"]) == (0, 0)

@@ -161,6 +161,7 @@ def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_
     assert [row["wall_s"] for row in attempt.steps] == [60.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deadline_s", [0.01, 600.0], ids=["it takes too long", "it fails"])
 def test_an_evaluation_of_the_untrained_model_that_gives_no_figures_is_an_error_and_the_run_stays(
     tmp_path, monkeypatch, deadline_s

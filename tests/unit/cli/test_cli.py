@@ -120,6 +120,7 @@ def test_every_command_has_help(command):
     assert build_parser(command).format_help()
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy():
     heavy = [
         "torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp",
@@ -140,6 +141,7 @@ def test_preflight_imports_nothing_that_the_base_install_lacks():
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_a_command_without_a_traceback():
     process = subprocess.Popen(
         [sys.executable, "-m", "openrlhf_tir.cli", "recipes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -162,6 +162,7 @@ def launcher():
     process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "said"),
     [(signal.SIGTERM, ["child: TERM", "ended 7 True"]), (signal.SIGINT, ["child: INT", "ended 8 True"])],
@@ -172,6 +173,7 @@ def test_a_signal_to_the_launcher_is_the_runs_once_and_waits_for_its_end(launche
     assert process.stdout.read().split("\n")[:-1] == said
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_while_the_run_is_being_started_is_passed_on():
     """Before it is known who the child is. The child does not inherit that its launcher blocks the signal."""
     program = (
@@ -187,6 +189,7 @@ def test_a_signal_that_comes_while_the_run_is_being_started_is_passed_on():
     assert done.stdout == f"({-signal.SIGTERM}, True)\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_takes_its_run_along(launcher):
     process, _ = launcher
     process.kill()
@@ -194,6 +197,7 @@ def test_a_launcher_that_is_killed_takes_its_run_along(launcher):
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_process_whose_launcher_is_gone_already_does_not_start():
     code = "from openrlhf_tir.cli.parent import die_with; die_with(1)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -34,6 +34,7 @@ def test_every_official_row_is_good(sample, capsys):
     assert head.startswith(f"{SAMPLES / sample}: 2 ") and re.findall(r"\d+", head.rpartition(":")[2]) == ["2", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", sorted(set(rows()) - {"zerotir.jsonl"}))
 def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_path):
     """Every field of a row in turn becomes a number: what is said names line and type, and is never a traceback."""

@@ -89,6 +89,7 @@ def piped(command: list[str], directory: Path) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
+@pytest.mark.slow
 def test_timeout_delivers_one_stop_twice_and_it_stays_one(tmp_path):
     """It signals its child and then its own process group, as it does when the time is up."""
     process = piped(["timeout", "1000", *TRAIN], tmp_path)

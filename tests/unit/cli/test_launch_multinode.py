@@ -75,6 +75,7 @@ def launched(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
 def test_a_port_that_somebody_listens_on_is_named_with_its_node_and_his_ray_lives_on(venv, others):
     port, process = others
@@ -84,6 +85,7 @@ def test_a_port_that_somebody_listens_on_is_named_with_its_node_and_his_ray_live
     assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
     port, process = others
     done = launched(venv, port, "--interface", "eth77")
@@ -91,6 +93,7 @@ def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
     assert process.poll() is None and Path(f"/tmp/openrlhf_tir_ray_{port}.pid").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
 @pytest.mark.parametrize(
     ("allocation", "cpus"),

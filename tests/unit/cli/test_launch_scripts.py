@@ -155,6 +155,7 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
     assert tried == set(SAMPLES), "the page has a command for each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["setup_env.sh", "train.sh", "quickstart.sh", "zerotir_7b.sh"])
 def test_a_script_asked_for_help_gives_it(script, scripts):
     """setup_env.sh knew no --help, and a script of several nodes asked for hosts first."""
@@ -173,6 +174,7 @@ def test_a_script_asked_for_help_gives_it(script, scripts):
     assert (".venv" if script == "setup_env.sh" else f"openrlhf-tir {command} ") in first_line
 
 
+@pytest.mark.slow
 def test_start_env_servers_names_the_servers_there_are():
     env = {**os.environ, "TIR_VENV": sys.prefix}
     done = subprocess.run(

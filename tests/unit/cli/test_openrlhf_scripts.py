@@ -136,6 +136,7 @@ def test_every_script_is_tried_here():
     assert sorted(METHOD) == SCRIPTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_scripts_recipe_is_accepted_where_its_cluster_is(script, beside_a_cluster, tmp_path, monkeypatch):
     # imports torch in a process of its own: the test below
@@ -161,6 +162,7 @@ def test_a_script_has_openrlhfs_flags_only(script):
     assert not given.notes and len(given.values) > 25 and given.values.keys() <= RULES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_rehearsal_keeps_the_method_and_asks_for_no_gpu(script, beside_a_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)

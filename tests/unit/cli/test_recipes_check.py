@@ -89,6 +89,7 @@ def test_a_recipe_without_data_says_in_one_line_that_they_are_missing(recipe, be
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", SAMPLES)
 def test_a_recipe_with_rows_of_its_own_schema_passes(recipe, beside_a_cluster, tmp_path):
     batch = load(recipe).rollout.batch_size
@@ -131,6 +132,7 @@ TAKES = {
 reward, and one text is a list of gold answers to Search-R1."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "kind"), [(r, k) for r, taken in TAKES.items() for k in OTHERS if k not in taken])
 def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, beside_a_cluster, tmp_path):
     cfg = load(recipe)

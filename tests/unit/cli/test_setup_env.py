@@ -129,6 +129,7 @@ def test_flash_attn_on_a_cpu_is_refused(checkout):
     refused(checkout.run("--with-flash-attn"), checkout, "--gpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("versions", "named"), [(["575.57.08"], "575.57.08"), (["580.65.06", "570.10"], "570.10"), (["99.1"], "99.1")]
 )
@@ -149,6 +150,7 @@ def test_a_later_driver_and_a_login_node_without_one_are_taken(checkout):
     assert checkout.run("--gpu").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_compiler_and_pythons_headers_are_asked_for_where_triton_runs(checkout):
     checkout.remove("gcc")
     refused(checkout.run("--gpu"), checkout, "gcc")
@@ -190,6 +192,7 @@ def test_a_user_who_is_not_root_sets_a_node_without_bubblewrap_up():
         assert "bubblewrap" in done.stdout and "pip" in checkout.installed and "apt" not in checkout.installed.split()
 
 
+@pytest.mark.slow
 def test_disk_is_checked_where_the_environment_goes_and_where_pip_downloads(checkout):
     checkout.disk(20)
     refused(checkout.run("--gpu", TIR_VENV=str(checkout.root / "big/venv")), checkout, "25", "20", "TIR_VENV")
@@ -203,6 +206,7 @@ def test_disk_is_checked_where_the_environment_goes_and_where_pip_downloads(chec
     refused(checkout.run("--gpu", TIR_VENV=str(checkout.root / "v"), TMPDIR=str(small)), checkout, str(small), "TMPDIR")
 
 
+@pytest.mark.slow
 def test_byte_code_is_kept_though_the_image_says_otherwise(tmp_path):
     """Else every process of a run compiles torch and vLLM anew, 10 s each."""
     environment = {

@@ -74,6 +74,7 @@ def test_a_process_that_ends_by_itself_is_on_record_with_its_code(tmp_path):
     assert told["code"] == 3 or not told_exactly()
 
 
+@pytest.mark.slow
 def test_a_descendant_that_is_killed_is_on_record_beside_the_process(tmp_path):
     parent = started(
         "import subprocess, sys, time\n"
@@ -141,6 +142,7 @@ def test_a_record_says_of_each_end_whether_the_kernel_did_it(tmp_path, monkeypat
     assert told["by_kernel_for_memory"] or not told_exactly()
 
 
+@pytest.mark.slow
 def test_descendants_that_are_ended_as_a_matter_of_course_leave_no_record(tmp_path):
     parent = started(
         "import subprocess, sys, time\n"

@@ -55,6 +55,7 @@ def cfg(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 async def test_another_process_reads_what_this_one_would_and_shows_what_a_library_prints_meanwhile(
     cfg, tmp_path, monkeypatch, capfd
 ):
@@ -87,6 +88,7 @@ reading._main()
 """A reader that fails before it imports torch."""
 
 
+@pytest.mark.slow
 async def test_its_error_is_raised_with_its_code(cfg, monkeypatch):
     monkeypatch.setattr(reading_module, "COMMAND", ("-c", FAILS))
     async with reading(cfg) as inputs:

@@ -44,6 +44,7 @@ def test_compilers_caches_and_kernels_find_the_same_settings_on_every_node():
     assert forwarded({**given, **of_one_node}) == given
 
 
+@pytest.mark.slow
 def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
     env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(

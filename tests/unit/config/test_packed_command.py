@@ -57,6 +57,7 @@ def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
 PRINTS_ENV = 'while [ $# -gt 0 ]; do [ "$1" = --runtime-env ] && cat "$2"; shift; done; exit 0\n'
 
 
+@pytest.mark.slow
 def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path):
     """`ray` is a script here that looks at what it was given, while it is there."""
     bin_dir = tmp_path / "venv/bin"

@@ -73,6 +73,7 @@ def test_prompts_of_middling_difficulty_are_chosen_and_the_others_now_and_then()
     assert facts["easy"] > 0.1 and facts["hard"] > 0.1
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     size=st.integers(1, 25),

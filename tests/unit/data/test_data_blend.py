@@ -32,6 +32,7 @@ def test_any_batch_of_prompts_in_a_row_has_each_environments_share():
     assert all(envs[i : i + 8].count("a") == 2 for i in range(len(envs) - 8))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(3, 40))
 def test_shares_hold_to_within_one_group_over_any_beginning(shares, n):
     stream = PromptStream(len(shares), 0, True, 10**6, [Lane([i], f"e{i}", float(s)) for i, s in enumerate(shares)])
@@ -47,6 +48,7 @@ def test_one_that_is_through_begins_its_next_pass_and_the_stream_ends_when_all_a
     assert [epoch for epoch, p in issued if p in A] == [0] * 6 + [1] * 2
 
 
+@pytest.mark.slow
 @given(taken=st.integers(0, 90), seed=st.integers(0, 3))
 def test_a_restored_blend_goes_on_exactly(taken, seed):
     def blend():
@@ -66,6 +68,7 @@ def test_a_restored_blend_goes_on_exactly(taken, seed):
     assert drain(resumed) == drain(whole)
 
 
+@pytest.mark.slow
 def test_data_sets_are_drawn_by_their_probability_seeded():
     def drawn(seed):
         return [

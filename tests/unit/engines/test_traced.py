@@ -97,6 +97,7 @@ def test_of_equal_chains_the_first_is_the_trajectory_and_a_session_without_reque
     assert (len(empty.token_ids), len(empty.prompt_ids)) == (0, 0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -109,6 +109,7 @@ class HereAndNow:
         return function(*args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
 async def test_no_answer_makes_the_checker_fail(count):
     """Sums and the like are worked out: what could run on and on is not among the pieces of the short test."""

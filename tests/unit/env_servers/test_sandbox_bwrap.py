@@ -108,6 +108,7 @@ async def test_exit_codes(sandbox, code, return_code):
     assert (await sandbox.run(code)).return_code == return_code
 
 
+@pytest.mark.slow
 async def test_numpy_and_sympy_can_be_imported(sandbox):
     e = await sandbox.run("import numpy, sympy; print(numpy.arange(3).sum(), sympy.factorint(12))")
     assert e.stdout == b"3 {2: 2, 3: 1}\n"
@@ -183,6 +184,7 @@ async def test_nothing_but_tmp_can_be_written(sandbox, path):
     assert (await sandbox.run(f"open('{path}', 'w')")).return_code == 1
 
 
+@pytest.mark.slow
 async def test_the_interpreter_cannot_be_changed(sandbox):
     e = await sandbox.run("import os, numpy; open(os.__file__, 'a')")
     assert e.return_code == 1
@@ -239,6 +241,7 @@ async def test_abstract_unix_sockets_of_the_host_are_not_reachable(sandbox):
     assert e.return_code == 1
 
 
+@pytest.mark.slow
 async def test_an_endless_loop_ends_at_the_time_limit_as_a_model_error(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
     assert (step.observation, step.outcome, step.signals["error_type"]) == (
@@ -293,6 +296,7 @@ async def test_nothing_survives_a_cancelled_call(sandbox):
     assert processes_with(marker) == []
 
 
+@pytest.mark.slow
 async def test_a_snippet_that_ignores_signals_is_killed(sandbox):
     code = (
         "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError,"
@@ -306,6 +310,7 @@ async def test_a_snippet_cannot_kill_its_init(sandbox):
     assert e.stdout == b"still here\n"
 
 
+@pytest.mark.slow
 async def test_a_fork_bomb_ends_at_the_process_limit(sandbox):
     e = await with_limits(sandbox, code_timeout_s=0.4).run(
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
@@ -331,6 +336,7 @@ async def test_one_process_cannot_exceed_the_memory_limit(sandbox):
     assert step.observation.endswith("MemoryError\n")
 
 
+@pytest.mark.slow
 async def test_many_processes_together_cannot_exceed_the_memory_limit(sandbox):
     code = """
 import os, time
@@ -411,6 +417,7 @@ async def test_an_interpreter_that_does_not_start_is_a_sandbox_error(sandbox):
     sandbox._fixed = working
 
 
+@pytest.mark.slow
 async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
     def children() -> list[str]:
         return sorted(
@@ -461,6 +468,7 @@ async def test_system_calls_beyond_the_namespaces_are_refused(sandbox):
     assert e.stdout.decode() == f"{calls}\nb'unix works'\n", e.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", ["open(name, 'w').close()", "os.mkdir(name)", "os.link('first', name)", "os.symlink('x', name)"]
 )

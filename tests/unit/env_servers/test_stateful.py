@@ -66,6 +66,7 @@ async def say(session: StatefulEnv, code: str) -> str:
     return (await session.step(code, 20.0)).observation
 
 
+@pytest.mark.slow
 async def test_names_imports_and_files_persist_and_the_last_value_is_displayed(session):
     assert await say(session, "import math\nx = 41\nopen('note', 'w').write('kept')\nNone") == ""
     assert await say(session, "x += 1\nx") == "42\n"
@@ -100,6 +101,7 @@ async def test_the_recursion_limit_is_that_of_a_script(session):
     assert await say(session, code) == "999\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "outcome", "text"),
     [
@@ -215,6 +217,7 @@ def context_switches(pid: int) -> list[str]:
     return [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]
 
 
+@pytest.mark.slow
 async def test_an_interpreter_killed_by_its_child_as_the_cell_ends_is_a_model_error(session):
     outcomes = set()
     for delay in range(0, 4000, 500):
@@ -232,6 +235,7 @@ word = frame.f_locals["request"] + b" 0 R"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "early",
     [
@@ -291,6 +295,7 @@ def cpu_ticks(pid: int) -> int:
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
 
 
+@pytest.mark.slow
 async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, notebooks):
     one, other = [StatefulEnv(sandbox, notebooks, stateful=True) for _ in range(2)]
     for env in (one, other):

@@ -149,6 +149,7 @@ def warm():
     asyncio.run(sandbox.close())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
 async def test_a_warm_call_has_the_output_of_a_fresh_one(fresh, warm, code):
     timeout_s = 0.5 if code == ENDLESS else 60.0

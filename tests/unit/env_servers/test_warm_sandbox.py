@@ -31,6 +31,7 @@ def warm():
     asyncio.run(sandbox.close())
 
 
+@pytest.mark.slow
 async def test_a_warm_sandbox_passes_the_self_test_and_serves_other_event_loops(warm):
     await prove_isolation(warm)
     loops = [await asyncio.to_thread(lambda: asyncio.run(warm.run("print(1)"))) for _ in range(2)]
@@ -123,6 +124,7 @@ socket.send_fds(b, [b"x"], [a.fileno(), b.fileno()])
 FILL = "print(sum(open(f'/tmp/{i}', 'wb').write(bytes(8 << 20)) for i in range(7)))"
 
 
+@pytest.mark.slow
 async def test_unnamed_files_in_unread_messages_are_gone_at_the_next_call(warm):
     for _ in range(4):
         assert (await warm.run(IN_FLIGHT)).return_code == 0

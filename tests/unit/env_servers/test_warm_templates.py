@@ -49,6 +49,7 @@ async def until_running(template: Template) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_only_code_that_names_a_library_finds_it_preloaded(warm):
     assert (await warm.run(PRELOADED)).stdout == NONE
     for name in ("numpy", "sympy", "mpmath"):
@@ -60,6 +61,7 @@ async def test_a_library_named_in_a_file_is_preloaded_too(warm):
     assert (await warm.run("import helper", files={"helper.py": PRELOADED.encode()})).stdout == NONE
 
 
+@pytest.mark.slow
 async def test_a_library_that_is_not_named_is_imported_from_disk(warm):
     assert (
         await warm.run("n = __import__('num' + 'py'); print(n.arange(4).sum(), n.ones(2) @ n.ones(2))")
@@ -85,6 +87,7 @@ async def test_a_killed_light_container_is_replaced_and_fails_its_own_calls_only
     assert warm._full.container is full
 
 
+@pytest.mark.slow
 async def test_a_container_killed_between_calls_fails_no_call(warm):
     """Its slots die after it, one by one: the next call must not get one that is about to."""
     for _ in range(3):
@@ -108,6 +111,7 @@ async def test_light_and_full_containers_share_the_slots_in_order_of_arrival(war
     assert [e.return_code for e in await asyncio.gather(*calls)] == [0] * 6
 
 
+@pytest.mark.slow
 async def test_extra_modules_are_preloaded_in_the_full_container_and_closing_ends_both():
     """One of the modules is missing."""
     sandbox = WarmSandbox(slots=1, imports=("wave", "no_such_module"))

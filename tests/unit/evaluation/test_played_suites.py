@@ -32,6 +32,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_help_desk_needs_no_file_and_is_made_once(tmp_path):
     p = planned(tmp_path, "tau_like", **DESK)
     (asked,) = p.sets
@@ -46,6 +47,7 @@ def test_the_help_desk_needs_no_file_and_is_made_once(tmp_path):
     assert made.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_for_messages_the_policy_is_the_system_message_and_the_template_is_told_the_functions(tmp_path):
     env = {"env": {**DESK["env"], "protocol": "messages"}, "data": {"apply_chat_template": True}}
     (asked,) = planned(tmp_path, "tau_like", **env).sets
@@ -82,6 +84,7 @@ def test_a_file_in_the_environments_form_is_taken_as_it_is(tmp_path, name, row, 
     assert any(re.search(r" 2 \w+, ", fact) for fact in p.sets[0].facts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "root"),
     [({"mirror": "m"}, "/tmp/lib"), ({"runtime-api": "http://r"}, "/testbed"), ({"docker": True}, "/testbed")],
@@ -97,6 +100,7 @@ def test_rows_of_swe_gym_become_prompts_in_the_protocol_of_the_run(tmp_path, opt
     assert not any(re.search(r" 1 \w+, ", fact) for fact in p.sets[0].facts), "any number of rows is the whole set"
 
 
+@pytest.mark.slow
 def test_rows_of_swe_gym_tell_the_chat_template_of_the_tools(tmp_path):
     chat = swe(protocol="messages", options={"calls": "hermes"}, server_options={"mirror": "m"})
     p = planned(tmp_path, f"swe_rows={jsonl(tmp_path / 'gym.jsonl', ISSUE)}", **chat)
@@ -111,6 +115,7 @@ def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
     assert rows(p.sets[0].directory / "problems.jsonl")[0]["prompt"] == "In my words."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "row", "config", "said"),
     [

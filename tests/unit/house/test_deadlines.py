@@ -160,6 +160,7 @@ def test_every_call_to_another_process_has_a_deadline(path):
         )
 
 
+@pytest.mark.slow
 def test_no_exemption_has_outlived_its_call():
     found = {
         f"{p.relative_to(REPO / 'openrlhf_tir').as_posix()} {f}" for p in files() for f in unbounded(p.read_text())

@@ -141,6 +141,7 @@ def layer(part: str) -> int:
     return level
 
 
+@pytest.mark.slow
 def test_a_module_imports_only_its_own_layer_and_those_below():
     faults = []
     for path in modules("openrlhf_tir"):
@@ -187,6 +188,7 @@ def test_a_cycle_by_way_of_a_third_folder_is_found():
     assert _cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", OWNERS)
 def test_a_heavy_library_is_imported_only_by_its_owner(library):
     for path in [*modules("openrlhf_tir"), *modules("env_servers"), *modules("miniatures")]:

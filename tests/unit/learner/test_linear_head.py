@@ -263,6 +263,7 @@ def test_the_gradient_of_a_bf16_head_is_added_up_in_parts_of_its_rows(monkeypatc
         torch.testing.assert_close(our.double(), true, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     "options",

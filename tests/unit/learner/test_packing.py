@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def test_rows_without_a_prompt_share_nothing():
 groups = st.lists(st.tuples(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=5)), max_size=6)
 
 
+@pytest.mark.slow
 @given(groups, st.integers(1, 60))
 def test_shared_micro_batches_hold_every_row_once_within_the_limit(groups, max_tokens):
     rows = [

@@ -128,6 +128,7 @@ def test_only_an_exact_answer_of_the_models_own_is_rewarded():
     assert reward("<information><answer>Nodogol</answer></information>") == 0
 
 
+@pytest.mark.slow
 def test_the_recipe_passes_the_checks_once_the_task_has_written_its_files(tmp_path):
     cfg = load("smollm2_search_cpu", {"run_dir": str(tmp_path / "run")})
     with pytest.raises(ConfigError) as missing:

@@ -115,6 +115,7 @@ def test_the_page_shows_an_update_when_it_is_there_and_draws_again_at_most_every
     assert client.get("/state.json").json()["figures"] != after["figures"]
 
 
+@pytest.mark.slow
 def test_a_figure_is_a_picture_of_the_width_that_is_asked_for(client, tmp_path):
     write_status(tmp_path)
     write_steps(tmp_path, 1, 3)

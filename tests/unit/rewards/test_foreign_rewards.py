@@ -261,6 +261,7 @@ def test_an_error_in_the_function_is_reported_with_its_line(tmp_path):
         )
 
 
+@pytest.mark.slow
 async def test_rewards_of_several_conventions_are_added_by_their_weights(tmp_path):
     text = (
         "def right(data_source, solution_str, ground_truth, extra_info):\n"

@@ -53,6 +53,7 @@ def test_integers_are_decided_without_algebra(a, b):
     assert quick_equal(str(a), str(b)) is (a == b)
 
 
+@pytest.mark.slow
 @given(st.fractions(min_value=-1000, max_value=1000, max_denominator=999))
 def test_a_fraction_equals_itself_in_every_spelling(f):
     latex = rf"\frac{{{f.numerator}}}{{{f.denominator}}}"
@@ -90,11 +91,13 @@ def directions(pairs, both):
     return [*pairs, *exchanged] if both else [*pairs[::2], *exchanged[1::2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("both", BOTH)
 def test_equal_answers_are_equal_in_both_directions(both):
     assert [pair for pair in directions(EQUAL, both) if not equal(*pair)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("both", BOTH)
 def test_different_answers_are_unequal_in_both_directions(both):
     assert [pair for pair in directions(DIFFERENT, both) if equal(*pair)] == []

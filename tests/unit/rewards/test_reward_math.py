@@ -99,6 +99,7 @@ def test_the_last_box_counts_and_braces_nest():
     assert last_boxed("none") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["<answer>" * 4000, "```python" * 4000, r"\boxed{" * 4000, r"<answer>\boxed{" * 3000 + "</answer>", "{" * 30000],

@@ -248,6 +248,7 @@ def test_a_broken_engine_gives_its_places_back():
     run(main())
 
 
+@pytest.mark.slow
 @given(
     script=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.05), st.none() | st.floats(0, 0.1)), max_size=30),
     max_wait_ms=st.sampled_from([0, 5, 20]),

@@ -180,6 +180,7 @@ async def test_a_bug_is_raised_not_counted_as_a_fault():
         await episode(PlayedEngine(ZeroDivisionError()), PlayedEnv())
 
 
+@pytest.mark.slow
 @given(outputs=st.lists(st.text(max_size=40), min_size=1, max_size=3))
 def test_whatever_a_tool_prints_the_mask_and_the_context_agree(outputs):
     """Fences, stop strings and special-token texts in tool output change neither the mask nor the turn structure."""

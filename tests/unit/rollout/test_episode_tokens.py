@@ -107,6 +107,7 @@ segments = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     answers=segments,
     outputs=st.lists(st.text(max_size=12) | st.sampled_from([*SPECIALS, "```", "é" * 70]), max_size=4),

@@ -87,6 +87,7 @@ def test_the_command_prints_a_row_for_each_model_and_number_of_cards(capsys):
     assert "7b" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_simulator_runs_a_layout(capsys):
     assert main(["size", "--cards", "8", "--models", "7b", "--simulate", "--json"]) == 0
     (row,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())

@@ -61,6 +61,7 @@ def test_no_steps_means_no_overlap():
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
 
+@pytest.mark.slow
 @given(steps=intervals, decodes=intervals)
 def test_overlap_agrees_with_counting_seconds_one_by_one(steps, decodes):
     in_step = {t for a, b in steps for t in range(a, b)}
@@ -69,6 +70,7 @@ def test_overlap_agrees_with_counting_seconds_one_by_one(steps, decodes):
     assert overlap_ratio([step(a, b) for a, b in steps] + [decode(a, b) for a, b in decodes]) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(intervals)
 def test_no_two_spans_of_a_lane_overlap(spans):
     ordered = sorted(spans)

@@ -119,6 +119,7 @@ def test_a_file_that_imports_something_slow_is_waited_for(tmp_path, monkeypatch)
     assert load_plugin(PLACE, f"{path}:score")() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alarm_is_free", "own_limit")
 @pytest.mark.parametrize(
     "line",
@@ -134,6 +135,7 @@ def test_a_long_call_of_the_file_is_no_loop(tmp_path, line):
     assert load_plugin(PLACE, f"{path}:score")() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alarm_is_free", "own_limit")
 def test_a_loop_that_calls_something_short_is_ended_as_well(tmp_path):
     path = tmp_path / "loop.py"

@@ -232,6 +232,7 @@ def test_a_package_with_much_data_is_refused(mine, tmp_path, monkeypatch):
         assert refused.value.code == "user_code"
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_copies_where_the_originals_are_on_the_path(mine, tmp_path):
     (mine.parent / "package_beside/rows.txt").write_text("1.0")
     mine.write_text(

@@ -81,6 +81,7 @@ def node(root) -> NodeCopy:
     return NodeCopy(keep=True, root=root)
 
 
+@pytest.mark.slow
 def test_deltas_one_after_the_other_give_the_weights_of_a_full_push(node, pushes):
     from safetensors.numpy import load_file
 
@@ -147,6 +148,7 @@ def index_of(delta: bytes) -> int:
     return len(delta) - 16 - int.from_bytes(delta[-16:-8], "little")
 
 
+@pytest.mark.slow
 def test_what_was_changed_before_a_broken_part_was_read_is_changed_back(node, pushes):
     """By two pieces of one tensor, with differences that int8 holds and that it does not."""
     copy, old, out = node.full(*pushes.full(0)), pushes.weights[0], io.BytesIO()

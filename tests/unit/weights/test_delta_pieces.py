@@ -29,6 +29,7 @@ def roundtrip(old: np.ndarray, new: np.ndarray) -> Piece | None:
     return piece
 
 
+@pytest.mark.slow
 def test_a_changed_weight_of_bf16_takes_two_bytes():
     old = np.arange(1000, dtype=np.int16)
     new = old.copy()
@@ -45,6 +46,7 @@ def test_a_large_gap_and_a_large_difference_are_exact_too():
     assert piece.gaps[:4].tolist() == [255, 255, 191, 1] and piece.wides.tolist() == [-32768, -128]
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from([np.int8, np.int16, np.int32, np.int64]), st.integers(1, 1200))
 def test_whatever_changes_comes_back_bit_by_bit(data, integer, n):
     """Every size of a weight, signs and exponents included, at any density."""
@@ -109,6 +111,7 @@ def test_whatever_a_piece_holds_is_applied_to_its_tensor_or_changes_nothing(entr
     assert data.tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_who_does_not_compare_weights_never_imports_the_compiler():
     code = "import openrlhf_tir.weights.node_copy, openrlhf_tir.weights.publisher, sys; print('numba' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -158,6 +158,7 @@ def test_a_text_of_certain_tokens_alone_is_judged_by_the_least_certain_ones():
     assert found.level == pytest.approx(np.abs(np.linspace(-0.04, -0.001, 200)[:64] + 0.02).mean() / 0.05)
 
 
+@pytest.mark.slow
 def test_right_pushes_stay_below_the_thresholds_at_the_least_number_of_tokens():
     """100,000 right pushes of 64 tokens, whose differences are spread as those measured in bf16, and no alarm."""
     rng = np.random.default_rng(1)
@@ -842,6 +843,7 @@ async def test_a_learner_that_dies_while_it_pushes_again_is_no_engines_fault(tmp
     assert engines[1].verdicts == []
 
 
+@pytest.mark.slow
 def test_in_fp32_the_error_of_torchs_normaliser_is_far_from_what_is_refused():
     """A trained policy with a large vocabulary, uncertain of its sampled tokens by 5 to 20 %: the engine's log-probs
     are torch's, whose sum over the vocabulary loses what is small, and the learner's are exact."""

@@ -160,6 +160,7 @@ def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
     assert re.search(r"ds\.ring_attn_size = 2 .* 1 ", refused(ready, **shared))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "workers"),
     [(9, 3, (1, 3, 9)), (28, 4, (1, 2, 4, 28)), (32, None, (1, 2, 4, 8, 16, 32))],

@@ -118,6 +118,7 @@ def test_an_estimator_of_ones_own_says_whether_it_is_whitened(tmp_path):
     assert f"algo.advantage.estimator = '{tmp_path}/mine.py:white'" in by_name["white"][0]
 
 
+@pytest.mark.slow
 def test_no_recipe_that_is_shipped_is_remarked_on():
     """But for ZeroTIR's, whose official code recomputes the denominator of a ratio over tokens that may be one update
     old: the remark is true of it."""

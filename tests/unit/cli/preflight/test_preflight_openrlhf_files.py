@@ -19,6 +19,7 @@ REWARD = "openrlhf_tir.rewards.remote.file:REWARD_FUNC"
 GOOD = "import colorsys\nprint('loud')\nclass AgentExecutor:\n    async def execute(self, **kwargs):\n        ...\n"
 
 
+@pytest.mark.slow
 def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
     (tmp_path / "agent.py").write_text(GOOD)
     sys.modules.pop("colorsys", None)
@@ -26,6 +27,7 @@ def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
     assert "colorsys" not in sys.modules and "loud" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load_it", "place", "text", "attribute", "said"),
     [
@@ -56,6 +58,7 @@ def test_a_mistake_names_file_and_line(tmp_path, load_it, place, text, attribute
     assert re.search(said, str(e.value))
 
 
+@pytest.mark.slow
 def test_a_file_that_does_not_end_its_import_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "agent.py").write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.setattr("openrlhf_tir.cli.checks.load_elsewhere.LOAD_S", 1.0)

@@ -203,6 +203,7 @@ def test_the_correction_of_ppos_loss_is_left_out_of_other_losses():
     assert any("rollout_is" in sentence for sentence in odd.draft.differences)
 
 
+@pytest.mark.slow
 def test_every_override_sets_something_needs_nothing_or_has_a_sentence():
     names = [*DEFAULTS, *(name.replace("*", "x") for name in NEEDS_NOTHING)]
     for name in names:

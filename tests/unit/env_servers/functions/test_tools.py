@@ -79,6 +79,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 anything = st.recursive(scalars, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.data())
 def test_no_argument_breaks_a_domain(data):

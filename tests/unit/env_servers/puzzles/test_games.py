@@ -95,6 +95,7 @@ async def test_the_server_refuses_a_row_whose_question_is_not_its_own():
     )
 
 
+@pytest.mark.slow
 def test_rows_of_games_need_no_package_and_no_sandbox(tmp_path):
     out = tmp_path / "games.jsonl"
     flags = ["--puzzles", "labyrinth", "mastermind", "--levels", "0", "2", "--count", "12", "--out", str(out)]

@@ -72,6 +72,7 @@ CODE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "name"), enumerate([*EVALUATING, *READING]))
 async def test_an_answer_that_is_code_is_scored_as_any_wrong_one(room, number, name):
     """Each data set gets a third of them; test_guard.py has every form of code. The few hundredths are what some data
@@ -113,6 +114,7 @@ async def test_an_integral_that_is_not_solved_is_no_solution(room):
     assert "Integral" in (await room.make(own, solve=True)).solution and await fault_of(room, own) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "answer", "seeds"),
     [
@@ -155,6 +157,7 @@ async def test_rows_are_reproduced_by_another_process(room):
         assert await PuzzlesEnv(room).reset(made_row["meta"], 0) == ""
 
 
+@pytest.mark.slow
 async def test_sets_of_text_have_one_order_and_what_else_is_drawn_is_that_of_another_process(room):
     code = "print(hash('a text'))  # sympy"
     env = {**os.environ, "PYTHONHASHSEED": "0"}

@@ -51,6 +51,7 @@ def test_every_mutant_is_a_different_program_and_names_its_place():
     assert all(m.source != source and m.where.startswith("A.f") for m in found)
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_order_of_bugs_and_the_repositories_alternate():
     first = [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 1)]
     assert [n for n, _, _ in first[:4]] == ["roman", "lru", "roman", "lru"]

@@ -145,6 +145,7 @@ def test_a_running_command_can_be_given_input_and_interrupted(shell):
     assert code == 130 and shell.run("echo again", False, 20) == ("again\n", 0)
 
 
+@pytest.mark.slow
 def test_a_command_started_after_an_interrupt_can_be_interrupted(shell):
     """On a busy machine bash may not have started the next command yet when C-c comes."""
     assert shell.run("while [[ ! -e go ]]; do :; done; sleep 100", False, 0.1) == ("", None)

@@ -38,6 +38,7 @@ def place_of(miniature, root: Path) -> Place:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_every_command_of_every_arm_is_one_that_the_program_takes(name, tmp_path):
     miniature = methods.named(name)
@@ -63,6 +64,7 @@ def test_a_model_that_is_destroyed_without_the_mask_still_trains_to_the_end(tmp_
     assert orders["off"] == [] and orders["on"] == orders["off_then_on"] == ["accuracy", "zero_variance"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_its_prompts_are_written_as_its_lesson_teaches_them_and_its_responses_fit(name, tmp_path):
     miniature = methods.named(name)

@@ -49,6 +49,7 @@ def rows_of_functions(monkeypatch):
     monkeypatch.setattr(function_calls, "read", lambda directory: rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", twins.TWINS)
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_every_command_of_every_arm_is_one_that_the_program_takes(name, gpus, tmp_path, monkeypatch):
@@ -162,6 +163,7 @@ def test_all_arms_are_checked_and_can_work_before_the_model_is_made(name, tmp_pa
     assert not (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_a_cold_start_that_does_not_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("miniatures.prepare.check_package", lambda name: None)
     too_long = {

@@ -393,6 +393,7 @@ def test_torls_habit_is_one_to_three_calls_more_than_two_on_average():
     assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(2.2, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CALLING, "artist", "retool"])
 def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(name, tmp_path):
     lesson = lessons.named(name)

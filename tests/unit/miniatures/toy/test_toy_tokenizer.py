@@ -32,6 +32,7 @@ def test_it_has_98_ids_of_which_two_are_special(loaded):
     assert (loaded.pad_token_id, loaded.eos_token_id, loaded.bos_token_id) == (96, 97, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=printable)
 def test_printable_text_comes_back_exactly_one_id_per_character(loaded, text):

@@ -98,6 +98,7 @@ def test_the_exported_model_of_the_best_update_is_found_where_the_run_exported_i
     assert best_of(run, "reward_mean").model == str(directories[0] / "model"), "the last update is the export's"
 
 
+@pytest.mark.slow
 def test_the_table_of_a_terminal_fits_80_columns_and_says_below_which_run_is_of_which_configuration(
     directories, monkeypatch, capsys, tmp_path
 ):
@@ -130,6 +131,7 @@ def test_a_metric_that_no_run_has_is_refused_with_those_that_they_have(directori
         metrics_of(runs, ["nonsense"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_the_best_run_and_writes_a_page_that_stands_alone(
     directories, tmp_path, capsys
 ):

@@ -110,6 +110,7 @@ def test_a_config_that_somebody_has_edited_costs_the_report_that_part_only(tmp_p
     assert "config.toml" in page and "learning_rat" in page
 
 
+@pytest.mark.slow
 def test_a_figure_of_an_earlier_report_does_not_outlive_its_data(tmp_path):
     write_metrics(tmp_path, steps=1)
     (tmp_path / "plots").mkdir()
@@ -135,6 +136,7 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path):
         build_report(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_a_run_with_several_environments_shows_them_apart(tmp_path):
     with MetricsLog(tmp_path, Logger(tensorboard_dir=None)) as log:
         for step in (1, 2):

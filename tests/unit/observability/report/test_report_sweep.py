@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from openrlhf_tir.observability.report.sweep import sweep_figure, sweep_png
 
@@ -34,5 +35,6 @@ def test_the_lines_are_the_figures_and_the_ticks_the_values():
     )
 
 
+@pytest.mark.slow
 def test_the_plot_is_a_png():
     assert sweep_png("aime24", "env.max_calls", SWEPT).startswith(b"\x89PNG")

@@ -143,6 +143,7 @@ def test_of_a_group_the_best_and_the_worst_sample_are_shown():
     assert samples_page.spread_over(set(range(1, 11))) == [1, 6, 10] and samples_page.spread_over(set()) == []
 
 
+@pytest.mark.slow
 def test_the_report_links_the_page_of_samples_where_there_is_one(run_dir):
     with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
         log.log(1, {"drops/zero_variance": 1})

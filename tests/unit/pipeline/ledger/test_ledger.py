@@ -203,6 +203,7 @@ def test_no_damage_before_the_mark_passes_a_resume_unseen(tmp_path):
         compare(path, cut)
 
 
+@pytest.mark.slow
 def test_no_damage_but_the_loss_of_the_last_lines_passes_the_audit_unseen(tmp_path):
     """The loss of whole last lines looks like a run that was killed earlier; then prompts are open."""
     path = tmp_path / "l.jsonl"
