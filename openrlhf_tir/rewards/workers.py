@@ -27,6 +27,7 @@ import faulthandler
 import io
 import logging
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import re
 import resource
@@ -35,7 +36,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -51,8 +52,8 @@ WORKER_MEMORY = 4 << 30
 ATTEMPTS = 2
 """Number of workers that try a call."""
 TAKE_S = 120.0
-"""Seconds within which a free worker must accept a call. The first one has to start Python and import sympy: two
-seconds, many more on a starved host."""
+"""Seconds within which a free worker must accept a call, and within which a worker is started: a moment, many seconds
+on a starved host."""
 CLOSE_S = 10.0
 """Seconds within which the workers must be stopped. It takes a moment, unless one of them is just being started: pebble
 waits for it without a limit."""
@@ -72,6 +73,13 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 _OWN_EXITS = frozenset([*range(256), *(-number for number in _CRASHES)])
 """Exit codes of a worker that user code has ended. A kill comes from outside, usually because memory is short."""
 log = logging.getLogger(__name__)
+
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+"""How workers are started. Not by fork: the caller's process has threads (engine, event loop) whose locks a forked
+child would inherit."""
+_ENVIRONMENT_LOCK = threading.Lock()
+"""Held while the environment is changed for the server that forks the workers."""
 
 
 class Limits(NamedTuple):
@@ -171,7 +179,7 @@ class Workers:
         limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
-                pool = self._started()
+                pool = await self._started()
                 # the deadline counts from the moment at which a worker takes the call
                 wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
                 call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
@@ -260,26 +268,26 @@ class Workers:
 
     async def warm(self) -> None:
         """Start all workers, so that the first calls do not have to wait for that."""
-        futures = [self._started().schedule(symbolic.warm) for _ in range(self.count)]
+        pool = await self._started()
+        futures = [pool.schedule(symbolic.warm) for _ in range(self.count)]
         await asyncio.gather(*map(asyncio.wrap_future, futures))
 
-    def _started(self) -> ProcessPool:
+    async def _started(self) -> ProcessPool:
         """Return the pool of processes, and start it if necessary."""
-        if self._pool is None:
+        if self._pool is not None:
+            return self._pool
+        path_settings = _start_fork_server()
+        await asyncio.to_thread(_wait_for_fork_server)
+        if self._pool is None:  # no other call has started it meanwhile
             from pebble import ProcessPool
 
-            # Not fork: the caller's process has threads (engine, event loop) whose locks a forked child would inherit.
-            # The server imports sympy and this package and warms up once, so that each worker, the successor of a
-            # killed one too, is there in milliseconds.
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__, f"{__package__}.own"])
             if self._stacks is None:
                 self._stacks = tempfile.TemporaryDirectory(prefix="tir-workers-")
             self._pool = ProcessPool(
                 max_workers=self.count,
-                context=context,
+                context=FORKSERVER,
                 initializer=_start_worker,
-                initargs=(self.cpu_s, self.prepare, self._stacks.name),
+                initargs=(self.cpu_s, self.prepare, self._stacks.name, path_settings),
             )
         return self._pool
 
@@ -295,6 +303,45 @@ class Workers:
         if self._stacks is not None:
             self._stacks.cleanup()
             self._stacks = None
+
+
+def _start_fork_server() -> Mapping[str, str | None]:
+    """Start the process that forks the workers, if necessary.
+
+    It imports sympy and this package and warms up once, so that each worker, the successor of a killed one too, is
+    there in milliseconds. In Python 3.11 it ignores the sys.path that it is given: it would take whatever has a name of
+    ours in the current directory, such as another copy of this package. So the environment tells it our path.
+
+    Returns:
+        The variables of the environment that are otherwise in the server, as they are in this process.
+    """
+    FORKSERVER.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__, f"{__package__}.own"])
+    path = os.pathsep.join(os.path.abspath(directory) for directory in sys.path)
+    settings = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    with _ENVIRONMENT_LOCK:
+        before = {name: os.environ.get(name) for name in settings}
+        _set_environment(settings)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            _set_environment(before)
+    return before
+
+
+def _wait_for_fork_server() -> None:
+    """Return when the server forks processes. It imports for seconds before."""
+    first = FORKSERVER.Process(target=int, daemon=True)
+    first.start()
+    first.join()
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    """Set variables of the environment; None removes one."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _stopping(pool: Any) -> threading.Thread:
@@ -435,8 +482,11 @@ class BoundedOutput(io.TextIOBase):
         self.output.flush()
 
 
-def _start_worker(cpu_s: float | None, prepare: Callable[[], None], stacks: str) -> None:
+def _start_worker(
+    cpu_s: float | None, prepare: Callable[[], None], stacks: str, path_settings: Mapping[str, str | None]
+) -> None:
     """Prepare a worker process before its first call. Faults write their stack to a file in the directory `stacks`."""
+    _set_environment(path_settings)
     sys.stdout = BoundedOutput(sys.stdout)
     # Open as long as the process lives.
     stack = os.open(Path(stacks, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -9,12 +9,13 @@ from .env_process import env_server
 
 @pytest.fixture(scope="session")
 def python_server(tmp_path_factory):
-    """(URL, process id) of a python_tir server with two workers. Snippets have a second; eleven executions may wait.
+    """(URL, process id) of a python_tir server with two workers. Snippets have a second; sixteen executions may wait.
 
     Its tests leave no session with state, and nothing that runs.
     """
     tmp = tmp_path_factory.mktemp("env")
-    with env_server("env_servers.python_tir", tmp, "--code-timeout", "1", "--max-queue", "11") as (url, process):
+    flags = ("--code-timeout", "1", "--workers", "2", "--max-queue", "16")
+    with env_server("env_servers.python_tir", tmp, *flags) as (url, process):
         yield url, process.pid
 
 

@@ -65,7 +65,7 @@ def test_a_missing_file_says_where_to_get_the_set_and_in_which_form(name, tmp_pa
         for part in (
             suite.source,
             suite.shape,
-            str(suite.rows or ""),
+            *([str(suite.rows)] if suite.rows else []),
             f"--suite {name}=FILE",
             f"{name}.parquet",
         )

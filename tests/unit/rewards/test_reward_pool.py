@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,7 @@ from openrlhf_tir.rewards.workers import CpuSpent, Late
 from tests.unit.rewards import own_rewards
 from tests.unit.rewards.reward_fakes import says, task
 
+REPO = Path(__file__).resolve().parents[3]
 HOSTILE = r"\sum_{k=1}^{10^6} \frac{1}{k!+k}"
 
 
@@ -269,3 +273,33 @@ def test_workers_that_do_not_end_do_not_keep_their_server_from_ending(monkeypatc
     assert pool.begun.is_set() and not pool.free.is_set() and not those.started
     assert [record.args for record in caplog.records] == [(0.05,)]
     pool.free.set()
+
+
+@pytest.mark.slow
+def test_workers_run_the_package_of_their_parent_wherever_it_was_started(tmp_path):
+    """The current directory has another copy of the package, and a file with the name of a library."""
+    (tmp_path / "openrlhf_tir").mkdir()
+    (tmp_path / "openrlhf_tir" / "__init__.py").touch()
+    (tmp_path / "pydantic.py").write_text("raise RuntimeError('not a library')\n")
+    code = f"""if True:
+        import asyncio, os, sys
+        sys.path.insert(0, {str(REPO)!r})
+        import openrlhf_tir
+        from openrlhf_tir.rewards.workers import Workers
+
+        async def main():
+            workers = Workers(1, None, 60.0)
+            try:
+                file = await workers.run(eval, "__import__('openrlhf_tir').__file__")
+                safe = await workers.run(eval, "__import__('os').environ.get('PYTHONSAFEPATH')")
+                return file == openrlhf_tir.__file__, safe, os.environ.get("PYTHONSAFEPATH")
+            finally:
+                workers.close()
+
+        print(asyncio.run(main()))
+    """
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert ended.stdout == "(True, None, None)\n", ended.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -16,11 +18,18 @@ def forked_with(module: str) -> Iterator[ForkServerContext]:
     A process has one such server. The one that other tests have started has no torch, and the workers of rewards should
     have none.
     """
-    server = forkserver._forkserver
-    server._stop()
+    _end_server()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([module])
     try:
         yield context
     finally:
-        server._stop()
+        _end_server()
+
+
+def _end_server() -> None:
+    """End the server, also if a process that it has forked still lives, for which `_stop` would wait."""
+    server = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+    server._stop()

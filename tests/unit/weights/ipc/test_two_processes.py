@@ -120,8 +120,10 @@ def test_an_engine_killed_while_it_maps_costs_neither_the_learner_nor_the_next_e
     engine = Other(processes, engine_process)
     buckets = [exposer.fill(n, BUCKETS[n], tensors(BUCKETS[n], 1)) for n in (0, 1)]
     expected = [(n, t.float().tolist()) for bucket in BUCKETS for n, t in tensors(bucket, 1)]
-    assert engine(plain_buckets(buckets)) == expected
-    engine.kill()
+    try:
+        assert engine(plain_buckets(buckets)) == expected
+    finally:
+        engine.kill()
     buckets = [exposer.fill(n, BUCKETS[n], tensors(BUCKETS[n], 2)) for n in (0, 1)]
     importer = Importer(CPU)
     importer.begin(buckets)
