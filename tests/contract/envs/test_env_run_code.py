@@ -165,7 +165,7 @@ async def test_a_known_language_that_is_not_installed_is_a_sandbox_error_with_a_
 async def test_a_full_server_answers_429(http):
     for seconds in growing(1.0):
         request = {"code": f"import time; time.sleep({seconds})", "language": "python", "run_timeout": 600}
-        answers = await asyncio.gather(*[http.send("POST", "/run_code", json=request) for _ in range(14)])
+        answers = await asyncio.gather(*[http.send("POST", "/run_code", json=request) for _ in range(20)])
         if 429 in (statuses := {status for status, *_ in answers}):
             break  # else the first had ended before the last were sent
     assert statuses == {200, 429}
