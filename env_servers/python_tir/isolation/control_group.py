@@ -162,8 +162,11 @@ class ControlGroups:
 
     def new(self, memory_bytes: int) -> ControlGroup:
         """Create a group with a limit. Raises OSError."""
-        self._count += 1
-        return ControlGroup(self._directory / f"{_SLOT}-{os.getpid()}-{self._count}", memory_bytes, self._files)
+        while True:
+            self._count += 1
+            path = self._directory / f"{_SLOT}-{os.getpid()}-{self._count}"
+            with suppress(FileExistsError):  # of another sandbox of this process, or the kernel still keeps it
+                return ControlGroup(path, memory_bytes, self._files)
 
     def close(self) -> None:
         """Remove the groups that are left."""

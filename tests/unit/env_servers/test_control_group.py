@@ -44,6 +44,14 @@ def test_a_delegated_group_is_divided_into_one_for_the_server_and_one_per_slot(k
     assert slot.kills() == 2
 
 
+def test_two_sandboxes_of_a_process_have_groups_of_their_own(tmp_path):
+    """So has one whose predecessor's groups the kernel still keeps."""
+    first, second = ControlGroups(tmp_path), ControlGroups(tmp_path)
+    for groups in (first, second, second):
+        groups.new(1)
+    assert len([*tmp_path.iterdir()]) == 3
+
+
 def test_a_removed_group_reports_no_kill(kernel):
     groups = ControlGroups.delegated(kernel[0])
     assert groups.new(1).kills() == 0
