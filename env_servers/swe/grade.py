@@ -67,7 +67,7 @@ class Report:
         }
 
 
-def refused(patch: bytes) -> Report | None:
+def refusal_of(patch: bytes) -> Report | None:
     """Return the verdict about a patch that is not even applied: an empty or a large one; None for any other."""
     if not patch.strip():
         return Report(False, "patch_empty")
@@ -103,7 +103,7 @@ class Grader:
         Raises:
             SandboxError: The sandbox failed, or a time limit was reached on a busy machine.
         """
-        if (refusal := refused(patch)) is not None:
+        if (refusal := refusal_of(patch)) is not None:
             return refusal
         async with self._free:
             applied = await self._apply(tree, patch)

@@ -77,7 +77,7 @@ class Pipeline:
             observer: Writes metrics, spans and progress.
             measure: Evaluates the engines' weights and returns metrics; None if the run has no evaluation.
             stop: Tells when the run is asked to stop; by default nobody asks.
-            method_errors: The count of an earlier attempt of this process, whose learner died; by default a new one.
+            method_errors: The count of the attempt before, which lost its learner or groups; by default a new one.
             complete: Adds to an exported model what the learner does not know of (ckpt.save_hf).
         """
         self.cfg = cfg

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ..errors import MethodError, RewardError, VerifierError
 from ..user_code.failures import Overrun, Starved
+from ..waiting.daemon_threads import in_daemon_thread
 from .checking import symbolic
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ WORKER_MEMORY = 4 << 30
 ATTEMPTS = 2
 """Number of workers that try a call."""
 TAKE_S = 120.0
-"""Seconds within which a free worker must accept a call, and within which a worker is started: a moment, many seconds
-on a starved host."""
+"""Seconds within which the processes must be started, and a free one must accept a call: two seconds, many more on a
+starved host."""
 CLOSE_S = 10.0
 """Seconds within which the workers must be stopped. It takes a moment, unless one of them is just being started: pebble
 waits for it without a limit."""
@@ -273,11 +274,23 @@ class Workers:
         await asyncio.gather(*map(asyncio.wrap_future, futures))
 
     async def _started(self) -> ProcessPool:
-        """Return the pool of processes, and start it if necessary."""
+        """Return the pool of processes, and start it if necessary.
+
+        Raises:
+            Late: The server that forks them did not do so in time.
+            VerifierError: It ended.
+        """
         if self._pool is not None:
             return self._pool
         path_settings = _start_fork_server()
-        await asyncio.to_thread(_wait_for_fork_server)
+        try:
+            await asyncio.wait_for(in_daemon_thread(_wait_for_fork_server), self.take_s)
+        except TimeoutError as late:
+            raise Late(f"No worker could be started within {self.take_s:g} s: the machine is starved.") from late
+        except (EOFError, OSError) as ended:
+            raise VerifierError(
+                "No worker could be started: the process that forks them ended. What it said is on standard error."
+            ) from ended
         if self._pool is None:  # no other call has started it meanwhile
             from pebble import ProcessPool
 
@@ -315,7 +328,7 @@ def _start_fork_server() -> Mapping[str, str | None]:
     Returns:
         The variables of the environment that are otherwise in the server, as they are in this process.
     """
-    FORKSERVER.set_forkserver_preload(["openrlhf_tir.rewards.checking.warmed", __name__, f"{__package__}.own"])
+    FORKSERVER.set_forkserver_preload(["openrlhf_tir.rewards.checking.warm_on_import", __name__, f"{__package__}.own"])
     path = os.pathsep.join(os.path.abspath(directory) for directory in sys.path)
     settings = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     with _ENVIRONMENT_LOCK:

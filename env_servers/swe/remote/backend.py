@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from env_servers.swe.backend import Work
-from env_servers.swe.grade import Report, refused
+from env_servers.swe.grade import Report, refusal_of
 from env_servers.swe.rows import Rows
 from env_servers.swe.session import ToolResult
 from env_servers.swe.suite import Outcome
@@ -90,7 +90,7 @@ class Remote:
 
         async def judge(patch: bytes) -> Report:
             await judgeable()
-            if (refusal := refused(patch)) is not None:
+            if (refusal := refusal_of(patch)) is not None:
                 return refusal
             return await self._verdict(task, image, patch)
 

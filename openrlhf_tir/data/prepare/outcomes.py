@@ -21,7 +21,7 @@ from ...errors import ConfigError, DataError
 from ...telemetry import trajectories
 from ..fields import kind
 from ..rows import read_rows
-from .decontaminate import question_of as question_of
+from .decontaminate import question_of
 
 HALF = 0.5
 """A sample with a value above it counts as right."""

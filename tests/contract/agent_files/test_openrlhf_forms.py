@@ -116,10 +116,19 @@ LONG = pytest.mark.long
     ],
     ids=["random_steps", "game", "single_turn"],
 )
-async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, quick, form, label, text, sampled, reward, parts):
-    agent, engine = await agent_of((FORMS / f"{form}.py").read_text(), **{"data.max_len": 400})
+async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, label, text, sampled, reward, parts):
+    from transformers import AutoTokenizer
+
+    from miniatures.toy.tokenizer import save_tokenizer
+    from openrlhf_tir.engines.codec import HfCodec
+
+    save_tokenizer(tmp_path / "model")
+    codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))
+    agent, engine = await agent_of(
+        (FORMS / f"{form}.py").read_text(), codec, model=str(tmp_path / "model"), **{"data.max_len": 400}
+    )
     t = await one(agent, engine, label)
-    assert t.text == text and agent.codec.decode(t.token_ids[t.is_model]) == sampled
+    assert t.text == text and codec.decode(t.token_ids[t.is_model]) == sampled
     assert (t.reward, t.parts) == (reward, parts)
 
 

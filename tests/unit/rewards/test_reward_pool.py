@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import re
 import signal
@@ -303,3 +304,24 @@ def test_workers_run_the_package_of_their_parent_wherever_it_was_started(tmp_pat
         [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True
     )
     assert ended.stdout == "(True, None, None)\n", ended.stderr
+
+
+async def test_a_start_of_workers_that_hangs_or_fails_is_a_fault_and_ends(monkeypatch):
+    """The server that forks them imports a library that never ends, or dies of one."""
+    hung = threading.Event()
+    those = workers.Workers(1, None, 60.0)
+    those.take_s = 0.05
+    monkeypatch.setattr(workers, "_wait_for_fork_server", hung.wait)
+    try:
+        with pytest.raises(Late):
+            await those.run(len, "ab")
+    finally:
+        hung.set()
+    monkeypatch.undo()
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", lambda: None)
+    server = multiprocessing.forkserver._forkserver
+    monkeypatch.setattr(server, "_forkserver_address", "/no/such/socket")
+    those.take_s = 60.0
+    with pytest.raises(VerifierError) as failed:
+        await those.run(len, "ab")
+    assert isinstance(failed.value.__cause__, OSError) and not those.started
