@@ -7,7 +7,6 @@ observability/report/templates/reproduce.html.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,13 +16,12 @@ from matplotlib.ticker import PercentFormatter
 
 from openrlhf_tir.observability.report import html
 from openrlhf_tir.observability.report.style import (
-    DARK,
-    LIGHT,
-    Theme,
+    COLORS,
+    data_uri,
     legend_above,
     new_figure,
+    plot_style,
     png,
-    themed,
     ticks_at_steps,
 )
 
@@ -51,12 +49,9 @@ class Result(Protocol):
 
 
 def write_page(miniature: Miniature, results: Sequence[Result], out: Path) -> Path:
-    pictures = []
-    for theme in (LIGHT, DARK):
-        with themed(theme):
-            pictures.append(png(curves(miniature, results, theme)))
-    (out / PICTURE).write_bytes(pictures[0])
-    light, dark = ("data:image/png;base64," + base64.b64encode(picture).decode() for picture in pictures)
+    with plot_style():
+        picture = png(curves(miniature, results))
+    (out / PICTURE).write_bytes(picture)
     seen = sum(r.seen for r in results)
     page = html.render(
         "reproduce.html",
@@ -64,8 +59,7 @@ def write_page(miniature: Miniature, results: Sequence[Result], out: Path) -> Pa
         miniature=miniature,
         verdict=f"effect seen on {seen} of {len(results)} seeds" if seen else "not seen",
         seen=seen == len(results),
-        light=light,
-        dark=dark,
+        picture=data_uri(picture),
         head=("seed", "arm", *miniature.columns),
         rows=table(miniature, results),
         checks=[(r.seed, "yes" if check.ok else "no", check.said) for r in results for check in r.checks],
@@ -86,7 +80,7 @@ def table(miniature: Miniature, results: Sequence[Result]) -> list[list[str]]:
     return found
 
 
-def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Figure:
+def curves(miniature: Miniature, results: Sequence[Result]) -> Figure:
     """Two panels a row. A panel by N has its points at equal distances: 0, 2, 4, 20 are no scale."""
     rows = -(-len(miniature.panels) // 2)
     figure, axes = new_figure(3.0 * rows, columns=2, rows=rows)
@@ -97,7 +91,7 @@ def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Fig
             if panel.x.startswith("N")
             else None
         )
-        for color, name in zip(theme.series, miniature.arms, strict=False):
+        for color, name in zip(COLORS, miniature.arms, strict=False):
             lines = [points for r in results if (points := r.arms[name].curves.get(panel.curve))]
             for i, points in enumerate(lines):
                 x = [places.index(p) if places else p for p, _ in points]

@@ -26,7 +26,7 @@ from .report.curves import Columns, Plot
 from .report.page import Picture, Run, render_body
 from .report.samples import LEDGER, Sample, last_step_of, samples_of, spread_over_groups, untrained_of
 from .report.samples_page import sample_view
-from .report.style import DARK, LIGHT, narrowed, png, themed
+from .report.style import narrowed, plot_style, png
 
 REDRAW_S = 15.0
 """Seconds between two readings of the run's files."""
@@ -78,7 +78,7 @@ class LivePage:
         self._plots: dict[str, Plot] = {}
         self._columns: dict[str, list] = {}
         self._traced = False
-        self._pictures: dict[tuple[str, bool, bool], bytes | None] = {}
+        self._pictures: dict[tuple[str, bool], bytes | None] = {}
 
     @property
     def name(self) -> str:
@@ -168,14 +168,14 @@ class LivePage:
                 parts.append({"title": title, "samples": [_sample_view(sample) for sample in samples]})
         return html.render("watch_samples.html", parts=parts)
 
-    def picture(self, file: str, *, dark: bool, narrow: bool) -> bytes | None:
+    def picture(self, file: str, *, narrow: bool) -> bytes | None:
         """Return a figure as PNG; None if there is none of that name, or no data for it."""
         with self._lock:
             self._refresh()
-            key = (file, dark, narrow)
+            key = (file, narrow)
             if key not in self._pictures:
                 plot = self._plots.get(file)
-                self._pictures[key] = None if plot is None else _drawn(plot, self._columns, dark, narrow)
+                self._pictures[key] = None if plot is None else _drawn(plot, self._columns, narrow)
             return self._pictures[key]
 
     def figures_version(self) -> str:
@@ -206,14 +206,12 @@ class LivePage:
     def _has_data(self, plot: Plot) -> bool:
         if not self._columns.get("step"):
             return False
-        with themed(LIGHT):
-            return plot.draw(self._columns, LIGHT) is not None
+        with plot_style():
+            return plot.draw(self._columns) is not None
 
     def _picture_of(self, plot: Plot) -> Picture:
         url = f"picture/{plot.file}.png?v={self._version}"
-        return Picture(
-            plot.file, plot.title, plot.caption, url, f"{url}&dark=1", f"{url}&narrow=1", f"{url}&dark=1&narrow=1"
-        )
+        return Picture(plot.file, plot.title, plot.caption, url, f"{url}&narrow=1")
 
     def _condition(self) -> tuple[str, str, str]:
         """Return the state of the run in a few words, the error that ended it ("" if none), and the step as "7/24"."""
@@ -249,10 +247,9 @@ def _stamp(path: Path) -> str:
     return f"{stat.st_mtime_ns:x}.{stat.st_size:x}"
 
 
-def _drawn(plot: Plot, columns: Columns, dark: bool, narrow: bool) -> bytes | None:
-    theme = DARK if dark else LIGHT
-    with themed(theme), narrowed(narrow):
-        figure = plot.draw(columns, theme)
+def _drawn(plot: Plot, columns: Columns, narrow: bool) -> bytes | None:
+    with plot_style(), narrowed(narrow):
+        figure = plot.draw(columns)
         return None if figure is None else png(figure)
 
 

@@ -5,6 +5,7 @@ The test installs what it needs: playwright into a directory of its own, and Deb
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 import time
 
 import pytest
+from PIL import Image
 
 from openrlhf_tir.config import Logger
 from openrlhf_tir.telemetry import heartbeat
@@ -75,9 +77,9 @@ def watched(tmp_path):
 def open_page(browser):
     contexts = []
 
-    def opened(url, width=1280):
+    def opened(url, width=1280, **options):
         # Playwright's own waiting evaluates strings, which the page's policy forbids to everybody else.
-        context = browser.new_context(viewport={"width": width, "height": 844}, bypass_csp=True)
+        context = browser.new_context(viewport={"width": width, "height": 844}, bypass_csp=True, **options)
         contexts.append(context)
         page = context.new_page()
         page.faults = []
@@ -128,6 +130,20 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_figures_are_made_for_it
         "[...document.querySelectorAll('p, td, pre, strong')].map(e => parseFloat(getComputedStyle(e).fontSize))"
     )
     assert min(sizes) >= 12 and page.faults == []
+
+
+def test_a_dark_page_shows_figures_on_the_colour_of_their_card_with_light_text(watched, open_page):
+    run_dir, url = watched
+    with MetricsLog(run_dir, Logger(tensorboard_dir=None)) as log:
+        for step in range(1, 6):
+            log.log(step, {"reward_mean": step / 10})
+    page = open_page(url, color_scheme="dark")
+    page.locator("figure#reward").scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('#reward img').naturalWidth > 0", timeout=WAIT_MS)
+    card = Image.open(io.BytesIO(page.locator("figure#reward").screenshot())).convert("RGB")
+    plot = Image.open(io.BytesIO(page.locator("figure#reward img").screenshot())).convert("RGB")
+    assert plot.getpixel((2, 2)) == card.getpixel((20, 6)) == (0x17, 0x1A, 0x20)
+    assert plot.convert("L").getextrema()[1] > 220
 
 
 def test_a_server_that_is_gone_is_said_and_the_last_state_stays(watched, open_page):

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .curves import Columns, Plot, finish, line, series, whole_decades
-from .style import Theme, new_figure
+from .style import COLORS, new_figure
 
 PANELS = {
     "length": ("Length", "mean response tokens, up to"),
@@ -20,7 +20,7 @@ STAGES = {"rolled": "rolled", "kept": "kept by the filters", "trained": "trained
 """Stage of a group -> its label."""
 
 
-def selection(columns: Columns, theme: Theme) -> Figure | None:
+def selection(columns: Columns) -> Figure | None:
     """Draw the share of groups in each bin of length, difficulty and environment, at each stage."""
     counts = {property_name: _counts(columns, property_name) for property_name in PANELS}
     counts = {
@@ -32,7 +32,7 @@ def selection(columns: Columns, theme: Theme) -> Figure | None:
         return None
     figure, axes = new_figure(3.1, columns=len(counts))
     for ax, (property_name, table) in zip(axes, counts.items(), strict=True):
-        _bars(ax, table, theme)
+        _bars(ax, table)
         title, unit = PANELS[property_name]
         ax.set(title=title, xlabel=unit, ylim=(0, None))
         ax.set_xticks(range(len(table)), list(table))
@@ -53,27 +53,27 @@ def _counts(columns: Columns, property_name: str) -> dict[str, dict[str, float]]
     )
 
 
-def _bars(ax: Axes, table: dict[str, dict[str, float]], theme: Theme) -> None:
+def _bars(ax: Axes, table: dict[str, dict[str, float]]) -> None:
     for position, (stage, label) in enumerate(STAGES.items()):
         values = np.array([row[stage] for row in table.values()])
         ax.bar(
             np.arange(len(table)) + 0.27 * (position - 1),
             values / max(values.sum(), 1.0),
             width=0.25,
-            color=theme.series[position],
+            color=COLORS[position],
             label=label,
         )
 
 
-def off_policy(columns: Columns, theme: Theme) -> Figure | None:
+def off_policy(columns: Columns) -> Figure | None:
     """Draw how far the learner's log-probs are from those that the engines sampled with."""
     figure, (left, middle, right) = new_figure(2.9, columns=3)
     drawn = [
-        line(left, columns, "mismatch_mean_abs", "mean", theme.series[0]),
-        line(left, columns, "mismatch_max", "max", theme.series[4]),
-        line(middle, columns, "lag_mean_abs", "mean", theme.series[1]),
-        line(right, columns, "lag_share", "lag", theme.series[1]),
-        line(right, columns, "is_filtered", "filtered", theme.series[2]),
+        line(left, columns, "mismatch_mean_abs", "mean", COLORS[0]),
+        line(left, columns, "mismatch_max", "max", COLORS[4]),
+        line(middle, columns, "lag_mean_abs", "mean", COLORS[1]),
+        line(right, columns, "lag_share", "lag", COLORS[1]),
+        line(right, columns, "is_filtered", "filtered", COLORS[2]),
     ]
     if not any(drawn):
         return None

@@ -1,13 +1,11 @@
 """Build the report of a run from what the run has written so far: report.html and plots/*.png.
 
 Reads metrics.jsonl, trace.jsonl, summary.json and config.toml. Each may be missing: its part is then left out, and the
-report says so. Also writes trace.json for ui.perfetto.dev, and samples.html if the run kept trajectories. Every figure
-is drawn for light and for dark pages; plots/ holds the light ones.
+report says so. Also writes trace.json for ui.perfetto.dev, and samples.html if the run kept trajectories.
 """
 
 from __future__ import annotations
 
-import base64
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from .cycle_bars import CYCLE_CURVES
 from .environments import ENV_CURVES, names_of
 from .held_out import HELD_OUT_CURVES, ks_of
 from .page import Picture, Run, render
-from .style import DARK, LIGHT, png, themed
+from .style import data_uri, plot_style, png
 from .timeline import middle, timeline
 
 
@@ -102,34 +100,30 @@ def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
             "timeline",
             "Timeline",
             "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next.",
-            lambda _, theme: timeline(spans, theme),
+            lambda _: timeline(spans),
         ),
         Plot(
             "timeline_zoom",
             "Timeline, close up",
             "Shaded: a learner step. Blue inside the shade is rollout and training at the same time.",
-            lambda _, theme: timeline(spans, theme, window) if window else None,
+            lambda _: timeline(spans, window) if window else None,
         ),
     ]
     return [*CURVES[:1], *overlap, *CURVES[1:], *CYCLE_CURVES, *held_out_curves, *env_curves, *BIAS_CURVES]
 
 
 def _draw(plot: Plot, columns: Columns, directory: Path) -> Picture | None:
-    """Draw a figure in both themes and save the light one. Without data, remove the plot of an earlier report."""
+    """Draw and save a figure. Without data, remove the plot of an earlier report."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
-    encoded: list[str] = []
-    for theme in (LIGHT, DARK):
-        with themed(theme):
-            figure = plot.draw(columns, theme)
-            if figure is None:
-                return None
-            image = png(figure)
-        if theme is LIGHT:
-            directory.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(image)
-        encoded.append("data:image/png;base64," + base64.b64encode(image).decode())
-    return Picture(plot.file, plot.title, plot.caption, *encoded)
+    with plot_style():
+        figure = plot.draw(columns)
+        if figure is None:
+            return None
+        image = png(figure)
+    directory.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(image)
+    return Picture(plot.file, plot.title, plot.caption, data_uri(image))
 
 
 def config_of(run_dir: Path) -> dict[str, Any] | None:

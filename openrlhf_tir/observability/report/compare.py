@@ -7,7 +7,6 @@ settings in which they differ.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from . import html
 from .build import config_of
 from .curves import finish, series, smooth, trained
 from .page import Picture, flatten
-from .style import DARK, LIGHT, Theme, new_figure, png, themed
+from .style import COLORS, data_uri, new_figure, plot_style, png
 
 NOT_COMPARED = ("run_dir", "train.seed", "train.resume", "train.overwrite", "train.max_restarts")
 """Settings in which repetitions of one configuration may differ."""
@@ -190,12 +189,12 @@ def _of_env(prefix: str) -> str:
     return f" in {prefix.rstrip('/')}" if prefix else ""
 
 
-def draw(arms: Sequence[Arm], metric: str, title: str, unit: str, theme: Theme) -> Figure | None:
+def draw(arms: Sequence[Arm], metric: str, title: str, unit: str) -> Figure | None:
     """Draw one metric of all configurations over the learner steps; return None if no run has it."""
     figure, (axes,) = new_figure(3.0)
     drawn = False
     for number, arm in enumerate(arms):
-        color = theme.series[number % len(theme.series)]
+        color = COLORS[number % len(COLORS)]
         steps, values = _values(arm, metric)  # [steps], [runs, steps]
         if not len(steps):
             continue
@@ -329,14 +328,10 @@ def write_page(path: Path, arms: Sequence[Arm], best: str, lowest: bool = False,
     runs = [run for arm in arms for run in arm.runs]
     pictures = []
     for name, title, unit in metrics_of(runs, wanted):
-        encoded = []
-        for theme in (LIGHT, DARK):
-            with themed(theme):
-                figure = draw(arms, name, title, unit, theme)
-                if figure is not None:
-                    encoded.append("data:image/png;base64," + base64.b64encode(png(figure)).decode())
-        if encoded:
-            pictures.append(Picture(name.replace("/", "-"), title, f"`{name}`", *encoded))
+        with plot_style():
+            figure = draw(arms, name, title, unit)
+            if figure is not None:
+                pictures.append(Picture(name.replace("/", "-"), title, f"`{name}`", data_uri(png(figure))))
     head, rows = table_of(arms, best, lowest)
     differing = _differing([arm.runs[0] for arm in arms])
     defaults = flatten(Config().model_dump(mode="json"))

@@ -1,7 +1,7 @@
 """Curves over the learner steps: one figure for each question that a reader has about a run.
 
-Every function takes `(columns, theme)` and returns a figure, or None if the run has none of its metrics. `CURVES`
-lists them in the order of the report, with the file, the title and the sentence that says how to read it.
+Every function takes the columns and returns a figure, or None if the run has none of its metrics. `CURVES` lists them
+in the order of the report, with the file, the title and the sentence that says how to read it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from .style import Theme, legend_above, new_figure, ticks_at_steps
+from .style import COLORS, MUTED, SURFACE, legend_above, new_figure, ticks_at_steps
 
 MAX_BARS = 90
 """Bars of a figure. In a longer run a bar stands for several steps."""
@@ -71,46 +71,46 @@ def trained(columns: Columns) -> Columns:
     return {name: [values[index] for index in keep] for name, values in columns.items()}
 
 
-def accuracy(columns: Columns, theme: Theme) -> Figure | None:
+def accuracy(columns: Columns) -> Figure | None:
     """Draw accuracy and use of code, of training responses as lines and of held-out problems as markers."""
     figure, (axes,) = new_figure(3.4)
-    blue, orange, green, yellow = theme.series[:4]
+    blue, orange, green, yellow = COLORS[:4]
     drawn = [
         line(axes, columns, "accuracy", "accuracy", blue),
         line(axes, columns, "code_ratio", "code ratio", orange),
         line(axes, columns, "code_in_correct", "code in correct", green),
-        _markers(axes, columns, "eval/accuracy", "o", blue, theme),
-        _markers(axes, columns, "eval/code_ratio", "o", orange, theme),
-        _markers(axes, columns, "eval/greedy_accuracy", "D", yellow, theme),
+        _markers(axes, columns, "eval/accuracy", "o", blue),
+        _markers(axes, columns, "eval/code_ratio", "o", orange),
+        _markers(axes, columns, "eval/greedy_accuracy", "D", yellow),
     ]
     if not any(drawn):
         return None
     if drawn[3] or drawn[4]:  # One legend entry: the colours already distinguish the two.
-        axes.plot([], [], "o", ms=6.5, mfc=theme.surface, mec=theme.muted, mew=1.8, label="held-out")
+        axes.plot([], [], "o", ms=6.5, mfc=SURFACE, mec=MUTED, mew=1.8, label="held-out")
     if drawn[5]:
-        axes.plot([], [], "D", ms=5.5, mfc=theme.surface, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
+        axes.plot([], [], "D", ms=5.5, mfc=SURFACE, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
     title = "Accuracy and code use" if drawn[1] or drawn[2] or drawn[4] else "Accuracy"
     axes.set(ylim=(0, 1.02), title=title, ylabel="share of responses")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     return finish(figure, [axes])
 
 
-def reward(columns: Columns, theme: Theme) -> Figure | None:
+def reward(columns: Columns) -> Figure | None:
     """Draw the mean reward."""
     figure, (axes,) = new_figure(2.6)
-    if not line(axes, columns, "reward_mean", "mean reward", theme.series[0]):
+    if not line(axes, columns, "reward_mean", "mean reward", COLORS[0]):
         return None
     axes.set(title="Reward", ylabel="mean over responses")
     return finish(figure, [axes])
 
 
-def response(columns: Columns, theme: Theme) -> Figure | None:
+def response(columns: Columns) -> Figure | None:
     """Draw the length of responses and their number of tool calls."""
     figure, (left, right) = new_figure(2.9, columns=2, width_ratios=(3, 2))
     drawn = [
-        line(left, columns, "response_tokens_mean", "mean", theme.series[0]),
-        line(left, columns, "response_tokens_p95", "95th percentile", theme.series[4]),
-        line(right, columns, "calls_mean", "tool calls", theme.series[1]),
+        line(left, columns, "response_tokens_mean", "mean", COLORS[0]),
+        line(left, columns, "response_tokens_p95", "95th percentile", COLORS[4]),
+        line(right, columns, "calls_mean", "tool calls", COLORS[1]),
     ]
     if not any(drawn):
         return None
@@ -119,7 +119,7 @@ def response(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, [left, right])
 
 
-def n_calls(columns: Columns, theme: Theme) -> Figure | None:
+def n_calls(columns: Columns) -> Figure | None:
     """Draw the share of responses by number of tool calls. None unless at least two numbers occur."""
     columns = trained(columns)
     shares = {
@@ -130,13 +130,13 @@ def n_calls(columns: Columns, theme: Theme) -> Figure | None:
     if sum(any(columns[name]) for name in shares) < 2:
         return None
     figure, (axes,) = new_figure(3.0)
-    _stack(axes, columns, shares, theme)
+    _stack(axes, columns, shares)
     axes.set(title="How often a response calls a tool", ylabel="share of responses", ylim=(0, 1.0))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     return finish(figure, [axes])
 
 
-def drops(columns: Columns, theme: Theme) -> Figure | None:
+def drops(columns: Columns) -> Figure | None:
     """Draw the groups that were dropped or failed, by reason, the most frequent first."""
     columns = trained(columns)
     counts = {
@@ -149,7 +149,7 @@ def drops(columns: Columns, theme: Theme) -> Figure | None:
         return None
     figure, (axes,) = new_figure(3.0)
     steps_per_bar = _stack(
-        axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme
+        axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}
     )
     axes.set(
         title="Groups dropped, by reason",
@@ -162,7 +162,7 @@ MAX_PARTS = 12
 """Panels of `parts_of_rewards`: a reward may record dozens of parts."""
 
 
-def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
+def parts_of_rewards(columns: Columns) -> Figure | None:
     """Draw a panel for each part of the reward that is not constant."""
     measured = {name: series(columns, name) for name in sorted(columns) if name.startswith("reward/")}
     moving = [
@@ -175,12 +175,12 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
     moving = moving[:MAX_PARTS]
     figure, axes = _panels(len(moving), 2.0)
     for ax, name in zip(axes, moving, strict=True):
-        line(ax, columns, name, name, theme.series[0], width=1.6)
+        line(ax, columns, name, name, COLORS[0], width=1.6)
         ax.set(title=name.removeprefix("reward/"))
     return finish(figure, axes)
 
 
-def staleness(columns: Columns, theme: Theme) -> Figure | None:
+def staleness(columns: Columns) -> Figure | None:
     """Draw the mean staleness of trained tokens and that of the oldest token of each batch."""
     figure, (axes,) = new_figure(2.6)
     mean, largest = series(columns, "staleness_mean"), series(columns, "staleness_max")
@@ -188,17 +188,15 @@ def staleness(columns: Columns, theme: Theme) -> Figure | None:
     if shown is None:
         return None
     if largest is not None:
-        axes.step(
-            columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch"
-        )
-    line(axes, columns, "staleness_mean", "mean", theme.series[0])
+        axes.step(columns["step"], largest, where="mid", color=COLORS[1], lw=1.4, label="oldest token of the batch")
+    line(axes, columns, "staleness_mean", "mean", COLORS[0])
     top = np.nanmax(shown)
     axes.set(title="Staleness of trained tokens", ylabel="policy versions", ylim=(-0.05, max(1.0, top) + 0.3))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return finish(figure, [axes])
 
 
-def health(columns: Columns, theme: Theme) -> Figure | None:
+def health(columns: Columns) -> Figure | None:
     """Draw a panel for each of the learner's health metrics that the run has."""
     panels = {
         "Entropy": (("entropy",), "nats per token", False),
@@ -216,7 +214,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
         return None
     figure, axes = _panels(len(present), 2.3)
     for ax, (title, (names, unit, is_logarithmic)) in zip(axes, present.items(), strict=True):
-        for name, color in zip(names, theme.series[:2], strict=False):
+        for name, color in zip(names, COLORS[:2], strict=False):
             line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
         ax.set(title=title, ylabel=unit)
         values = np.concatenate(
@@ -233,17 +231,17 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, axes)
 
 
-def step_time(columns: Columns, theme: Theme) -> Figure | None:
+def step_time(columns: Columns) -> Figure | None:
     """Draw the seconds of each step by phase."""
     columns = trained(columns)
     phases = {
-        "replay_wait_s": ("wait for groups", theme.series[3]),
-        "gate_wait_s": ("wait for staleness gate", theme.series[1]),
-        "accumulate_s": ("gradients of a batch's first groups", theme.series[6]),
-        "step_s": ("learner step", theme.series[0]),
-        "drain_s": ("drain", theme.series[5]),
-        "push_s": ("weight push", theme.series[4]),
-        "checkpoint_s": ("checkpoint", theme.series[2]),
+        "replay_wait_s": ("wait for groups", COLORS[3]),
+        "gate_wait_s": ("wait for staleness gate", COLORS[1]),
+        "accumulate_s": ("gradients of a batch's first groups", COLORS[6]),
+        "step_s": ("learner step", COLORS[0]),
+        "drain_s": ("drain", COLORS[5]),
+        "push_s": ("weight push", COLORS[4]),
+        "checkpoint_s": ("checkpoint", COLORS[2]),
     }
     measured = {name: series(columns, name) for name in phases}
     phases = {
@@ -256,19 +254,19 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
     figure, (axes,) = new_figure(3.0)
     labels = {name: label for name, (label, _) in phases.items()}
     colors = {name: color for name, (_, color) in phases.items()}
-    steps_per_bar = _stack(axes, columns, labels, theme, colors)
+    steps_per_bar = _stack(axes, columns, labels, colors)
     mean_note = f" (mean of {steps_per_bar})" if steps_per_bar > 1 else ""
     axes.set(title="Time per step", ylabel="seconds per step" + mean_note)
     return finish(figure, [axes])
 
 
-def throughput(columns: Columns, theme: Theme) -> Figure | None:
+def throughput(columns: Columns) -> Figure | None:
     """Draw trained tokens per second, and the groups that roll or wait to be trained."""
     figure, (left, right) = new_figure(2.9, columns=2)
     drawn = [
-        line(left, columns, "tokens_per_s", "tokens", theme.series[2]),
-        line(right, columns, "rolling", "rolling", theme.series[0]),
-        line(right, columns, "buffered", "buffered", theme.series[3]),
+        line(left, columns, "tokens_per_s", "tokens", COLORS[2]),
+        line(right, columns, "rolling", "rolling", COLORS[0]),
+        line(right, columns, "buffered", "buffered", COLORS[3]),
     ]
     if not any(drawn):
         return None
@@ -284,13 +282,13 @@ class Plot(NamedTuple):
         file: Name of the figure's file, without its suffix.
         title: Heading of the figure.
         caption: How to read it.
-        draw: Returns the figure in a theme, or None if the run has no data for it.
+        draw: Returns the figure, or None if the run has no data for it.
     """
 
     file: str
     title: str
     caption: str
-    draw: Callable[[Columns, Theme], Figure | None]
+    draw: Callable[[Columns], Figure | None]
 
 
 CURVES = (
@@ -373,7 +371,7 @@ def line(axes: Axes, columns: Columns, name: str, label: str, color: str, width:
     return True
 
 
-def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, theme: Theme) -> bool:
+def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str) -> bool:
     values = series(columns, name)
     if values is None:
         return False
@@ -383,7 +381,7 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
         values[known],
         marker,
         ms=5.5 if marker == "D" else 6.5,
-        mfc=theme.surface,
+        mfc=SURFACE,
         mec=color,
         mew=1.8,
         zorder=5,
@@ -409,9 +407,7 @@ def whole_decades(axes: Axes, values: np.ndarray) -> None:
     axes.minorticks_off()
 
 
-def _stack(
-    axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None
-) -> int:
+def _stack(axes: Axes, columns: Columns, labels: dict[str, str], colors: dict[str, str] | None = None) -> int:
     """Draw stacked bars, one colour per metric, and return the steps per bar. From the ninth metric on they share a
     grey."""
     steps = np.array(columns["step"], float)
@@ -422,7 +418,7 @@ def _stack(
         if values is None:
             continue
         centres, heights, steps_per_bar = binned(steps, values)
-        color = colors[name] if colors else (*theme.series, theme.muted)[min(number, len(theme.series))]
+        color = colors[name] if colors else (*COLORS, MUTED)[min(number, len(COLORS))]
         axes.bar(centres, heights, width=0.86 * steps_per_bar, bottom=bottom, color=color, label=label)
         bottom = bottom + heights
     axes.set_ylim(0, 1.05 * float(np.max(bottom)) or 1.0)

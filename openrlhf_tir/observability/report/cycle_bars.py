@@ -7,10 +7,10 @@ from matplotlib.ticker import PercentFormatter
 
 from .curves import Columns, Plot
 from .cycle import cycle_of
-from .style import Theme, legend_above, new_figure
+from .style import COLORS, MUTED, SURFACE, legend_above, new_figure
 
 Parts = dict[str, tuple[int, tuple[str, ...]]]
-"""Part of a bar -> index of its colour in `Theme.series`, 8 being the muted one, and the parts of the time in it."""
+"""Part of a bar -> index of its colour in `COLORS`, 8 being MUTED, and the parts of the time in it."""
 LEARNER_BAR: Parts = {
     "wait": (3, ("wait_for_groups", "wait_for_gate", "drain", "turn", "evaluation")),
     "passes": (0, ("passes",)),
@@ -35,7 +35,7 @@ SHOWN = 0.005
 """Least share that has a colour and a name in the bar; the table has them all."""
 
 
-def bars(columns: Columns, theme: Theme) -> Figure | None:
+def bars(columns: Columns) -> Figure | None:
     """Draw an update as one bar for the learner, and one for the engines if they measured their time."""
     cycle = cycle_of(columns)
     if cycle is None:
@@ -51,9 +51,9 @@ def bars(columns: Columns, theme: Theme) -> Figure | None:
             share = sum(shares_of_parts.get(name, 0.0) for name in names)
             if share < SHOWN:
                 continue
-            ax.barh(0, share, left=left, color=(*theme.series, theme.muted)[color], label=label, height=0.7)
+            ax.barh(0, share, left=left, color=(*COLORS, MUTED)[color], label=label, height=0.7)
             if share >= WIDE_ENOUGH:
-                ax.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color=theme.surface)
+                ax.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color=SURFACE)
             left += share
         ax.set(title=title, xlim=(0, 1), ylim=(-0.45, 0.45))
         ax.set_yticks([])

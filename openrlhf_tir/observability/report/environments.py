@@ -7,7 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ...telemetry.metrics import total
 from .curves import Columns, Plot, finish, line
-from .style import Theme, new_figure
+from .style import COLORS, new_figure
 
 HEAD = (
     "environment", "groups kept", "dropped", "failed", "trained", "accuracy, first and last step", "calls",
@@ -58,12 +58,12 @@ def _last(columns: Columns, name: str) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def environments(columns: Columns, theme: Theme) -> Figure | None:
+def environments(columns: Columns) -> Figure | None:
     """Draw accuracy, calls per response and seconds per call, with a line per environment."""
     figure, (left, middle, right) = new_figure(2.9, columns=3)
     drawn = False
     for i, env in enumerate(names_of(columns)):
-        color = theme.series[i % len(theme.series)]
+        color = COLORS[i % len(COLORS)]
         for ax, metric in ((left, "accuracy"), (middle, "calls_mean"), (right, "call_seconds_mean")):
             drawn = line(ax, columns, f"env/{env}/{metric}", env, color) or drawn
     if not drawn:

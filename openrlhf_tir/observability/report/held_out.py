@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from .curves import Columns, Plot, finish, line
-from .style import Theme, new_figure
+from .style import COLORS, new_figure
 
 PASS_AT = "eval/pass_at_"
 KIND_PREFIX = "eval/kind/"
@@ -26,7 +26,7 @@ def names_of_evaluated(columns: Columns, k: int) -> list[str]:
     return sorted(name.removeprefix("eval/").removesuffix(suffix) for name in columns if name.endswith(suffix))
 
 
-def held_out(columns: Columns, theme: Theme) -> Figure | None:
+def held_out(columns: Columns) -> Figure | None:
     """Draw the shares of correct responses: at least one of k, a single one, and all n.
 
     Below follow a panel by kind of problem (for 2 to MAX_LINES kinds) and one by environment, if the run has several.
@@ -44,13 +44,13 @@ def held_out(columns: Columns, theme: Theme) -> Figure | None:
     rows = 1 + has_kinds + bool(env_names)
     figure, axes = new_figure(2.9 * rows, rows=rows)
     shown = ks if len(ks) <= 3 else [ks[0], ks[len(ks) // 2], ks[-1]]
-    line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"all of {ks[-1]}", theme.series[4])
-    line(axes[0], columns, "eval/accuracy", "one", theme.series[0])
-    for k, color in zip(shown, theme.series[1:4], strict=False):
+    line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"all of {ks[-1]}", COLORS[4])
+    line(axes[0], columns, "eval/accuracy", "one", COLORS[0])
+    for k, color in zip(shown, COLORS[1:4], strict=False):
         line(axes[0], columns, f"{PASS_AT}{k}", f"some of {k}", color)
-    for kind, color in zip(kinds if has_kinds else (), theme.series, strict=False):
+    for kind, color in zip(kinds if has_kinds else (), COLORS, strict=False):
         line(axes[1], columns, f"{KIND_PREFIX}{kind}{KIND_SUFFIX}", kind, color)
-    for env, color in zip(env_names[:MAX_LINES], theme.series, strict=False):
+    for env, color in zip(env_names[:MAX_LINES], COLORS, strict=False):
         line(axes[-1], columns, f"eval/{env}/pass_at_{ks[-1]}", env, color)
     titles = ["Right responses", *(["One response, by kind of problem"] if has_kinds else [])]
     titles += [f"pass@{ks[-1]}, by environment"] if env_names else []

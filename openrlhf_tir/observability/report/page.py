@@ -33,19 +33,15 @@ class Picture(NamedTuple):
         file: Name of the figure.
         title: Its heading.
         caption: How to read it.
-        light: For light pages.
-        dark: For dark pages.
+        wide: The figure. Dark pages show it inverted (templates/style.css).
         narrow: For the width of a phone; "" where the wide figure is scrolled instead.
-        narrow_dark: For a phone, on dark pages.
     """
 
     file: str
     title: str
     caption: str
-    light: str
-    dark: str
+    wide: str
     narrow: str = ""
-    narrow_dark: str = ""
 
 
 class Run(NamedTuple):

@@ -1,16 +1,16 @@
-"""The look of every plot: themes for light and dark pages, and the one way to make a figure.
+"""The look of every plot, and the one way to make a figure. Dark pages invert plots by a rule in templates/style.css.
 
 matplotlib is used without pyplot, so figures leave no global state behind.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -34,82 +34,55 @@ LEGEND_LINE = 15.0
 _narrow: ContextVar[bool] = ContextVar("narrow", default=False)
 TITLE_OVER_LEGEND = 24.0
 """Points between a panel and its title if the legend lies between them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Colours by role. Neighbours in `series` can be told apart by colour-blind readers."""
-
-    name: str
-    surface: str
-    ink: str
-    muted: str
-    grid: str
-    series: tuple[str, ...]
-
-    @property
-    def rc(self) -> dict[str, object]:
-        """matplotlib's settings for this theme."""
-        return {
-            "figure.facecolor": self.surface,
-            "axes.facecolor": self.surface,
-            "savefig.facecolor": self.surface,
-            "text.color": self.ink,
-            "axes.labelcolor": self.muted,
-            "axes.edgecolor": self.grid,
-            "axes.titlecolor": self.ink,
-            "axes.titlesize": 10.5,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.titlepad": 10,
-            "axes.labelsize": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.spines.left": False,
-            "axes.grid": True,
-            "axes.grid.axis": "y",
-            "axes.axisbelow": True,
-            "grid.color": self.grid,
-            "grid.linewidth": 0.8,
-            "xtick.color": self.grid,
-            "ytick.color": self.grid,
-            "xtick.labelcolor": self.muted,
-            "ytick.labelcolor": self.muted,
-            "xtick.labelsize": 8.5,
-            "ytick.labelsize": 8.5,
-            "ytick.major.size": 0,
-            "font.size": 9,
-            "legend.frameon": False,
-            "legend.fontsize": 8.5,
-            "legend.handlelength": 1.2,
-            "legend.labelcolor": self.muted,
-            "lines.linewidth": 2.0,
-            "lines.solid_capstyle": "round",
-        }
-
-
-LIGHT = Theme(
-    "light",
-    "#ffffff",
-    "#14171c",
-    "#5b6270",
-    "#e4e7ec",
-    ("#2a6fdb", "#e8743b", "#169b72", "#c79100", "#7a4fd0", "#d1478c", "#5b8a9a", "#9a6b4f"),
-)
-DARK = Theme(
-    "dark",
-    "#171a20",
-    "#eef0f4",
-    "#a3abb8",
-    "#2c313a",
-    ("#6ea4ff", "#f59563", "#3fc79a", "#e5b93c", "#a98af0", "#ee7fb5", "#8ab8c7", "#c79d80"),
-)
+SURFACE = "#ffffff"
+INK = "#14171c"
+MUTED = "#5b6270"
+GRID = "#e4e7ec"
+COLORS = ("#2a6fdb", "#e8743b", "#169b72", "#c79100", "#7a4fd0", "#d1478c", "#5b8a9a", "#9a6b4f")
+"""Colours of lines and bars. Colour-blind readers can tell neighbours apart."""
+SETTINGS = {
+    "figure.facecolor": SURFACE,
+    "axes.facecolor": SURFACE,
+    "savefig.facecolor": SURFACE,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "ytick.major.size": 0,
+    "font.size": 9,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.handlelength": 1.2,
+    "legend.labelcolor": MUTED,
+    "lines.linewidth": 2.0,
+    "lines.solid_capstyle": "round",
+}
+"""matplotlib's settings for the plots."""
 
 
 @contextmanager
-def themed(theme: Theme) -> Iterator[None]:
-    """Give figures that are made inside the block the look of `theme`."""
-    with matplotlib.rc_context(theme.rc):
+def plot_style() -> Iterator[None]:
+    """Give figures that are made inside the block the common look."""
+    with matplotlib.rc_context(SETTINGS):
         yield
 
 
@@ -208,3 +181,8 @@ def png(figure: Figure) -> bytes:
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     image.save(buffer := io.BytesIO(), "PNG", compress_level=5, dpi=(DPI, DPI))
     return buffer.getvalue()
+
+
+def data_uri(image: bytes) -> str:
+    """Return a PNG file as a URI that holds it."""
+    return "data:image/png;base64," + base64.b64encode(image).decode()

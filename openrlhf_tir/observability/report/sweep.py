@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from .style import LIGHT, legend_above, new_figure, png, themed
+from .style import COLORS, MUTED, legend_above, new_figure, plot_style, png
 
 Swept = Sequence[tuple[float, Mapping[str, Any]]]
 """(value of the setting, figures of the evaluation), in ascending order of the value."""
@@ -18,7 +18,7 @@ Swept = Sequence[tuple[float, Mapping[str, Any]]]
 
 def sweep_png(name: str, key: str, swept: Swept) -> bytes:
     """Return the figure of `sweep_figure` as a PNG file."""
-    with themed(LIGHT):
+    with plot_style():
         return png(sweep_figure(name, key, swept))
 
 
@@ -35,7 +35,7 @@ def sweep_figure(name: str, key: str, swept: Swept) -> Figure:
     figure, (scores, tools) = new_figure(6.0, rows=2)
     positions = np.arange(len(swept))
     figures = [values for _, values in swept]
-    blue, orange, green, yellow = LIGHT.series[:4]
+    blue, orange, green, yellow = COLORS[:4]
     for label, color, read in (
         ("avg@n", blue, lambda values: values[f"avg@{values['n']}"]),
         ("pass@n", orange, lambda values: values["pass@k"][str(values["n"])]),
@@ -44,7 +44,7 @@ def sweep_figure(name: str, key: str, swept: Swept) -> Figure:
         _line(scores, positions, [read(values) for values in figures], label, color)
     _line(tools, positions, [values["tools"]["code_ratio"] for values in figures], "code ratio", yellow)
     _line(tools, positions, [values["tools"]["code_in_correct"] for values in figures], "code in correct", green)
-    tools.plot([], [], color=LIGHT.muted, linestyle=":", marker="o", markersize=4, label="calls (right)")
+    tools.plot([], [], color=MUTED, linestyle=":", marker="o", markersize=4, label="calls (right)")
     for axes, title in ((scores, f"{name}: accuracy"), (tools, f"{name}: tool use")):
         axes.set_title(title)
         axes.set_xticks(positions, [f"{value:g}" for value, _ in swept])
@@ -58,7 +58,7 @@ def sweep_figure(name: str, key: str, swept: Swept) -> Figure:
     calls.plot(
         positions,
         _column([values["tools"]["calls"] for values in figures], 0),
-        color=LIGHT.muted,
+        color=MUTED,
         linestyle=":",
         marker="o",
         markersize=4,

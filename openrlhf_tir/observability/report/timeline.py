@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...telemetry.timeline import Span, overlap_ratio
-from .style import Theme, fitted, is_narrow, new_figure
+from .style import COLORS, INK, MUTED, SURFACE, fitted, is_narrow, new_figure
 
 MAX_ENGINE_LANES = 8
 """More engines than this share one lane."""
@@ -25,12 +25,11 @@ WINDOW_STEPS = 3
 """Learner steps of the close-up."""
 
 
-def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | None = None) -> Figure | None:
+def timeline(spans: Sequence[Span], window: tuple[float, float] | None = None) -> Figure | None:
     """Draw all tracks.
 
     Args:
         spans: The traced spans.
-        theme: Colours of the figure.
         window: Start and end in seconds since the epoch; None for the whole run.
 
     Returns:
@@ -61,18 +60,16 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
     title = fitted(title)
     for y, (name, lane_spans) in enumerate(reversed(lanes.items())):
         if name.startswith("engine"):
-            _area(axes, y, lane_spans, left, right, theme)
+            _area(axes, y, lane_spans, left, right)
         else:
-            _boxes(
-                axes, y, lane_spans, theme.series[_COLOR_INDEX.get(name, 6)], theme, named=zoomed and name == "learner"
-            )
+            _boxes(axes, y, lane_spans, COLORS[_COLOR_INDEX.get(name, 6)], named=zoomed and name == "learner")
     for span in lanes.get("learner", ()) if zoomed else ():
-        axes.axvspan(span.start, span.end, color=theme.series[_COLOR_INDEX["learner"]], alpha=0.10, lw=0, zorder=0)
+        axes.axvspan(span.start, span.end, color=COLORS[_COLOR_INDEX["learner"]], alpha=0.10, lw=0, zorder=0)
     axes.set(
         xlim=(left, right), ylim=(-0.55, len(lanes) - 0.4), xlabel=f"{unit} since the start of the trace", title=title
     )
     axes.set_yticks(range(len(lanes)), list(reversed(lanes)))
-    axes.tick_params(axis="y", labelsize=9.5, labelcolor=theme.ink)
+    axes.tick_params(axis="y", labelsize=9.5, labelcolor=INK)
     axes.grid(False)
     return figure
 
@@ -120,7 +117,7 @@ def _passed(times: np.ndarray, edges_E: np.ndarray) -> np.ndarray:
 
 
 _COLOR_INDEX = {"learner": 1, "weights": 4, "eval": 2, "ckpt": 3}
-"""Index into `Theme.series`; engines are 0, other tracks 6."""
+"""Index into `COLORS`; engines are 0, other tracks 6."""
 
 
 def _lanes(spans: Sequence[Span]) -> dict[str, list[Span]]:
@@ -136,7 +133,7 @@ def _lanes(spans: Sequence[Span]) -> dict[str, list[Span]]:
     return lanes | {track: tracks[track] for track in first + sorted(tracks.keys() - {*engines, *first})}
 
 
-def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float, theme: Theme) -> None:
+def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float) -> None:
     requests = decoding([s for s in spans if s.name.startswith("decode")], left, right)
     peak = requests.max()
     if peak < 1e-6:
@@ -146,21 +143,21 @@ def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float, 
         np.linspace(left, right, len(requests) + 1),
         baseline=y - 0.36,
         fill=True,
-        color=theme.series[0],
+        color=COLORS[0],
         lw=0,
     )
     axes.annotate(
-        f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=theme.muted, va="center"
+        f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=MUTED, va="center"
     )
 
 
-def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, theme: Theme, named: bool) -> None:
+def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, named: bool) -> None:
     # The edge keeps a box visible that is narrower than a pixel.
     axes.broken_barh(
         [(span.start, span.end - span.start) for span in spans],
         (y - 0.3, 0.6),
         facecolor=color,
-        edgecolor=theme.surface if named else color,
+        edgecolor=SURFACE if named else color,
         lw=0.6,
     )
     for span in spans if named else ():
@@ -171,6 +168,6 @@ def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, theme: Theme, 
             ha="center",
             va="center",
             fontsize=8.5,
-            color=theme.surface,
+            color=SURFACE,
             clip_on=True,
         )

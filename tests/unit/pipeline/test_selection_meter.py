@@ -79,7 +79,7 @@ def test_the_distance_is_zero_when_all_that_was_kept_is_trained_and_grows_when_l
 
 def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
     from openrlhf_tir.observability.report.bias import selection
-    from openrlhf_tir.observability.report.style import LIGHT, themed
+    from openrlhf_tir.observability.report.style import plot_style
 
     columns = {"step": [1, 2]}
     for name, values in {
@@ -89,8 +89,8 @@ def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
         "env/echo/trained": [2, 2],
     }.items():
         columns[f"selection/{name}"] = values
-    with themed(LIGHT):
-        figure = selection(columns, LIGHT)
+    with plot_style():
+        figure = selection(columns)
     length, env = figure.axes
     assert [t.get_text() for t in length.get_xticklabels()] == ["64", "128", "unknown"]
     kept = [bar.get_height() for bar in length.containers[1]]
@@ -100,9 +100,8 @@ def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
 
 def test_a_run_without_the_meter_has_no_figure():
     from openrlhf_tir.observability.report.bias import off_policy, selection
-    from openrlhf_tir.observability.report.style import LIGHT
 
-    assert selection({"step": [1]}, LIGHT) is None and off_policy({"step": [1]}, LIGHT) is None
+    assert selection({"step": [1]}) is None and off_policy({"step": [1]}) is None
 
 
 def test_a_bias_within_one_environment_shows_though_the_mix_hides_it():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.observability.report.curves import CURVES, MAX_BARS, binned, series, smooth, trained
-from openrlhf_tir.observability.report.style import LIGHT, themed
+from openrlhf_tir.observability.report.style import plot_style
 from openrlhf_tir.observability.report.timeline import decoding, middle
 from openrlhf_tir.telemetry.timeline import Span
 
@@ -57,12 +57,12 @@ def test_there_is_no_close_up_of_three_steps_or_fewer():
 
 
 def test_a_run_of_one_step_with_nothing_measured_draws_nothing_and_does_not_fail():
-    with themed(LIGHT):
-        assert [curve.draw({"step": [1], "time": [1.0]}, LIGHT) for curve in CURVES] == [None] * len(CURVES)
+    with plot_style():
+        assert [curve.draw({"step": [1], "time": [1.0]}) for curve in CURVES] == [None] * len(CURVES)
 
 
 def test_parts_of_the_reward_that_change_are_drawn_each_by_its_name():
     columns = {"step": [1, 2], "reward/form": [0.1, 0.9], "reward/constant": [1.0, 1.0], "reward/late": [None, 1.0]}
-    with themed(LIGHT):
-        figure = next(c for c in CURVES if c.file == "parts").draw(columns, LIGHT)
+    with plot_style():
+        figure = next(c for c in CURVES if c.file == "parts").draw(columns)
     assert [ax.get_title("left") for ax in figure.axes if ax.get_title("left")] == ["form"]
