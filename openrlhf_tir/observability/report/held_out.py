@@ -23,7 +23,8 @@ def ks_of(columns: Columns) -> list[int]:
 def names_of_evaluated(columns: Columns, k: int) -> list[str]:
     """Return the environments that have a pass@k of their own, as they do in a run with several environments."""
     suffix = f"/pass_at_{k}"
-    return sorted(name.removeprefix("eval/").removesuffix(suffix) for name in columns if name.endswith(suffix))
+    names = (name.removesuffix(suffix).partition("/")[2] for name in columns if name.endswith(suffix))
+    return sorted(name for name in names if name)
 
 
 def held_out(columns: Columns) -> Figure | None:
@@ -40,7 +41,7 @@ def held_out(columns: Columns) -> Figure | None:
     if not ks:
         return None
     has_kinds = 2 <= len(kinds) <= MAX_LINES
-    env_names = [env for env in names_of_evaluated(columns, ks[-1]) if env]
+    env_names = names_of_evaluated(columns, ks[-1])
     rows = 1 + has_kinds + bool(env_names)
     figure, axes = new_figure(2.9 * rows, rows=rows)
     shown = ks if len(ks) <= 3 else [ks[0], ks[len(ks) // 2], ks[-1]]

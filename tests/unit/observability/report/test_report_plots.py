@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.observability.report.curves import CURVES, MAX_BARS, binned, series, smooth, trained
+from openrlhf_tir.observability.report.held_out import held_out
 from openrlhf_tir.observability.report.style import plot_style
 from openrlhf_tir.observability.report.timeline import decoding, middle
 from openrlhf_tir.telemetry.timeline import Span
@@ -66,3 +67,12 @@ def test_parts_of_the_reward_that_change_are_drawn_each_by_its_name():
     with plot_style():
         figure = next(c for c in CURVES if c.file == "parts").draw(columns)
     assert [ax.get_title("left") for ax in figure.axes if ax.get_title("left")] == ["form"]
+
+
+def test_pass_at_k_has_a_panel_by_environment_only_where_environments_have_one():
+    columns = {"step": [1], "eval/accuracy": [0.5], "eval/pass_at_2": [0.6]}
+    with plot_style():
+        alone = held_out(columns)
+        several = held_out(columns | {"eval/calc/pass_at_2": [0.5], "eval/guess/pass_at_2": [0.7]})
+    assert len(alone.axes) == 1
+    assert [line.get_label() for line in several.axes[1].lines] == ["calc", "guess"]
