@@ -22,8 +22,8 @@ from types import SimpleNamespace
 import torch
 import vllm  # noqa: F401  before the stubs of flash-attn: openrlhf.trainer.ray imports it
 
-from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
 from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy, _loading_rules
+from openrlhf_tir.learner.openrlhf_imports import flash_attn_importable
 from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.learner.zero3 import Zero3Rank
 from openrlhf_tir.types import Group, TrainBatch

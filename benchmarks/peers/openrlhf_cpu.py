@@ -1,7 +1,7 @@
 """What is changed under OpenRLHF 0.11.2's own loop so that it runs without a GPU. Its controller, queue, lock, rollout
 actors, agents, experience maker, model actors, trainer and command line run as they are; every change is here.
 
-    flash-attn                stubs while it is imported (openrlhf_tir/learner/flash_attn_shim.py)
+    flash-attn                stubs while it is imported (openrlhf_tir/learner/openrlhf_imports.py)
     torch.cuda                the current device is the CPU; set_device, synchronize, empty_cache and streams do nothing
     the process group         gloo; the device mesh is of "cpu"; one shared-memory op is not built
     FusedAdam                 torch's AdamW: no C++ build
@@ -74,7 +74,7 @@ def adapt() -> None:
     from torch import cuda
 
     import openrlhf_tir.learner.openrlhf_adapter  # noqa: F401  imports what must come before the stubs
-    from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
+    from openrlhf_tir.learner.openrlhf_imports import flash_attn_importable
 
     cuda.current_device = lambda: Device("cpu")
     cuda.set_device = cuda.synchronize = cuda.empty_cache = lambda *_: None

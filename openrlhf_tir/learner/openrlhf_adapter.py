@@ -28,7 +28,6 @@ import torch.distributed as dist
 import transformers.integrations.deepspeed
 import transformers.integrations.flash_attention
 import transformers.modeling_utils
-import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
 from transformers.models.auto import auto_factory, configuration_auto
@@ -37,16 +36,17 @@ from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
+from ..machine.gpus import runs_on_gpus
 from . import liger
 from .attention.choice import attention_implementation
 from .attention.packed import SDPA_PACKED, SequenceLayout, check_packing, set_layout
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .compile_environment import nvcc_major, prepare_compilation
-from .flash_attn_shim import flash_attn_importable
 from .host_memory import limit_buffers
 from .lean_layers import make_lean
 from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
+from .openrlhf_imports import flash_attn_importable, little_imported
 from .optim import muon
 from .packing import OWN_EXPERTS, MicroBatch
 from .recomputation import layers_to_recompute, recompute_first_layers
@@ -54,12 +54,16 @@ from .roles.value_head import has_scalar_head
 from .routing_replay import RoutingReplay
 from .truncation import Truncation
 
-with flash_attn_importable():
+with flash_attn_importable(), little_imported():
     import openrlhf.utils.utils as openrlhf_utils
     from openrlhf.models.actor import Actor
     from openrlhf.models.loss import PolicyLoss, SFTLoss, ValueLoss, aggregate_loss
     from openrlhf.models.model import get_llm_for_sequence_regression
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
+
+    if not runs_on_gpus():
+        # DeepSpeed imports it with every optimizer; on a CPU its functions are not compiled anyway (optim/muon.py).
+        import deepspeed.runtime.zero.muon.original_muon
 
 __all__ = [
     "PolicyLoss", "PolicyModel", "SFTLoss", "ValueLoss", "ZeroStrategy", "aggregate_loss", "policy_loss", "value_model",

@@ -16,7 +16,7 @@ B, G, T = 3, 4, 9
 @pytest.fixture(scope="module")
 def openrlhf_maker():
     from openrlhf_tir.learner import openrlhf_adapter  # noqa: F401  imports transformers before the stubs
-    from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
+    from openrlhf_tir.learner.openrlhf_imports import flash_attn_importable
 
     with flash_attn_importable():
         from openrlhf.trainer.ppo_utils import experience_maker

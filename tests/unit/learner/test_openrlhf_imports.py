@@ -1,0 +1,34 @@
+"""What openrlhf loads at its import, and that nothing of the stand-ins is left afterwards."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+optimization = pytest.importorskip("transformers.optimization")
+
+from openrlhf_tir.learner.openrlhf_imports import little_imported  # noqa: E402
+
+
+def test_inside_the_block_functions_are_not_compiled_and_the_trainer_is_not_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, "transformers.trainer", raising=False)
+
+    def double(x):
+        return 2 * x
+
+    with little_imported():
+        from transformers.trainer import get_scheduler
+
+        assert torch.compile(double) is double
+    assert get_scheduler is optimization.get_scheduler
+
+
+def test_after_the_block_both_are_the_real_ones(monkeypatch):
+    monkeypatch.delitem(sys.modules, "transformers.trainer", raising=False)
+    compile_function = torch.compile
+    with pytest.raises(KeyboardInterrupt), little_imported():
+        raise KeyboardInterrupt
+    assert torch.compile is compile_function
+    assert "transformers.trainer" not in sys.modules
