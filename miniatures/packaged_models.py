@@ -245,21 +245,28 @@ def _assembled(parts: list[Path], directory: Path) -> Path:
 
 @contextmanager
 def _gguf_read_once() -> Iterator[None]:
-    """Keep what gguf reads of a file and its table of tensor names.
+    """Keep what gguf reads of a file and its table of tensor names, and let it read from a plain array.
 
     transformers reads the vocabulary anew for each part of a model, and makes the table anew for each of its hundreds
-    of modules.
+    of modules. Each of the millions of slices of a `numpy.memmap` is an object of that class, made by code of Python's.
     """
     import gguf
+    import numpy
 
-    made_anew = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    for name, make in made_anew.items():
-        setattr(gguf, name, functools.cache(make))
+    memmap = numpy.memmap
+    replaced = {
+        (numpy, "memmap"): lambda path, mode: memmap(path, mode=mode).view(numpy.ndarray),
+        (gguf, "GGUFReader"): functools.cache(gguf.GGUFReader),
+        (gguf, "get_tensor_name_map"): functools.cache(gguf.get_tensor_name_map),
+    }
+    originals = {(module, name): getattr(module, name) for module, name in replaced}
+    for (module, name), replacement in replaced.items():
+        setattr(module, name, replacement)
     try:
         yield
     finally:
-        for name, make in made_anew.items():
-            setattr(gguf, name, make)
+        for (module, name), original in originals.items():
+            setattr(module, name, original)
 
 
 @_gguf_read_once()
