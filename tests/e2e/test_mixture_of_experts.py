@@ -1,4 +1,4 @@
-"""A tiny mixture of experts (Qwen3-MoE, random weights) on the real engine, and (long) a whole run of it."""
+"""A tiny mixture of experts (Qwen3-MoE, random weights) on the real engine, and a whole run of it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def prompt_ids() -> list[int]:
     return build_tokenizer().encode(PROMPT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_experts_are_returned_pushes_are_proved_and_a_push_in_flight_leaves_each_token_its_experts(tmp_path):
     engine = await engine_of(tmp_path / "model", "fp32")
