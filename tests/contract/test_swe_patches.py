@@ -34,7 +34,11 @@ from .swe_patches import (
     right,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 FORGERIES = [(case, base) for case in cases("forgeries") for base in BASES]
 RIGHT = [(c, base) for c in cases("right_patches") for base in BASES if c.get("only", base.name) == base.name]
 BY_OUTCOME = cases("forgeries_by_outcome")

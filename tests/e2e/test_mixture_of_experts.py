@@ -94,7 +94,7 @@ def prompt_ids() -> list[int]:
     return build_tokenizer().encode(PROMPT)
 
 
-@pytest.mark.long
+@pytest.mark.extended
 @pytest.mark.asyncio
 async def test_experts_are_returned_pushes_are_proved_and_a_push_in_flight_leaves_each_token_its_experts(tmp_path):
     engine = await engine_of(tmp_path / "model", "fp32")

@@ -27,6 +27,8 @@ from openrlhf_tir.waiting.deadlines import Deadline
 
 from ..pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 STEPS, B, N = 6, 8, 32
 """With S = 3, 32 groups roll: 512 trajectories on each of two actors."""

@@ -20,6 +20,7 @@ def rarely(r) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_starves_it(tmp_path):
     """B = 4, groups and steps of 1 s, engines without limit. S = 2 gives a fixed depth 12 slots: 1.2 accepted a second,
     3.3 s a step. With risk 0.01 some 60 may roll, where the learner takes 40 at its fastest; chance and the small batch

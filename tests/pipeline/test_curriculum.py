@@ -76,7 +76,9 @@ def trained_run(directory, curriculum, steps=90, **flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "S", "times"), [("sync", None, 1.5), ("pipeline", 2, 1.4)])
+@pytest.mark.parametrize(
+    ("mode", "S", "times"), [pytest.param("sync", None, 1.5, marks=pytest.mark.extended), ("pipeline", 2, 1.4)]
+)
 def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_starves(tmp_path, mode, S, times):
     """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch older."""
     uniform = trained_run(tmp_path / "uniform", False, mode=mode, S=S)

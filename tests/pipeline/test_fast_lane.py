@@ -46,6 +46,7 @@ def simulated(workload: Workload, lane: int | str, faults: tuple[Fault, ...] = (
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_lane_makes_steps_faster_and_drops_nothing(small, moves):
     off, on = simulated(small, "off"), simulated(small, "auto")
     assert moves
@@ -59,6 +60,7 @@ def test_a_lane_makes_steps_faster_and_drops_nothing(small, moves):
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_with_a_slow_learner_auto_makes_no_lane_and_the_run_is_the_same(small, moves):
     cfg = configure(small, mode="pipeline", fast_lane="auto")
     off = simulate(small, configure(small, mode="pipeline"), learner_s=400.0)

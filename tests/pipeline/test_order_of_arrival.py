@@ -28,7 +28,7 @@ from .fakes import FakeLearner, FakeRollout, pipeline
 
 SAMPLES = 4
 PROMPTS = 40
-FIRST, FAST, LONG, PER_TEST = 0, 24, 4000, 8
+FIRST, FAST, LONG, PER_TEST = 0, 8, 4000, 8
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from openrlhf_tir.rollout.environment_client.check import Options, check_server
 from ..env_process import Http, env_server
 from .bfcl_trajectories import KINDS, Row, Turns, as_text, rows, trajectory
 
+pytestmark = pytest.mark.extended
+
 checker = pytest.importorskip(
     "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker",
     reason="the package bfcl-eval is not installed: pip install --no-deps bfcl-eval==2026.3.23",

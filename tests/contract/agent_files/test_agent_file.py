@@ -148,6 +148,7 @@ async def test_a_file_that_cannot_be_loaded_says_where(agent_of, quick, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     """OpenRLHF's MultiTurnAgentExecutor, unmodified, with a real tokenizer; several samples in one process, each with
     its own fate."""

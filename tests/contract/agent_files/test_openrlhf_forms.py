@@ -16,6 +16,8 @@ from tests.contract.test_remote_reward import says
 from tests.ordinary import long_except
 from tests.unit.rollout.protocols.agent_file.agent_fakes import one
 
+pytestmark = pytest.mark.extended
+
 FORMS = Path(__file__).parent / "forms"
 CHAT_TOKENIZER = """
     def encode(self, text, add_special_tokens):

@@ -30,6 +30,8 @@ from tests.step_reply import reply_of
 
 from .docs_blocks import DOCS, block
 
+pytestmark = pytest.mark.extended
+
 CFG = Config(data={"input_template": "user_assistant"}, env={"protocol": "zerotir"})
 
 

@@ -95,8 +95,14 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise(monk
             ["--stateful", "--code-timeout", "60", "--no-languages"],
             "19 kept, 0 broken, 0 not checked",
         ),
-        ("env_servers.echo", ["--processes", "2"], "19 kept, 0 broken, 0 not checked"),
-        ("env_servers.functions", [], "17 kept, 0 broken, 2 not checked"),  # no action of it is slow
+        pytest.param(
+            "env_servers.echo",
+            ["--processes", "2"],
+            "19 kept, 0 broken, 0 not checked",
+            marks=pytest.mark.extended,
+        ),
+        # no action of it is slow
+        pytest.param("env_servers.functions", [], "17 kept, 0 broken, 2 not checked", marks=pytest.mark.extended),
         pytest.param("env_servers.swe", [], "19 kept, 0 broken, 0 not checked", marks=pytest.mark.long),
         # nor a move of a game, which leaves nothing anywhere either
         pytest.param("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked", marks=pytest.mark.long),

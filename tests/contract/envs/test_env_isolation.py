@@ -19,7 +19,10 @@ from ...ordinary import long_except
 from ..env_process import Http, env_server
 from ..unprivileged import as_nobody, reachable_python
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 PYTHON = "env_servers.python_tir"
 NO_NAMESPACES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
 NO_PROC = (

@@ -13,7 +13,11 @@ from env_servers.python_tir.isolation.tree import descendants
 
 from ..env_process import Http, env_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 BURST = """
 import os, time
 for i in range(8):

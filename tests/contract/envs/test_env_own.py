@@ -124,6 +124,7 @@ if "--die-with-parent" in sys.orig_argv:
     [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)],
     ids=["run", "front"],
 )
+@pytest.mark.extended
 def test_a_server_whose_parent_is_killed_during_the_start_ends(starter, servers, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     (tmp_path / "sitecustomize.py").write_text(HELD)

@@ -18,7 +18,7 @@ from ...ordinary import long_except
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus
 
-pytestmark = pytest.mark.slow  # it waits for servers
+pytestmark = [pytest.mark.extended, pytest.mark.slow]  # it waits for servers
 
 ECHO = "env_servers.echo"
 REPO = Path(__file__).resolve().parents[3]

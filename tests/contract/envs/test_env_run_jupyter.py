@@ -11,6 +11,7 @@ import pytest
 from ..env_process import Http, growing
 
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions with state need bubblewrap"),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from ..env_process import Http, growing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.extended, pytest.mark.slow]
 
 
 def needs(tool: str) -> pytest.MarkDecorator:

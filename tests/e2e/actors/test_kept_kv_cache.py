@@ -19,7 +19,7 @@ from ..conftest import tiny_config
 from ..support.engine_pace import paced
 from ..support.tiny_model import HfLearner, make_tokenizer, save_tiny
 
-pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.extended, pytest.mark.asyncio(loop_scope="module")]
 TOLERANCE, SLOTS = 1e-4, 16
 
 

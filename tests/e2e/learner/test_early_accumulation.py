@@ -20,7 +20,7 @@ from ..support.ranks import run_ranks
 from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
-WORLDS = (1, pytest.param(2, marks=pytest.mark.long))
+WORLDS = (1, pytest.param(2, marks=pytest.mark.extended))
 BF16 = 0.1
 """Of the way that the weights moved: micro batches that are cut elsewhere round differently in 8 bits."""
 
@@ -41,9 +41,7 @@ class Results(dict[int, list[dict[str, Any]]]):
 
     def __missing__(self, world: int) -> list[dict[str, Any]]:
         run_ranks(run, (world, store_port(), self.workdir / "model", self.workdir))
-        self[world] = [
-            pickle.loads((self.workdir / f"early-{world}-{rank}.pkl").read_bytes()) for rank in range(world)
-        ]
+        self[world] = [pickle.loads((self.workdir / f"early-{world}-{rank}.pkl").read_bytes()) for rank in range(world)]
         return self[world]
 
 

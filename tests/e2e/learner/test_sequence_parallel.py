@@ -12,7 +12,7 @@ from ..support.ranks import run_ranks
 from ..support.sequence_parallel_runs import VARIANTS, run
 from ..support.tiny_model import save_tiny
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.extended
 CUTS = ((1, 1), (2, 2))
 """Ranks, and how many of them share a row."""
 

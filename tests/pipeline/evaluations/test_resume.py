@@ -75,7 +75,9 @@ def no_disk_is_waited_for(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("save", "key"), [(-1, "eval/accuracy"), (1, "none"), (3, "eval/accuracy")])
+@pytest.mark.parametrize(
+    ("save", "key"), [(-1, "eval/accuracy"), pytest.param(1, "none", marks=pytest.mark.extended), (3, "eval/accuracy")]
+)
 def test_a_run_that_is_killed_at_any_moment_records_each_evaluation_once(tmp_path, save, key):
     """Once a second and a few turns later, in the first 20 s; the resume is killed too, 7 s into its life."""
     for i in range(20):

@@ -15,7 +15,7 @@ from openrlhf_tir.pipeline.scheduler import RolloutScheduler
 
 from .scenarios import Event, Scenario, play, scenario, shrink
 
-FAST, LONG, PER_TEST = 160, 10_000, 40
+FAST, LONG, PER_TEST = 80, 10_000, 40
 FIRST = int(os.environ.get("TIR_RANDOM_SEED", "0"))
 """Of the seeds; set it to try others."""
 

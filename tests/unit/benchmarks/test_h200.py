@@ -11,6 +11,8 @@ import pytest
 from benchmarks.gpu import h200
 from tests.contract.docs.docs_blocks import REPO
 
+pytestmark = pytest.mark.extended
+
 
 def test_what_is_not_installed_is_said_and_torch_shows_the_rest(tmp_path):
     asked = []

@@ -15,7 +15,7 @@ from openrlhf_tir.types import TrainBatch
 
 from .in_this_process import LocalHosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.extended, pytest.mark.slow]
 ENGINES, RANKS, STEPS, PROMPTS = 64, 32, 5, 64
 
 

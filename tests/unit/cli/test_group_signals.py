@@ -21,6 +21,8 @@ import pytest
 
 from openrlhf_tir.cli.exit_codes import STOPPED
 
+pytestmark = pytest.mark.extended
+
 PROGRAM = """
 import asyncio, sys, urllib.request
 from pathlib import Path

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):

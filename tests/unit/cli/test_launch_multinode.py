@@ -22,6 +22,8 @@ from tests.contract.docs.docs_blocks import REPO
 from tests.contract.unprivileged import as_nobody
 from tests.free_port import free_port
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = REPO / "train_scripts" / "launch_multinode.sh"
 ADDRESS = (subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split() or [""])[0]
 

@@ -95,6 +95,7 @@ def test_a_script_hands_its_recipe_and_every_word_of_the_caller_to_the_launcher(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_script_checks_its_recipe(scripts, tmp_path):
     """On several nodes. The model is not on this machine, so that no episodes are played. Each recipe by itself:
     test_recipes_check.py; what goes on to the program from a script of one node: the help below."""

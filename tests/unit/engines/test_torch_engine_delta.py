@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.types import Sampling
 from tests.e2e.support.tiny_model import HfLearner, make_model, make_tokenizer
 
-pytestmark = pytest.mark.slow  # importing torch and transformers
+pytestmark = [pytest.mark.extended, pytest.mark.slow]  # importing torch and transformers
 CHANGED = (
     "layers.0.self_attn.k_proj.weight",
     "layers.2.mlp.up_proj.weight",

@@ -19,6 +19,8 @@ from tests.unit.evaluation.test_plan import planned
 from tests.unit.evaluation.test_store import sample
 from tests.unit.evaluation.test_suites import jsonl
 
+pytestmark = pytest.mark.extended
+
 DESK = {"env": {"name": "functions", "protocol": "tool", "options": {"user": True}}}
 BUG = {"prompt": "Mend it.", "label": "patch", "env": "swe", "meta": {"repo": "roman", "files": {}}}
 ISSUE = {**ROW, "instance_id": "o__lib-1", "base_commit": "abc"}

@@ -14,6 +14,8 @@ from openrlhf_tir.types import KEEP, GroupKey, Task
 
 from .documented_game import Games, Guessed, game_config
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.slow
 async def test_the_documentations_messages_protocol_plays_its_game_on_a_real_model(tmp_path):

@@ -20,7 +20,7 @@ from openrlhf_tir.types import KEEP, Group, GroupKey, Task
 
 from .documented_game import Games, Guessed, game_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.extended, pytest.mark.slow]
 KEY, MOVED_AT = GroupKey(0, 3), 4
 
 

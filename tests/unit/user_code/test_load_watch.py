@@ -137,6 +137,7 @@ def test_a_long_call_of_the_file_is_no_loop(tmp_path, line):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("alarm_is_free", "own_limit")
+@pytest.mark.extended
 def test_a_loop_that_calls_something_short_is_ended_as_well(tmp_path):
     path = tmp_path / "loop.py"
     path.write_text("import math\nwhile True:\n    math.sqrt(2.0)\n")

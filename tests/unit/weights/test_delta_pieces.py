@@ -119,6 +119,7 @@ def test_who_does_not_compare_weights_never_imports_the_compiler():
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_no_loop_writes_or_reads_beyond_its_arrays():
     """numba looks at every index only where it is told to before it compiles. Places are written four at a time, so
     each remainder of what a block and its last vector hold is tried."""

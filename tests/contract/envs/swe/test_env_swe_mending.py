@@ -19,7 +19,11 @@ from openrlhf_tir.protocol import StepReply
 from tests.step_reply import reply_of
 from tests.unit.miniatures.toy.mending_episode import episode_of, played
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,11 @@ from ...runtime_stand_in.api import KEY, RuntimeStandIn
 from ...runtime_stand_in.processes import killed
 from .test_env_swe import BASE, HOOK, INI, OLD_TEST, TEST_PATCH, call, commit
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 MEND = "sed -i 's/ + 1//' /testbed/src/lib.py"
 CONFTEST = "import pytest\n\n\n@pytest.fixture\ndef tens():\n    return 10\n"
 RETRIES = 2

@@ -46,6 +46,7 @@ def scored(directory, bug):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", ["while True: pass", "10 ** 10 ** 9"], ids=["a loop", "one long operation"])
+@pytest.mark.extended
 def test_no_call_begins_after_one_that_used_up_its_time(tmp_path, bug):
     calls, results = scored(tmp_path, bug)
     assert calls.count("no") <= 2, "the first, and one that ran beside it"

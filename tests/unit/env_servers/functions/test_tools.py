@@ -80,7 +80,7 @@ anything = st.recursive(scalars, lambda x: st.lists(x) | st.dictionaries(st.text
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.data())
 def test_no_argument_breaks_a_domain(data):
     """Whatever a call says, it is carried out or refused: nothing else is raised, and the state stays JSON."""

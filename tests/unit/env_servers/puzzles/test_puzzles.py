@@ -22,6 +22,7 @@ from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.skipif(
         not installed(), reason="reasoning-gym is not installed: pip install -r requirements-puzzles.txt"
     ),

@@ -31,7 +31,7 @@ from openrlhf_tir.errors import ConfigError
 
 from .fakes import Fake, rows_of_a_run
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.extended, pytest.mark.usefixtures("undrawn")]
 
 
 def go(name: str, tmp_path, fake: Fake, check=lambda words: None, seed: int = 42) -> dict:

@@ -18,7 +18,7 @@ from openrlhf_tir.weights.ipc.importer import CannotMap, Importer, buckets_of, p
 
 from ..torch_processes import forked_with  # noqa: E402
 
-pytestmark = pytest.mark.slow  # a server imports torch
+pytestmark = [pytest.mark.extended, pytest.mark.slow]  # a server imports torch
 CPU = torch.device("cpu")
 BUCKETS = [
     [Item("a", "BF16", (3, 5)), Item("empty", "F32", (0, 4))],
