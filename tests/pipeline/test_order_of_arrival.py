@@ -250,6 +250,6 @@ def test_a_run_without_staleness_does_not_depend_on_the_order_of_arrival_thousan
 def test_the_runs_of_this_test_are_not_trivial(tmp_path):
     """Groups are dropped, end out of order and read counters that moved."""
     assert np.ptp([len(play(setup_of(seed), tmp_path / str(seed), 1)[0].told) for seed in range(3)]) > 0
-    setups = [setup_of(seed) for seed in range(FAST)]
+    setups = [setup_of(seed) for seed in range(3 * PER_TEST)]
     assert sum(s.shares and s.drop > 0 for s in setups) >= 6 and sum(s.length_balance for s in setups) >= 6
     assert sum(s.curriculum for s in setups) >= 6 and sum(s.fault > 0 for s in setups) >= 4
