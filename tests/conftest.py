@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 from collections import Counter
@@ -9,16 +10,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.logging import catching_logs
 from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parents[1]
 GOLDEN = REPO.parent / "shared" / "golden"
 
 
-settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("shared machine")
 # of its own: a test that imports vLLM sets the root logger to ERROR
 logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)
+
+
+def attach_to_the_root_logger(self: catching_logs) -> logging.Handler:
+    """Do what `catching_logs.__enter__` does, for the root logger alone.
+
+    pytest's own also looks for loggers that do not propagate, six times a test, among the thousands that vLLM,
+    transformers and torch make: a tenth of what the unit tests cost. Ours propagate (see the fixture below).
+    """
+    root = logging.getLogger()
+    root.addHandler(self.handler)
+    self.attached_loggers.append(root)
+    if self.level is not None:
+        self.handler.setLevel(self.level)
+        self.orig_level = root.level
+        root.setLevel(min(self.orig_level, self.level))
+    return self.handler
+
+
+catching_logs.__enter__ = attach_to_the_root_logger
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,6 +74,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -slow_tests[item.path])  # stable: a file's tests, and equal files, keep their order
 
 
+@functools.lru_cache(1)
+def our_loggers(among: int) -> list[logging.Logger]:
+    """Return the package's loggers, which are looked for anew when there are others than `among` in all."""
+    return [
+        logger
+        for name, logger in logging.getLogger().manager.loggerDict.items()
+        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger)
+    ]
+
+
 @pytest.fixture(autouse=True)
 def own_loggers_as_in_a_fresh_process():
     """A command that runs in this process takes our logger for itself (telemetry/own_log.py), and importing vLLM
@@ -59,15 +92,11 @@ def own_loggers_as_in_a_fresh_process():
     root = logging.getLogger()
     for handler in root.handlers:
         handler.setLevel(logging.NOTSET)
-    ours = [
-        (logger, logging.NOTSET)
-        for name, logger in [*root.manager.loggerDict.items()]
-        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger)
-    ]
-    for logger, level in [(root, logging.WARNING), *ours]:
+    ours = our_loggers(len(root.manager.loggerDict))
+    for logger, level in [(root, logging.WARNING), *((logger, logging.NOTSET) for logger in ours)]:
         if logger.level != level:  # setting it empties the caches of every logger that there is
             logger.setLevel(level)
-    for logger, _ in ours:
+    for logger in ours:
         logger.propagate, logger.disabled = True, False
         logger.handlers.clear()
 
