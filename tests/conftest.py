@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ REPO = Path(__file__).resolve().parents[1]
 GOLDEN = REPO.parent / "shared" / "golden"
 
 
+MARKS_OF_A_FILE = re.compile(r"^pytestmark = (\[\n(    .*\n)*\]|.*)", re.MULTILINE)
 settings.register_profile(
     "shared machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -42,6 +44,16 @@ def attach_to_the_root_logger(self: catching_logs) -> logging.Handler:
 
 
 catching_logs.__enter__ = attach_to_the_root_logger
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file if all of its tests have a mark that is left out, as by -m "not slow and not long"."""
+    asked_for = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    if collection_path.suffix != ".py" or collection_path in asked_for:
+        return None
+    of_the_file = MARKS_OF_A_FILE.search(collection_path.read_text())
+    left_out = re.findall(r"not (\w+)", config.option.markexpr)
+    return True if of_the_file and any(f"pytest.mark.{mark}" in of_the_file[0] for mark in left_out) else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -79,7 +79,7 @@ def _module(command: str) -> ModuleType:
 
 
 def build_parser(only: str) -> Parser:
-    """Return the parser of the command `only`, or for "" of all commands, without their options."""
+    """Return the parser of the command `only`, or if there is none of that name, of all, without their options."""
     parser = _TopParser(
         prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
     )
@@ -90,7 +90,7 @@ def build_parser(only: str) -> Parser:
         help="print the version, and exit",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
-    for name, summary in {only: COMMANDS[only]}.items() if only else COMMANDS.items():
+    for name, summary in ({only: COMMANDS[only]} if only in COMMANDS else COMMANDS).items():
         sub = subparsers.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
         )
