@@ -14,7 +14,10 @@ from vllm.platforms import current_platform
 
 from openrlhf_tir.weights import experts_on_cpu
 
-pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="vLLM runs on another platform")
+pytestmark = [
+    pytest.mark.slow,  # importing vLLM's layers
+    pytest.mark.skipif(not current_platform.is_cpu(), reason="vLLM runs on another platform"),
+]
 
 
 def test_the_kernel_tells_the_capture_which_experts_it_chose():

@@ -15,6 +15,8 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import Un
 from openrlhf_tir.weights import fused_experts
 from openrlhf_tir.weights.readback import ReadBack
 
+pytestmark = pytest.mark.slow  # importing vLLM's layers
+
 EXPERTS, INNER, HIDDEN = 4, 64, 32
 PREFIX = "layers.0.mlp.experts"
 

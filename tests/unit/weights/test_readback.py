@@ -18,6 +18,8 @@ from openrlhf_tir.weights import bits
 from openrlhf_tir.weights import readback as readback_module
 from openrlhf_tir.weights.readback import ReadBack, checksum
 
+pytestmark = pytest.mark.slow  # importing vLLM's layers
+
 CPU = torch.device("cpu")
 
 
