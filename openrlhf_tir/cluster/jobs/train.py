@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -70,6 +71,29 @@ RESTARTED = (LearnerDied, PayloadLost)
 """Errors after which the learner ranks start again from the last checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What stays when the learner ranks start again from a checkpoint.
+
+    Attributes:
+        services: The session.
+        cfg: The configuration.
+        inputs: The prompts.
+        checkpoints: The run's checkpoints.
+        metrics: Where the loop writes its metrics.
+        latest: The latest evaluation, by the version that it measured.
+        method_errors: Groups that a user's code has failed on. The code is the same after a restart.
+    """
+
+    services: Services
+    cfg: Config
+    inputs: Inputs
+    checkpoints: Checkpoints
+    metrics: metrics_log.MetricsLog
+    latest: dict[int, EvalResult] = field(default_factory=dict)
+    method_errors: MethodErrors = field(default_factory=MethodErrors)
+
+
 async def run_training(
     services: Services,
     cfg: Config,
@@ -114,15 +138,17 @@ async def run_training(
             if base:
                 metrics.log(0, base.row)
         rl_started = time.monotonic()
-        seen: dict[int, EvalResult] = {}
+        run = _Run(services, cfg, inputs, checkpoints, metrics)
         # The last push is kept until the evaluation is over, because an engine that is replaced meanwhile needs it.
         async with AsyncExitStack() as pushing:
             async with followed(cfg, services.pool):
-                version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing, seen)
+                version = await _pipeline(run, resuming, pushing)
             training_s = time.monotonic() - rl_started
             trained = None
             if inputs.held_out:
-                trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model", seen.get(version))
+                trained = await try_to_evaluate(
+                    services, cfg, inputs.held_out, "the trained model", run.latest.get(version)
+                )
                 if trained:
                     metrics.log(version, trained.row)
     with _not_fatal("the audit of the ledger"):
@@ -245,40 +271,26 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
     return path is not None
 
 
-async def _pipeline(
-    services: Services,
-    cfg: Config,
-    inputs: Inputs,
-    checkpoints: Checkpoints,
-    metrics: metrics_log.MetricsLog,
-    resume: bool,
-    pushing: AsyncExitStack,
-    seen: dict[int, EvalResult],
-) -> int:
+async def _pipeline(run: _Run, resume: bool, pushing: AsyncExitStack) -> int:
     """Run the loop to its end and return the final version.
 
     If learner ranks die, all of them start again from the last checkpoint; the engines stay up.
 
     Args:
-        services: The session.
-        cfg: The configuration.
-        inputs: The prompts.
-        checkpoints: The run's checkpoints.
-        metrics: Where the loop writes its metrics.
+        run: The run.
         resume: Whether to start from a checkpoint.
         pushing: The last push is kept until this is closed.
-        seen: Receives the latest evaluation, by the version that it measured.
     """
+    services, cfg = run.services, run.cfg
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.fixed_canary_tolerance
-    restarts = RestartCount(MAX_RESTARTS, checkpoints.named)
-    method_errors = MethodErrors()
+    restarts = RestartCount(MAX_RESTARTS, run.checkpoints.named)
     while True:
         publisher = WeightPublisher(
             services.learner,
             services.pool.members,
             directory,
-            inputs.canary,
+            run.inputs.canary,
             tolerance=tolerance,
             seed=cfg.train.seed,
             deadline=Deadline.of(cfg, "timeouts.push_s"),
@@ -299,8 +311,8 @@ async def _pipeline(
             if tolerance is None:
                 with heartbeat.doing("calibrating the proof of weight pushes"):
                     tolerance = await _calibrated(services, cfg, publisher)
-            seen.clear()  # Training again from a checkpoint leads to other weights.
-            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors)
+            run.latest.clear()  # Training again from a checkpoint leads to other weights.
+            return await _attempt(run, publisher, resume)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             other_errors = lost.split(RESTARTED)[1]
@@ -348,32 +360,23 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
     raise AssertionError("the last calibration returns or raises")
 
 
-async def _attempt(
-    services: Services,
-    cfg: Config,
-    inputs: Inputs,
-    checkpoints: Checkpoints,
-    metrics: metrics_log.MetricsLog,
-    publisher: WeightPublisher,
-    resume: bool,
-    seen: dict[int, EvalResult],
-    method_errors: MethodErrors,
-) -> int:
+async def _attempt(run: _Run, publisher: WeightPublisher, resume: bool) -> int:
     """Wire the loop, run it with the learner ranks that are up, and return the final version."""
+    services, cfg = run.services, run.cfg
 
     async def evaluate_now() -> dict[str, float]:
         silent = without_calls(cfg, cfg.eval.max_calls)
         version = pipeline.scheduler.pushed_version
         result = await evaluate(
             services.rollout,
-            inputs.held_out,
+            run.inputs.held_out,
             mode_of(cfg, version),
             silent,
             at_once=groups_at_once(cfg, cfg.eval.n_samples_per_prompt),
             tick=pipeline.watchdog.beat,
         )
-        seen.clear()
-        seen[version] = result
+        run.latest.clear()
+        run.latest[version] = result
         return evaluation_row(result)
 
     if cfg.rollout.agent == "external":
@@ -389,24 +392,24 @@ async def _attempt(
     with Progress(
         cfg.train.max_steps, services.console, runs_code=any(e.server_info.runs_code for e in cfg.environments.values())
     ) as progress:
-        observer = Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg))
+        observer = Observer(run.metrics, timeline, progress, [*cfg.environments], without_calls(cfg))
         pipeline = Pipeline(
             cfg,
-            prompts=TaskPrompts(inputs.prompts, cfg),
+            prompts=TaskPrompts(run.inputs.prompts, cfg),
             rollout=services.rollout,
             learner=services.learner,
             publisher=services.publishing(publisher, lambda: observer.phase("turn", pipeline.version)),
             ledger=ledger,
-            checkpoints=checkpoints,
+            checkpoints=run.checkpoints,
             observer=observer,
             measure=evaluate_now,
             stop=services.stop,
-            method_errors=method_errors,
+            method_errors=run.method_errors,
             complete=lambda directory: exported.complete(cfg, directory),
         )
         try:
             live = Live(pipeline.scheduler, observer, progress, cfg.pipeline.fill_batches)
-            texts = TrackerSamples(pipeline.scheduler, pipeline.drop_notice, services.rollout, metrics.text)
+            texts = TrackerSamples(pipeline.scheduler, pipeline.drop_notice, services.rollout, run.metrics.text)
             async with (
                 _watched(services, timeline, live),
                 background("samples for trackers", texts.run, attempts=FOR_EVER),

@@ -20,4 +20,4 @@ async def run_attempts(train: Any, services: Any, cfg: Any, newest: Callable[[],
     inputs = SimpleNamespace(canary=[[1]])
     checkpoints = SimpleNamespace(named=newest)
     async with AsyncExitStack() as pushing:
-        return await train._pipeline(services, cfg, inputs, checkpoints, None, False, pushing, {})
+        return await train._pipeline(train._Run(services, cfg, inputs, checkpoints, metrics=None), False, pushing)

@@ -125,10 +125,10 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
     cfg = config(tmp_path, engines=2, vllm={"canary_tolerance": 0.1})
     found, known = [], {}
 
-    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
+    async def attempt(parts, publisher, resume):
         session.learner.version, session.learner.weights = 3, 7.0
         await publisher.publish(3)
-        seen[evaluated_last] = "of the loop's evaluation"
+        parts.latest[evaluated_last] = "of the loop's evaluation"
         return 3
 
     async def evaluated(session, cfg, tasks, what, sampled=None):
@@ -168,7 +168,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
     assert cfg.fixed_canary_tolerance is None
     session = session_of(cluster)
 
-    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
+    async def attempt(parts, publisher, resume):
         assert publisher.reference.levels
         return 1
 

@@ -54,11 +54,11 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             joins.append(self.pool.prover)
             assert not self.pool._may_join.is_set(), "a new engine waits for the next publisher"
 
-    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
-        joins.append(services.pool.prover)
-        counts.append(method_errors)
-        assert not seen, "weights of the attempt before"
-        seen[7] = "an evaluation"
+    async def attempt(parts, publisher, resume):
+        joins.append(parts.services.pool.prover)
+        counts.append(parts.method_errors)
+        assert not parts.latest, "weights of the attempt before"
+        parts.latest[7] = "an evaluation"
         if len(joins) == 1:
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
         return 7
@@ -77,7 +77,7 @@ def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, 
 
     newest = iter(["step_8", "step_16", "step_16"])
 
-    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen, method_errors):
+    async def attempt(parts, publisher, resume):
         raise train.LearnerDied("rank 0 is gone")
 
     monkeypatch.setattr(train, "MAX_RESTARTS", 1)
