@@ -126,7 +126,8 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
     found, known = [], {}
 
     async def attempt(parts, publisher, resume):
-        session.learner.version, session.learner.weights = 3, 7.0
+        learner = parts.services.learner
+        learner.version, learner.weights = 3, 7.0
         await publisher.publish(3)
         parts.latest[evaluated_last] = "of the loop's evaluation"
         return 3

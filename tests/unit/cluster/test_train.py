@@ -127,9 +127,9 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
                 else train.LearnerDied("rank 1 is gone.")
             )
 
-    async def trained(services, cfg, inputs, checkpoints, metrics, resume, pushing, seen):
+    async def trained(parts, resume, pushing):
         if saved:
-            await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=services.learner).run()
+            await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=parts.services.learner).run()
         return 2
 
     monkeypatch.setattr(train, "_pipeline", trained)
