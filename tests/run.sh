@@ -38,8 +38,8 @@ case ${1:-} in
 esac
 
 # Four parts side by side, printed one after the other. Contract and end to end tests mostly wait: for servers, for time
-# limits, for processes that start. Each process of xdist imports and collects all tests of its part, some 15 CPU seconds
-# for unit tests and 3 for contract tests. Unit tests, which seldom wait, are nicer than the others and end last.
+# limits, for processes that start. Each process of xdist imports and collects all tests of its part, some 20 CPU seconds
+# for unit tests and 4 for contract tests. Unit tests, which seldom wait, are nicer than the others and end last.
 part() { exec nice -n "$1" "$python" -m pytest -q -m "$marks" --dist loadfile --no-loadscope-reorder "${@:2}"; } # call it in ( )
 vectors() {
     local golden=../shared/golden
