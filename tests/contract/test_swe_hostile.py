@@ -18,7 +18,11 @@ from env_servers.swe.tree import Tree
 from ..ordinary import long_except
 from .swe_hostile import ATTACKS, BUG, CODE, GOOD, World, before, broken
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
 
 
 @pytest.fixture(scope="module")

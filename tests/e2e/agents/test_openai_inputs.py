@@ -16,7 +16,7 @@ from openrlhf_tir.rollout.serving.app import build_app, serve
 
 from ..support.sessions_actor import TOKEN, Actor
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.extended, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     "{{ m.role }}:{{ m.content }}<eos>{% endfor %}assistant:"

@@ -1,13 +1,10 @@
 """A batch that real ZeRO-3 ranks train in parts, against the same batch in one step.
 
-Everything runs in tests/e2e/support/early_runs.py. The ordinary run has one rank; tests/e2e/test_train.py has two that
-train in parts."""
+Everything runs in tests/e2e/support/early_runs.py."""
 
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +16,8 @@ from ..support.ports import store_port
 from ..support.ranks import run_ranks
 from ..support.tiny_model import save_tiny
 
-pytestmark = pytest.mark.slow
-WORLDS = (1, pytest.param(2, marks=pytest.mark.extended))
+pytestmark = pytest.mark.extended
+WORLDS = (1, 2)
 BF16 = 0.1
 """Of the way that the weights moved: micro batches that are cut elsewhere round differently in 8 bits."""
 
@@ -32,22 +29,11 @@ def workdir(tmp_path_factory):
     return out
 
 
-class Results(dict[int, list[dict[str, Any]]]):
-    """results[world][rank], which are made when a test asks for that number of ranks."""
-
-    def __init__(self, workdir: Path) -> None:
-        super().__init__()
-        self.workdir = workdir
-
-    def __missing__(self, world: int) -> list[dict[str, Any]]:
-        run_ranks(run, (world, store_port(), self.workdir / "model", self.workdir))
-        self[world] = [pickle.loads((self.workdir / f"early-{world}-{rank}.pkl").read_bytes()) for rank in range(world)]
-        return self[world]
-
-
 @pytest.fixture(scope="module")
 def results(workdir):
-    return Results(workdir)
+    """results[world][rank]; both sizes run at the same time."""
+    run_ranks(run, *((world, store_port(), workdir / "model", workdir) for world in WORLDS))
+    return {w: [pickle.loads((workdir / f"early-{w}-{r}.pkl").read_bytes()) for r in range(w)] for w in WORLDS}
 
 
 def apart(a: dict[str, np.ndarray], b: dict[str, np.ndarray], of: dict[str, np.ndarray]) -> float:

@@ -24,6 +24,8 @@ from openrlhf_tir.data.prompts import load_prompts
 
 from .fakes import Fake
 
+pytestmark = pytest.mark.extended
+
 
 def place_of(miniature, root: Path) -> Place:
     """With a base whose data are real and whose model is random."""
