@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -60,6 +61,11 @@ def flash_attn_importable() -> Iterator[None]:
         yield
 
 
+def _as_written(function: Any = None, **_options: Any) -> Any:
+    """Return the function itself, as a decorator with or without options."""
+    return _as_written if function is None else function
+
+
 @contextmanager
 def little_imported() -> Iterator[None]:
     """Make modules load inside the block without inductor's kernels, datasets and pandas.
@@ -71,7 +77,7 @@ def little_imported() -> Iterator[None]:
     trainer = "transformers.trainer"
     stubs = {} if trainer in sys.modules else {trainer: {"get_scheduler": get_scheduler}}
     compile_function = torch.compile
-    torch.compile = lambda function: function
+    torch.compile = _as_written
     try:
         with _replaced(stubs):
             yield
