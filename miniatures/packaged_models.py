@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -253,20 +253,25 @@ def _gguf_read_once() -> Iterator[None]:
     import gguf
     import numpy
 
-    memmap = numpy.memmap
-    replaced = {
-        (numpy, "memmap"): lambda path, mode: memmap(path, mode=mode).view(numpy.ndarray),
-        (gguf, "GGUFReader"): functools.cache(gguf.GGUFReader),
-        (gguf, "get_tensor_name_map"): functools.cache(gguf.get_tensor_name_map),
-    }
-    originals = {(module, name): getattr(module, name) for module, name in replaced}
-    for (module, name), replacement in replaced.items():
-        setattr(module, name, replacement)
+    memmap, reader = numpy.memmap, gguf.GGUFReader
+
+    def read(path: Any, mode: Any = "r") -> Any:
+        # gguf looks the name up when it reads.
+        vars(numpy)["memmap"] = lambda path, mode: memmap(path, mode=mode).view(numpy.ndarray)
+        try:
+            return reader(path, mode)
+        finally:
+            vars(numpy)["memmap"] = memmap
+
+    made_anew: dict[str, Callable[..., Any]] = {"GGUFReader": read, "get_tensor_name_map": gguf.get_tensor_name_map}
+    originals = {name: getattr(gguf, name) for name in made_anew}
+    for name, make in made_anew.items():
+        setattr(gguf, name, functools.cache(make))
     try:
         yield
     finally:
-        for (module, name), original in originals.items():
-            setattr(module, name, original)
+        for name, original in originals.items():
+            setattr(gguf, name, original)
 
 
 @_gguf_read_once()

@@ -18,6 +18,7 @@ REPO = Path(__file__).resolve().parents[1]
 GOLDEN = REPO.parent / "shared" / "golden"
 
 
+LEFT_OUT = re.compile(r"not \w+( and not \w+)*")
 MARKS_OF_A_FILE = re.compile(r"^pytestmark = (\[\n(    .*\n)*\]|.*)", re.MULTILINE)
 settings.register_profile(
     "shared machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -47,13 +48,17 @@ catching_logs.__enter__ = attach_to_the_root_logger
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import a file if all of its tests have a mark that is left out, as by -m "not slow and not long"."""
+    """Do not even import a file if all of its tests have a mark that is left out, as by -m "not slow and not long".
+
+    What else -m may say, such as "long or not long", leaves out no file.
+    """
     asked_for = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
     if collection_path.suffix != ".py" or collection_path in asked_for:
         return None
     of_the_file = MARKS_OF_A_FILE.search(collection_path.read_text())
-    left_out = re.findall(r"not (\w+)", config.option.markexpr)
-    return True if of_the_file and any(f"pytest.mark.{mark}" in of_the_file[0] for mark in left_out) else None
+    left_out = re.findall(r"not (\w+)", config.option.markexpr) if LEFT_OUT.fullmatch(config.option.markexpr) else []
+    named = of_the_file and any(re.search(rf"pytest\.mark\.{mark}\b", of_the_file[0]) for mark in left_out)
+    return True if named else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,13 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @functools.lru_cache(1)
-def our_loggers(among: int) -> list[logging.Logger]:
-    """Return the package's loggers, which are looked for anew when there are others than `among` in all."""
-    return [
-        logger
-        for name, logger in logging.getLogger().manager.loggerDict.items()
-        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger)
-    ]
+def our_names(among: int) -> list[str]:
+    """Return the names of the package's loggers; they are looked for anew when there are others than `among` in all."""
+    return [name for name in logging.getLogger().manager.loggerDict if name.partition(".")[0] == "openrlhf_tir"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,8 @@ def own_loggers_as_in_a_fresh_process():
     root = logging.getLogger()
     for handler in root.handlers:
         handler.setLevel(logging.NOTSET)
-    ours = our_loggers(len(root.manager.loggerDict))
+    loggers = root.manager.loggerDict
+    ours = [logger for name in our_names(len(loggers)) if isinstance(logger := loggers[name], logging.Logger)]
     for logger, level in [(root, logging.WARNING), *((logger, logging.NOTSET) for logger in ours)]:
         if logger.level != level:  # setting it empties the caches of every logger that there is
             logger.setLevel(level)

@@ -8,6 +8,13 @@ from typing import Any
 import pytest
 
 
+def ordinary_first(cases: Iterable[Any], count: int) -> list[Any]:
+    """Return the cases as pytest parameters, all but the first `count` of them marked `extended`."""
+    return [
+        case if number < count else pytest.param(case, marks=pytest.mark.extended) for number, case in enumerate(cases)
+    ]
+
+
 def long_except(ordinary: Collection[str], cases: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
     """Return the cases as pytest parameters, all marked `long` except those with a name in `ordinary`.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            unit, contract, pipeline, end to end, golden (where the vectors are)
-#                run.sh fast       without what is marked slow, three files at a time (some of it waits for servers)
-#                run.sh all        also what is marked extended, as CI does: optional parts, in half as long again
+#                run.sh fast       of these what costs little CPU time, three files at a time (some of it waits for servers)
+#                run.sh all        also what is marked extended, as CI does; it takes half as long again
 #                run.sh long       what takes minutes each and all others leave out: says what it covers, then runs it
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
 #                run.sh reworded FILTER...   with every message of the code reworded: what fails asserts prose
@@ -33,7 +33,10 @@ case ${1:-} in
     cost) exec "$python" -m pytest -q -p tests.cpu_seconds -m "not long" "${@:2}" ;;
     reworded) exec "$python" -m pytest -q -p tests.reworded -m "not long" "${@:2}" ;;
     "") marks="not extended and not long" ;;
-    all) marks="not long" ;;
+    all)
+        [[ $# == 1 ]] || { echo "run.sh all takes no arguments: it is everything. To choose tests, leave 'all' out." >&2; exit 2; }
+        marks="not long"
+        ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 

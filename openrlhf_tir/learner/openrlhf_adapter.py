@@ -46,7 +46,7 @@ from .host_memory import limit_buffers
 from .lean_layers import make_lean
 from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
-from .openrlhf_imports import flash_attn_importable, little_imported
+from .openrlhf_imports import flash_attn_importable, without_heavy_imports
 from .optim import muon
 from .packing import OWN_EXPERTS, MicroBatch
 from .recomputation import layers_to_recompute, recompute_first_layers
@@ -54,7 +54,7 @@ from .roles.value_head import has_scalar_head
 from .routing_replay import RoutingReplay
 from .truncation import Truncation
 
-with flash_attn_importable(), little_imported():
+with without_heavy_imports(), flash_attn_importable():
     import openrlhf.utils.utils as openrlhf_utils
     from openrlhf.models.actor import Actor
     from openrlhf.models.loss import PolicyLoss, SFTLoss, ValueLoss, aggregate_loss

@@ -4,9 +4,9 @@ openrlhf.models.ring_attn_utils imports five helpers of flash-attn at module lev
 `all_gather`, belongs to ring attention, which is not used here. The stubs must disappear after the import: transformers
 would take them for an installed flash-attn and choose its kernels. Where flash-attn is installed, there are no stubs.
 
-Two of its lines cost every rank 3.6 of 14 CPU seconds: `@torch.compile` at a function that is never called here loads
-inductor's kernels, as DeepSpeed's Muon does, and `transformers.trainer`, from which it takes `get_scheduler`, loads
-datasets and pandas.
+Two lines of openrlhf cost every rank 3.6 of 14 CPU seconds: `@torch.compile` at a function that is never called here
+loads inductor's kernels (so does DeepSpeed's Muon), and `transformers.trainer`, from which it takes `get_scheduler`,
+loads datasets and pandas.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def flash_attn_importable() -> Iterator[None]:
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return
-    with _replaced(_stubs()):
+    with _standing_in(_stubs()):
         yield
 
 
@@ -67,7 +67,7 @@ def _as_written(function: Any = None, **_options: Any) -> Any:
 
 
 @contextmanager
-def little_imported() -> Iterator[None]:
+def without_heavy_imports() -> Iterator[None]:
     """Make modules load inside the block without inductor's kernels, datasets and pandas.
 
     Functions that they decorate with `torch.compile` stay as they are written.
@@ -79,14 +79,14 @@ def little_imported() -> Iterator[None]:
     compile_function = torch.compile
     torch.compile = _as_written
     try:
-        with _replaced(stubs):
+        with _standing_in(stubs):
             yield
     finally:
         torch.compile = compile_function
 
 
 @contextmanager
-def _replaced(stubs: dict[str, dict[str, object]]) -> Iterator[None]:
+def _standing_in(stubs: dict[str, dict[str, object]]) -> Iterator[None]:
     """Let modules with these names and attributes exist inside the block."""
     for name, attributes in stubs.items():
         module = ModuleType(name)

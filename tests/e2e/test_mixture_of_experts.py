@@ -1,4 +1,4 @@
-"""A tiny mixture of experts (Qwen3-MoE, random weights) on the real engine, and a whole run of it."""
+"""A tiny mixture of experts (Qwen3-MoE, random weights) on the real engine, and (long) a whole run of it."""
 
 from __future__ import annotations
 

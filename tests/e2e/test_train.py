@@ -1,4 +1,4 @@
-"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed
+"""The whole thing, for real: Ray, vLLM, ZeRO-3, the sandbox server; a few steps. A learner rank is killed
 with -9: it recovers by itself and the engine stays up. Then (long) the controller: that is resumed."""
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ def run_dir(tmp_path) -> Path:
     return tmp_path
 
 
-def kill_a_rank(run_dir: Path, controller: psutil.Process, process: subprocess.Popen) -> None:
+def kill_the_last_rank(run_dir: Path, ranks: int, process: subprocess.Popen) -> None:
     """Behind step 2, whose checkpoint is written or about to be; the engine must outlive the learner."""
+    controller = psutil.Process(process.pid)
     wait_for_step(run_dir, 2, process)
     engine = find(controller, "rollout-0").pid
-    killed = find(controller, "learner-1")
+    killed = find(controller, f"learner-{ranks - 1}")
     killed.kill()
     wait_for_step(run_dir, 3, process, rollbacks=1)
     with suppress(psutil.NoSuchProcess):  # the run may be over by now
@@ -114,10 +115,11 @@ def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int, *, kv_kep
 
 
 @pytest.mark.slow
-def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_exports_a_model(run_dir):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.extended)])
+def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_exports_a_model(run_dir, ranks):
     """The learner begins on a batch while its last groups roll, before the kill and after it."""
-    process = start(run_dir, *EARLY)
-    kill_a_rank(run_dir, psutil.Process(process.pid), process)
+    process = start(run_dir, *EARLY, "--actor.num_gpus_per_node", str(ranks))
+    kill_the_last_rank(run_dir, ranks, process)
     assert process.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
     assert_every_prompt_is_trained_once(run_dir, rollbacks=1)
     columns = metrics.read(run_dir)
@@ -143,7 +145,7 @@ def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_promp
     exported."""
     average = ("--train.enable_ema",)
     first = start(run_dir, *average)
-    kill_a_rank(run_dir, psutil.Process(first.pid), first)
+    kill_the_last_rank(run_dir, 2, first)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     second = start(run_dir, *average, "--resume", "--actor.num_gpus_per_node", str(ranks))

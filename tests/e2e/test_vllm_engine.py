@@ -455,7 +455,13 @@ async def test_the_canary_catches_a_layer_that_was_not_in_the_file(engine, learn
     assert (await publisher.publish(8)).refused == 0, "a right push mends it"
 
 
-@pytest.mark.parametrize("fault", all_faults(layers=3), ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=pytest.mark.extended if fault.name.endswith(("@0", "@2")) else [])
+        for fault in all_faults(layers=3)
+    ],
+)
 async def test_no_push_with_a_fault_is_proved_and_the_next_right_one_is(engine, learner, tmp_path, fault):
     """After an update as small as one at a learning rate of 1e-6. The faults are built into the worker."""
     publisher = WeightPublisher(learner, [verdict_only(engine)], tmp_path / "push", canary_texts(), tolerance=TOLERANCE)

@@ -23,12 +23,13 @@ from openrlhf_tir.pipeline.checkpoints import checkpoint
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, CounterUpdate, StepReport, Task, Verdict
+from tests.ordinary import ordinary_first
 
 from .fakes import FakeLearner, FakeRollout, pipeline
 
 SAMPLES = 4
 PROMPTS = 40
-FIRST, FAST, LONG, PER_TEST = 0, 8, 4000, 8
+FIRST, FAST, LONG, PER_TEST = 0, 24, 4000, 8
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(FIRST, FIRST + FAST, PER_TEST))
+@pytest.mark.parametrize("first", ordinary_first(range(FIRST, FIRST + FAST, PER_TEST), 1))
 def test_a_run_without_staleness_does_not_depend_on_the_order_of_arrival_nor_on_interruptions(tmp_path, first):
     for seed in range(first, first + PER_TEST):
         check(setup_of(seed), tmp_path)
@@ -250,6 +251,6 @@ def test_a_run_without_staleness_does_not_depend_on_the_order_of_arrival_thousan
 def test_the_runs_of_this_test_are_not_trivial(tmp_path):
     """Groups are dropped, end out of order and read counters that moved."""
     assert np.ptp([len(play(setup_of(seed), tmp_path / str(seed), 1)[0].told) for seed in range(3)]) > 0
-    setups = [setup_of(seed) for seed in range(3 * PER_TEST)]
+    setups = [setup_of(seed) for seed in range(FAST)]
     assert sum(s.shares and s.drop > 0 for s in setups) >= 6 and sum(s.length_balance for s in setups) >= 6
     assert sum(s.curriculum for s in setups) >= 6 and sum(s.fault > 0 for s in setups) >= 4

@@ -88,7 +88,7 @@ def tokenizer_of(cfg: Config) -> Any:
         ConfigError: There is none, or its files cannot be read.
         Unavailable: The hub does not answer.
     """
-    from transformers import AutoTokenizer  # It imports torch, which a controller does without.
+    from transformers import AutoTokenizer  # It takes CPU seconds, which a controller does without.
 
     name = cfg.actor.model_name_or_path
     try:

@@ -73,7 +73,7 @@ RESTARTED = (LearnerDied, PayloadLost)
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What stays when the learner ranks start again from a checkpoint.
+    """What all attempts of a run share: learner ranks that die start again from a checkpoint.
 
     Attributes:
         services: The session.
@@ -81,7 +81,7 @@ class _Run:
         inputs: The prompts.
         checkpoints: The run's checkpoints.
         metrics: Where the loop writes its metrics.
-        latest: The latest evaluation, by the version that it measured.
+        latest: The latest evaluation of this attempt, by the version that it measured.
         method_errors: Groups that a user's code has failed on. The code is the same after a restart.
     """
 

@@ -20,7 +20,6 @@ from ..env_process import Http, env_server
 from ..unprivileged import as_nobody, reachable_python
 
 pytestmark = [
-    pytest.mark.extended,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 PYTHON = "env_servers.python_tir"
@@ -57,6 +56,7 @@ async def say(http: Http, session: str, step_id: int, code: str) -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 async def test_a_server_of_an_unprivileged_user_isolates(open_dir):
     flags = ["--stateful", "--no-languages"]
     with env_server(PYTHON, open_dir, *flags, prefix=as_nobody(open_dir)) as (url, process):
@@ -115,6 +115,7 @@ ATTACKS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("user", long_except({"nobody"}, ["nobody", "root"]))
+@pytest.mark.extended
 async def test_without_user_namespaces_landlock_confines_with_a_warning(open_dir, user):
     if user == "root" and os.geteuid() != 0:
         pytest.skip("needs root")

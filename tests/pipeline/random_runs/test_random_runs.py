@@ -12,10 +12,11 @@ import pytest
 
 from openrlhf_tir.pipeline.checkpoints import checkpoint
 from openrlhf_tir.pipeline.scheduler import RolloutScheduler
+from tests.ordinary import ordinary_first
 
 from .scenarios import Event, Scenario, play, scenario, shrink
 
-FAST, LONG, PER_TEST = 80, 10_000, 40
+FAST, LONG, PER_TEST = 160, 10_000, 40
 FIRST = int(os.environ.get("TIR_RANDOM_SEED", "0"))
 """Of the seeds; set it to try others."""
 
@@ -52,13 +53,8 @@ def check(seeds: range, tmp_path: Path) -> None:
             )
 
 
-def in_every_run(first: int):
-    """Two of these tests are in `tests/run.sh fast` as well; each takes some three seconds."""
-    return first if first < FIRST + 2 * PER_TEST else pytest.param(first, marks=pytest.mark.slow)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", map(in_every_run, range(FIRST, FIRST + FAST, PER_TEST)))
+@pytest.mark.parametrize("first", ordinary_first(range(FIRST, FIRST + FAST, PER_TEST), 2))
 def test_whatever_happens_a_run_ends_and_every_prompt_ends_once(tmp_path, first):
     check(range(first, first + PER_TEST), tmp_path)
 

@@ -21,8 +21,6 @@ import pytest
 
 from openrlhf_tir.cli.exit_codes import STOPPED
 
-pytestmark = pytest.mark.extended
-
 PROGRAM = """
 import asyncio, sys, urllib.request
 from pathlib import Path
@@ -100,6 +98,7 @@ def test_timeout_delivers_one_stop_twice_and_it_stays_one(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_ctrl_c_in_a_pipeline_on_a_terminal_is_one_stop(tmp_path):
     """The terminal signals everybody in the foreground: the shell, the run, and who reads its output."""
     ours, theirs = pty.openpty()
@@ -138,6 +137,7 @@ def is_server(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_start_script_ends_its_servers_once_and_leaves_none_when_it_is_killed(tmp_path):
     root = Path(__file__).parents[3]
     for end, count in ((signal.SIGTERM, 2), (signal.SIGKILL, 1)):

@@ -90,7 +90,7 @@ def test_a_run_at_a_dead_address_ends_with_one_sentence(tmp_path, monkeypatch, c
 @pytest.mark.extended
 def test_a_run_that_waits_for_its_ray_ends_at_sigterm(tmp_path, silent):
     words = [sys.executable, "-m", "openrlhf_tir.cli", *words_of(tmp_path, "--train.start_wait_s", "3600")]
-    (tmp_path / "slow").mkdir()  # the process that reads the prompts would import torch meanwhile
+    (tmp_path / "slow").mkdir()  # the process that reads the prompts would import it meanwhile
     (tmp_path / "slow/transformers.py").write_text("import time\n\ntime.sleep(3600)\n")
     env = {**os.environ, "RAY_ADDRESS": silent, "PYTHONPATH": f"{tmp_path / 'slow'}:{REPO}", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

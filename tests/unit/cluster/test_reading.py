@@ -73,6 +73,23 @@ async def test_another_process_reads_what_this_one_would_and_shows_what_a_librar
     assert read.prompts.dropped == here.prompts.dropped
 
 
+ALONE = """
+import sys
+from openrlhf_tir.cluster.jobs.reading import import_transformers_alone
+
+import_transformers_alone()
+from datasets import Dataset, load_dataset, load_from_disk
+from transformers import AutoTokenizer
+
+AutoTokenizer.from_pretrained(sys.argv[1])
+Dataset.from_dict({"input": ["1+1="]}).save_to_disk(sys.argv[2])
+assert load_from_disk(sys.argv[2])["input"][:] == ["1+1="]
+assert load_dataset("json", data_files=sys.argv[3], split="train", cache_dir=sys.argv[2] + "-cache").num_rows == 12
+assert "torch" not in sys.modules
+import torch
+"""
+
+
 FAILS = """
 from openrlhf_tir.cluster.jobs import inputs, reading
 from openrlhf_tir.errors import ConfigError
@@ -85,7 +102,7 @@ def load_inputs(cfg):
 inputs.load_inputs = load_inputs
 reading._main()
 """
-"""A reader that fails before it imports torch."""
+"""A reader that fails before it imports transformers."""
 
 
 @pytest.mark.slow
@@ -166,3 +183,17 @@ async def test_the_error_of_the_start_is_raised_while_the_inputs_are_read():
     with pytest.raises(InfraError):
         await _unless_fails(beside, start())
     beside.cancel()
+
+
+@pytest.mark.slow
+def test_without_torch_a_tokenizer_and_data_sets_are_read_and_torch_can_be_imported_afterwards(cfg, tmp_path):
+    words = [
+        sys.executable,
+        "-c",
+        ALONE,
+        cfg.actor.model_name_or_path,
+        str(tmp_path / "saved"),
+        cfg.data.prompt_dataset,
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "PyTorch" not in done.stderr, done.stderr

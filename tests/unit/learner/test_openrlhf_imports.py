@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 optimization = pytest.importorskip("transformers.optimization")
 
-from openrlhf_tir.learner.openrlhf_imports import little_imported  # noqa: E402
+from openrlhf_tir.learner.openrlhf_imports import without_heavy_imports  # noqa: E402
 
 
 def test_inside_the_block_functions_are_not_compiled_and_the_trainer_is_not_loaded(monkeypatch):
@@ -18,7 +18,7 @@ def test_inside_the_block_functions_are_not_compiled_and_the_trainer_is_not_load
     def double(x):
         return 2 * x
 
-    with little_imported():
+    with without_heavy_imports():
         from transformers.trainer import get_scheduler
 
         assert torch.compile(double) is torch.compile(dynamic=True)(double) is double
@@ -28,7 +28,7 @@ def test_inside_the_block_functions_are_not_compiled_and_the_trainer_is_not_load
 def test_after_the_block_both_are_the_real_ones(monkeypatch):
     monkeypatch.delitem(sys.modules, "transformers.trainer", raising=False)
     compile_function = torch.compile
-    with pytest.raises(KeyboardInterrupt), little_imported():
+    with pytest.raises(KeyboardInterrupt), without_heavy_imports():
         raise KeyboardInterrupt
     assert torch.compile is compile_function
     assert "transformers.trainer" not in sys.modules

@@ -15,7 +15,7 @@ from openrlhf_tir.memory.threads import Threads
 from tests.e2e.support.learner_batch import make_batch, random_groups
 from tests.e2e.support.tiny_model import save_tiny
 
-pytestmark = [pytest.mark.extended, pytest.mark.slow]  # importing openrlhf, transformers and DeepSpeed takes seconds
+pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
 
 GAE = {"advantage": {"estimator": "gae"}}
 
