@@ -71,6 +71,7 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     ran = {"step_time", "throughput", "cycle"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
     assert page.count("data:image/png;base64,") == page.count('<img class="plot ') == 16
+    assert "figure img.plot" in page.partition("prefers-color-scheme: dark")[2], "dark pages would show light plots"
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page
