@@ -388,7 +388,9 @@ def test_freezing_steps_train_the_critic_alone(results, world):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("name", "temperature"), [("kl", 1.0), ("kl_tempered", 0.7)])
+@pytest.mark.parametrize(
+    ("name", "temperature"), [pytest.param("kl", 1.0, marks=pytest.mark.extended), ("kl_tempered", 0.7)]
+)
 def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world, name, temperature):
     """k3 with the gradient of its formula. The policy is one update off the reference, which is the model on disk."""
     import torch

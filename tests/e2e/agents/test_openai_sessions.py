@@ -24,6 +24,7 @@ from openrlhf_tir.rollout.serving.app import build_app, serve
 from openrlhf_tir.rollout.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE, TOOLS_NOTE
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
+from ...ordinary import ordinary_first
 from ..support.sessions_actor import TOKEN, Actor
 from ..support.tiny_model import HfLearner, make_tokenizer
 
@@ -290,7 +291,7 @@ async def with_tools(actor):
     await asyncio.gather(server, return_exceptions=True)
 
 
-@pytest.mark.parametrize("sdk", SDKS)
+@pytest.mark.parametrize("sdk", ordinary_first(SDKS, 1))
 async def test_what_agent_sdks_send_at_their_defaults_is_served_and_recorded(with_tools, sdk):
     path = f"/sessions/{(await with_tools.post('/sessions', json={})).json()['session_id']}"
     for body in SDKS[sdk]:

@@ -24,6 +24,7 @@ from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
 from tests.free_port import free_port
 from tests.model_files import weights
+from tests.ordinary import ordinary_first
 from tests.unit.cli.test_recipes_check import CHATML, SAMPLES
 
 SCRIPTS = {p.name: p.stem for p in sorted((REPO / "train_scripts").glob("*.sh")) if p.stem in SAMPLES}
@@ -157,7 +158,7 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["setup_env.sh", "train.sh", "quickstart.sh", "zerotir_7b.sh"])
+@pytest.mark.parametrize("script", ordinary_first(["zerotir_7b.sh", "setup_env.sh", "train.sh", "quickstart.sh"], 1))
 def test_a_script_asked_for_help_gives_it(script, scripts):
     """setup_env.sh knew no --help, and a script of several nodes asked for hosts first."""
     shutil.copy(REPO / "train_scripts/setup_env.sh", scripts)

@@ -207,6 +207,7 @@ def test_disk_is_checked_where_the_environment_goes_and_where_pip_downloads(chec
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_byte_code_is_kept_though_the_image_says_otherwise(tmp_path):
     """Else every process of a run compiles torch and vLLM anew, 10 s each."""
     environment = {

@@ -125,6 +125,7 @@ def test_signals_that_come_together_are_one_request(started):
     assert process.returncode == STOPPED and gone(child)
 
 
+@pytest.mark.extended
 def test_a_second_signal_ends_everything_at_once(started):
     process, child = started("stubborn", "0")
     process.send_signal(signal.SIGTERM)
@@ -166,6 +167,7 @@ def test_a_signal_that_another_thread_takes_wakes_the_event_loop(started):
         process.kill()
 
 
+@pytest.mark.extended
 def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(started):
     """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls
     ours; closing may take longer."""
@@ -183,6 +185,7 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(started):
 
 
 @pytest.mark.parametrize("started_by", ["a launcher", "a command of its child"])
+@pytest.mark.extended
 def test_the_time_limit_counts_from_the_launcher_however_that_was_started(tmp_path, started_by):
     """The launcher is a second older than its child. A process that the child starts is no run of the launcher's."""
     tells = (

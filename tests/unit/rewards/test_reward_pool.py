@@ -131,7 +131,7 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
 @pytest.mark.parametrize(
     "stuck",
     [
-        "return sum(range(10**15))",
+        pytest.param("return sum(range(10**15))", marks=pytest.mark.extended),
         """while True:
         try:
             sum(range(10**7))

@@ -48,6 +48,7 @@ def test_a_large_gap_and_a_large_difference_are_exact_too():
 
 @pytest.mark.slow
 @given(st.data(), st.sampled_from([np.int8, np.int16, np.int32, np.int64]), st.integers(1, 1200))
+@pytest.mark.extended
 def test_whatever_changes_comes_back_bit_by_bit(data, integer, n):
     """Every size of a weight, signs and exponents included, at any density."""
     bounds = st.integers(np.iinfo(integer).min, np.iinfo(integer).max)

@@ -121,6 +121,7 @@ def test_right_and_wrong_answers_calls_and_cut_responses_are_played_and_the_mask
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_an_environment_that_no_episode_called_is_named(played):
     (note,) = played(**{"env.protocol": "zerotir", "rollout.max_new_tokens": 4}).notes
     assert "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
@@ -134,7 +135,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "bug"),
     [
-        ("guess.py", {"second": "if self.tries == 2: self.nothing()"}),
+        pytest.param("guess.py", {"second": "if self.tries == 2: self.nothing()"}, marks=pytest.mark.extended),
         # A hang that costs no CPU.
         pytest.param("guess.py", {"second": 'while self.tries == 2: __import__("time").sleep(1)'}, marks=LONG),
         pytest.param("guess.py", {"second": "if self.tries == 2: raise KeyboardInterrupt"}, marks=LONG),
@@ -142,7 +143,7 @@ LONG = pytest.mark.long
         pytest.param("mine.py", {"reward": "raise KeyboardInterrupt"}, marks=LONG),
         pytest.param("mine.py", {"reward": "while True: pass"}, marks=LONG),
         ("mine.py", {"filter": "max(t.reward for t in group.valid if t.parts['correct'] > 2)"}),
-        ("mine.py", {"estimator": "inputs.rewards"}),
+        pytest.param("mine.py", {"estimator": "inputs.rewards"}, marks=pytest.mark.extended),
     ],
     ids=[
         "environment, second turn",
