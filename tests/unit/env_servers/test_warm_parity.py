@@ -150,13 +150,7 @@ def warm():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(code, id=str(number), marks=pytest.mark.extended if number % 3 else [])
-        for number, code in enumerate(SNIPPETS)
-    ],
-)
+@pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
 async def test_a_warm_call_has_the_output_of_a_fresh_one(fresh, warm, code):
     timeout_s = 0.5 if code == ENDLESS else 60.0
     a, b = await fresh.run(code, timeout_s=timeout_s), await warm.run(code, timeout_s=timeout_s)
