@@ -57,7 +57,7 @@ def flash_attn_importable() -> Iterator[None]:
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return
-    with _standing_in(_stubs()):
+    with _stand_ins(_stubs()):
         yield
 
 
@@ -79,14 +79,14 @@ def without_heavy_imports() -> Iterator[None]:
     compile_function = torch.compile
     torch.compile = _as_written
     try:
-        with _standing_in(stubs):
+        with _stand_ins(stubs):
             yield
     finally:
         torch.compile = compile_function
 
 
 @contextmanager
-def _standing_in(stubs: dict[str, dict[str, object]]) -> Iterator[None]:
+def _stand_ins(stubs: dict[str, dict[str, object]]) -> Iterator[None]:
     """Let modules with these names and attributes exist inside the block."""
     for name, attributes in stubs.items():
         module = ModuleType(name)

@@ -82,15 +82,17 @@ async def _answer(process: subprocess.Popen[bytes]) -> Inputs:
 def import_transformers_alone() -> None:
     """Import transformers as where torch is not installed: a tokenizer then takes 2 CPU seconds instead of 8.
 
-    transformers asks once whether there is torch. Whoever imports torch afterwards gets it.
+    transformers asks once whether there is torch. Whoever imports torch afterwards gets it. Where one of the two is
+    imported already, as by a sitecustomize, nothing is done.
     """
+    if "torch" in sys.modules or "transformers" in sys.modules:
+        return
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # it would say that there can be no models
     sys.modules["torch"] = None  # type: ignore[assignment]  # an import raises ImportError, and a search finds nothing
     try:
         import transformers
 
         transformers.AutoTokenizer  # noqa: B018  a name of transformers is imported when it is used
-        assert not transformers.is_torch_available()
     finally:
         del sys.modules["torch"]
 

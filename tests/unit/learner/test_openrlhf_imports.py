@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -32,3 +34,20 @@ def test_after_the_block_both_are_the_real_ones(monkeypatch):
         raise KeyboardInterrupt
     assert torch.compile is compile_function
     assert "transformers.trainer" not in sys.modules
+
+
+RANK = """
+import sys
+import openrlhf_tir.learner.zero3
+from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam  # as DeepSpeed does for every optimizer
+
+assert not {"pandas", "datasets", "torch._inductor.lowering"} & sys.modules.keys()
+from transformers.trainer import Trainer
+"""
+
+
+@pytest.mark.extended  # it imports all that a rank does
+def test_a_rank_does_without_them_and_the_real_trainer_can_be_imported_afterwards():
+    env = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run([sys.executable, "-c", RANK], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
