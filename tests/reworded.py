@@ -8,7 +8,7 @@ which have a dot, a dash, an underscore, a slash, a quote, a digit or a capital 
 task, which is behaviour.
 
 Words that are values too (`ppo` in a list of losses that is part of a sentence) are spelt backwards as well: a failure
-is a question, not a verdict. Processes that a test starts are not reworded.
+is a question, not a verdict. Python processes that a test starts are reworded too, unless they ignore PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -36,6 +38,13 @@ WORD = re.compile(r"(?<![^\s(])([A-Za-z]?[a-z]+)(?=[.,:;?!)]*(?:\s|$))")
 """A word between blanks, brackets and marks. Whatever else touches it makes it a name."""
 FEWEST_WORDS = 2
 """Shorter texts are names: a state, a kind, a heading."""
+
+
+CHILD = f"""
+import runpy, sys
+sys.meta_path.insert(0, runpy.run_path({__file__!r})["Finder"]())
+"""
+"""What a process that a test starts does first."""
 
 
 def reworded(text: str) -> str:
@@ -138,3 +147,7 @@ def pytest_load_initial_conftests() -> None:
     if loaded:
         raise RuntimeError(f"Load tests.reworded before the code under test, by -p; {loaded[0]} is imported already.")
     sys.meta_path.insert(0, Finder())
+    # Python imports the first `sitecustomize` of its path at every start.
+    directory = tempfile.mkdtemp(prefix="reworded-")
+    Path(directory, "sitecustomize.py").write_text(CHILD)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
