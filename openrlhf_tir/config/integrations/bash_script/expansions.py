@@ -18,10 +18,14 @@ from .ends import MAX_DEPTH, MAX_FILE, Enough
 from .script import Script
 from .syntax import Node, parser
 from .unknown_text import unknown, unknowns
-from .words import Part, ansi, fields, printf, without
+from .words import Part, ansi, fields, joined, printf, without
 
 _CUT = re.compile(r":\s*(-?\d+)(?::\s*(\d+))?")
 """${X:offset:length}"""
+_EXPANDED = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+"""Nodes that are replaced between double quotes."""
+_HIDDEN = "\ue002"
+"""Stands for a double quote of a here-document, which quotes nothing there."""
 
 
 def _is_whole(name: str, index: str | None) -> bool:
@@ -84,12 +88,7 @@ class Expansions:
 
     def _joined(self, node: Node | None) -> str:
         """Return the text that a node expands to where bash does not split it: an assignment, a test."""
-        if node is None:
-            return ""
-        pieces: list[str] = []
-        for part in self.parts(node):
-            pieces.append(part.text if part.items is None else " ".join(part.items))
-        return "".join(pieces)
+        return "" if node is None else joined(self.parts(node))
 
     def parts(self, node: Node) -> list[Part]:
         """Return the pieces of a word."""
@@ -99,8 +98,7 @@ class Expansions:
         if kind in ("string", "translated_string"):
             if kind == "translated_string":
                 node = node.named_children[0]
-            inside = self._inside(node, document=False)
-            return inside or [Part("")]
+            return self._inside(node) or [Part("")]
         if kind == "raw_string":
             return [Part(self.raw(node)[1:-1])]
         if kind == "ansi_c_string":
@@ -110,7 +108,7 @@ class Expansions:
         if kind == "command_substitution":
             return [Part(self.substitution(node), split=True)]
         if kind == "arithmetic_expansion":
-            return [Part(self.arithmetic(node), split=True)]
+            return [Part(self.arithmetic(self.raw(node)), split=True)]
         if kind == "process_substitution":
             return [Part(unknown(self.raw(node)))]
         return self._literal(self.raw(node))
@@ -122,31 +120,51 @@ class Expansions:
             text = str(self.variables.get("HOME", "~")) + text[1:]
         return [Part(text)]
 
-    def _inside(self, node: Node, *, document: bool) -> list[Part]:
-        """Return the pieces between double quotes, or of a here-document: nothing is split there."""
-        start, end = node.start_byte, node.end_byte
-        if not document:
-            start, end = start + 1, end - 1
+    def _inside(self, node: Node) -> list[Part]:
+        """Return the pieces between double quotes: nothing is split there."""
         parts: list[Part] = []
-        at = start
+        at = node.start_byte + 1
         for child in node.named_children:
-            if child.type not in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
+            if child.type not in _EXPANDED:
                 continue
-            parts.append(self._quoted_text(at, child.start_byte, document))
+            raw = self.raw(child)
+            text = raw.lstrip()  # the parser gives the blanks between two expansions to the second one
+            start = child.start_byte + len(raw) - len(text)
+            parts.append(self._quoted_text(at, start))
             if child.type in ("simple_expansion", "expansion"):
-                parts += self.expansion(self.raw(child), quoted=True)
+                parts += self.expansion(text, quoted=True)
             elif child.type == "command_substitution":
                 parts.append(Part(self.substitution(child)))
             else:
-                parts.append(Part(self.arithmetic(child)))
+                parts.append(Part(self.arithmetic(text)))
             at = child.end_byte
-        parts.append(self._quoted_text(at, end, document))
+        parts.append(self._quoted_text(at, node.end_byte - 1))
         return [part for part in parts if part.text or part.items is not None]
 
-    def _quoted_text(self, start: int, end: int, document: bool) -> Part:
+    def _quoted_text(self, start: int, end: int) -> Part:
         text = self.source[start:end].decode(errors="replace")
-        escapes = r"\\([$`\\\n])" if document else r'\\([$`"\\\n])'
-        return Part(re.sub(escapes, lambda m: "" if m[1] == "\n" else m[1], text))
+        return Part(re.sub(r'\\([$`"\\\n])', lambda m: "" if m[1] == "\n" else m[1], text))
+
+    def _document_text(self, nodes: Iterable[Node], start: int, end: int) -> str:
+        """Return the text of a here-document with its expansions replaced.
+
+        The parser sees `$@`, $((...)) and `...` between double quotes and not in a here-document, so the text is read
+        as one between double quotes, with its own ones hidden.
+        """
+        pieces: list[str] = []
+        for child in nodes:
+            if child.type in _EXPANDED and child.start_byte >= start:
+                pieces += [self._hidden(start, child.start_byte), self.raw(child)]
+                start = child.end_byte
+        pieces.append(self._hidden(start, end))
+        text = "".join(pieces)
+        parts = self._parsed(f'"{text}"')
+        return (self._filled(text) if parts is None else joined(parts)).replace(_HIDDEN, '"')
+
+    def _hidden(self, start: int, end: int) -> str:
+        """Return a part of a here-document with its double quotes hidden, but for those inside of `...`."""
+        text = self.source[start:end].decode(errors="replace")
+        return re.sub(r'\\[^"]|`[^`]*`|"', lambda m: _HIDDEN if m[0] == '"' else m[0], text)
 
     # expansions
 
@@ -186,7 +204,7 @@ class Expansions:
                 return [Part(unknown(raw))]
             parts = self._text_parts(default, quoted)
             if operator[-1] == "=":
-                self.variables[name] = "".join(part.text for part in parts)
+                self.variables[name] = joined(parts)
             return parts
         value = self.value(name, index)
         if isinstance(value, list) and _is_whole(name, index) and not any(map(unknowns, value)):
@@ -236,12 +254,18 @@ class Expansions:
         """Return the pieces of the text behind `:-` and the like, which may hold quotes and expansions."""
         if not text:
             return [Part("", split=not quoted)]
+        quotes = '"' if quoted and '"' not in text else ""
+        parts = self._parsed(f"{quotes}{text}{quotes}")
+        return [Part(self._text(text), split=not quoted)] if parts is None else parts
+
+    def _parsed(self, text: str) -> list[Part] | None:
+        """Return the pieces of a text that is one word; None where it is not."""
         source = f"v={text}".encode()
         root = parser().parse(source).root_node
         found = root.named_children[0] if root.named_children else None
         value = found.child_by_field_name("value") if found is not None else None
         if value is None or root.has_error or value.end_byte != len(source):
-            return [Part(self._text(text), split=not quoted)]
+            return None
         outer, self.source = self.source, source
         try:
             return self.parts(value)
@@ -250,12 +274,15 @@ class Expansions:
 
     def _text(self, text: str) -> str:
         """Return a text with its variables replaced and its quotes removed."""
-        replaced = re.sub(
-            r"\$\{#?\w+(?:\[[@*]\])?\}|\$\w+",
-            lambda m: "".join(p.text for p in self.expansion(m[0], quoted=True)),
+        return self._filled(text).replace('"', "").replace("'", "")
+
+    def _filled(self, text: str) -> str:
+        """Return a text with its variables replaced."""
+        return re.sub(
+            r"\$\{#?(?:\w+|[@*])(?:\[[@*]\])?\}|\$(?:\w+|[@*])",
+            lambda m: joined(self.expansion(m[0], quoted=True)),
             text,
         )
-        return replaced.replace('"', "").replace("'", "")
 
     def value(self, name: str, index: str | None = None) -> str | list[str] | None:
         """Return a variable's value; None where it is not set."""
@@ -416,9 +443,8 @@ class Expansions:
         finally:
             self.positional, self.source = saved, outer
 
-    def arithmetic(self, node: Node) -> str:
+    def arithmetic(self, raw: str) -> str:
         """Return the value of $((...)) of whole numbers; else an unknown text."""
-        raw = self.raw(node)
         return self.calculated(raw.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]"), raw)
 
     def calculated(self, expression: str, raw: str) -> str:
@@ -498,8 +524,13 @@ class Expansions:
         body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
         if body is None:
             return ""
-        literal = start is not None and any(quote in self.raw(start) for quote in "'\"\\")
-        text = self.raw(body) if literal else "".join(part.text for part in self._inside(body, document=True))
+        at = body.start_byte
+        if start is not None and at == body.end_byte:  # the parser takes a text that begins with a backslash for words
+            at = self.source.index(b"\n", start.end_byte) + 1
+        if start is not None and any(quote in self.raw(start) for quote in "'\"\\"):
+            text = self.source[at : body.end_byte].decode(errors="replace")
+        else:
+            text = self._document_text((*node.named_children, *body.named_children), at, body.end_byte)
         if self.raw(node).startswith("<<-"):
             text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
         return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -53,6 +54,11 @@ def fields(parts: list[Part]) -> list[str]:
     if current is not None:
         words.append(current)
     return words
+
+
+def joined(parts: Iterable[Part]) -> str:
+    """Return the text that pieces make where bash does not split it: an assignment, a test, a here-document."""
+    return "".join(part.text if part.items is None else " ".join(part.items) for part in parts)
 
 
 def without(value: str, pattern: str, *, at_end: bool, longest: bool) -> str:
