@@ -32,6 +32,12 @@ MESSAGES_RETURNED = tuple(
     for room in ("cli", "cluster", "config", "data", "engines", "evaluation", "learner", "pipeline", "weights")
 )
 """Rooms whose functions return and yield sentences that end up in errors."""
+CODE_RETURNED = (
+    "openrlhf_tir.config.integrations.trl_import",
+    "openrlhf_tir.data.export_template",
+    "openrlhf_tir.data.jinja_template",
+)
+"""Modules of these rooms whose functions return Jinja or Python."""
 TELLERS = {"print", "input", "ask", "warn", "warning", "info", "error", "exception", "critical", "debug", "unknown"}
 """Functions and methods whose arguments are shown to a person."""
 WORD = re.compile(r"(?<![^\s(])([A-Za-z]?[a-z]+)(?=[.,:;?!)]*(?:\s|$))")
@@ -124,7 +130,8 @@ class Loader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         tree = ast.parse(self.get_data(self.path), self.path)
-        tree = Reword(returned=fullname.startswith(MESSAGES_RETURNED)).visit(tree)
+        returned = fullname.startswith(MESSAGES_RETURNED) and fullname not in CODE_RETURNED
+        tree = Reword(returned=returned).visit(tree)
         return compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True)
 
 
