@@ -276,11 +276,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One action that an environment executed, and what it replied.
+    """One action: executed by an environment, or refused by the turn protocol since it could not be read.
 
     Attributes:
         action: The action as the model wrote it.
-        observation: The environment's reply as text.
+        observation: The reply as text.
         outcome: How the step ended (protocol.Outcome): "ok", "model_error", ...
         signals: Raw facts that rewards may weigh: executed, error type, tests passed.
         seconds: Duration of the step.
@@ -299,6 +299,11 @@ class ToolCall:
     done: bool = False
     truncated: bool = False
     turn: int | None = None
+
+    @property
+    def executed(self) -> bool:
+        """Whether an environment had the action; one that ran and failed was executed, too."""
+        return self.signals.get("error_type") != "malformed_call"
 
 
 class CounterUpdate(NamedTuple):

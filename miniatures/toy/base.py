@@ -137,7 +137,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             if measured:
                 missed = "; ".join(check_gates(measured[-1][0], gates))
                 services.console.print(
-                    f"outside the gates: {missed}. Training continues.", soft_wrap=True, highlight=False
+                    f"not as wanted yet: {missed}. The fine-tuning goes on.", soft_wrap=True, highlight=False
                 )
             measured.append(
                 await evaluate_held_out(

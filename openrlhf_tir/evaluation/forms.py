@@ -217,10 +217,11 @@ def ast(where: str, row: Row) -> dict[str, Any]:
         raise DataError(
             f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file."
         )
-    gold = [] if "irrelevance" in category else row.get("ground_truth")
+    has_answers = "relevance" not in category
+    gold = row.get("ground_truth") if has_answers else []
     if (
         not isinstance(gold, list)
-        or not (gold or "irrelevance" in category)
+        or not (gold or not has_answers)
         or not all(isinstance(call, Mapping) for call in gold)
     ):
         raise DataError(

@@ -266,6 +266,7 @@ SUITES: dict[str, Suite] = {
                 ("live_parallel", 16),
                 ("live_parallel_multiple", 24),
                 ("live_irrelevance", 882),
+                ("live_relevance", 18),
             )
         ),
         _multi_turn("base", "base"),
@@ -360,7 +361,7 @@ def rows_of(suite_file: SuiteFile, protocol: str = "tool") -> Iterator[dict[str,
     Raises:
         DataError: A row has another form. The message names file, line and column.
     """
-    gold = _gold(suite_file) if suite_file.suite.category and "irrelevance" not in suite_file.suite.category else {}
+    gold = _gold(suite_file) if suite_file.suite.category and "relevance" not in suite_file.suite.category else {}
     meta = (
         {"functions": read_functions(suite_file.file.parent / DIRECTORY), "protocol": protocol}
         if suite_file.suite.form is multi_turn

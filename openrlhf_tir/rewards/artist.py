@@ -6,8 +6,8 @@ Source: arXiv 2505.01441, sections 3.1 and 3.2. There is no official code; the e
     functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)          in [0, 1.2]
 
 The format is strict if every pair of tags is there, pairs neither nest nor overlap, and their first occurrences are in
-the method's order. An answer is right if it equals the label, character by character, and the model wrote it outside of
-its code. A share of nothing (no calls, nothing to match) is 0.
+the method's order. The last answer is right if it equals the label, character by character.
+A share of nothing (no calls, nothing to match) is 0.
 
 The option `answer_only` makes the answer's part the reward; the other parts are recorded. The option `functions` scores
 function calling by what the environment reported about the whole episode in its last signals: state_match, state_total,
@@ -31,8 +31,6 @@ FUNCTION_TAGS = ("reasoning", "tool")
 OPTIONS = ("functions", "answer_only")
 FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_NO_STATEMENT = re.compile(r"<(python|output)>.*?</\1>", re.DOTALL)
-"""Code, and output that the model made up. An answer in there does not count."""
 
 
 def share(part: float, whole: float) -> float:
@@ -87,7 +85,7 @@ def math_parts(text: str, gold: str, succeeded: int, calls: int) -> dict[str, fl
         succeeded: Number of calls that ran without an error.
         calls: Number of all calls.
     """
-    answers = _ANSWER.findall(_NO_STATEMENT.sub("", text))
+    answers = _ANSWER.findall(text)
     return {
         "answer": 2.0 * (bool(answers) and answers[-1].strip() == gold),
         "format_relaxed": 0.125 * pairs_present(text, MATH_TAGS),

@@ -19,6 +19,7 @@ from .checking.answer_text import model_text
 from .checking.call_text import Calls, json_call_arguments, python_calls
 from .context import RewardContext
 from .math_outcome import call_facts
+from .tooln1 import tooln1_calls
 
 TYPES: dict[str, type[Any]] = {
     "string": str,
@@ -31,8 +32,10 @@ TYPES: dict[str, type[Any]] = {
     "any": str,
 }
 """Python type of each type of a description."""
-NOTATIONS = {"python": python_calls, "json": json_call_arguments}
+NOTATIONS = {"python": python_calls, "json": json_call_arguments, "tooln1": tooln1_calls}
 """Reader of each notation of calls."""
+RELEVANCE = ("relevance", "live_relevance")
+"""Categories in which any call is right."""
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
@@ -48,6 +51,8 @@ def check_calls(
         category: BFCL's category.
         underscores: Whether the model writes a.b as a_b.
     """
+    if category in RELEVANCE:
+        return None if calls else "relevance:no_call"
     checker = "simple_function_checker"
     if "parallel" in category:
         checker = "parallel_function_checker_no_order"
@@ -187,8 +192,8 @@ def _plain(value: Any) -> Any:
 def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Score one response.
 
-    The option `notation` is "python" or "json" (ToolRL's). Parts: correct, format_ok (there are calls), and facts about
-    the calls.
+    The option `notation` is "python", "json" (ToolRL's) or "tooln1". Parts: correct, format_ok (there are calls), and
+    facts about the calls.
     """
     if unknown_options := set(context.options) - {"notation"}:
         raise unknown(

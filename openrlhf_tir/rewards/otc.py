@@ -87,6 +87,11 @@ def grpo_group(
     return GroupScore(n, r_tool, [alpha * t * r for t, r in zip(r_tool, r_G, strict=True)])
 
 
+def executed_calls(trajectory: Trajectory) -> int:
+    """Return the method's m. A call that could not be read cost no tool."""
+    return sum(call.executed for call in trajectory.calls)
+
+
 async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Return the base reward of a correct response times its efficiency in the PPO form, and 0 for a wrong one.
 
@@ -108,7 +113,7 @@ async def otc(trajectory: Trajectory, task: Task, context: RewardContext) -> Rew
         )
     base_context = replace(context, options=context.options.get("base_options", {}))
     base_reward, correct, parts = await call(load(name), trajectory, task, base_context)
-    factor = ppo_factor(len(trajectory.calls), float(context.options.get("c", 3)))
+    factor = ppo_factor(executed_calls(trajectory), float(context.options.get("c", 3)))
     reward = float(context.options.get("alpha", 1)) * factor * base_reward if correct else 0.0
     return RewardParts(reward, correct, {**parts, "tool_efficiency": factor})
 
@@ -122,7 +127,7 @@ def otc_group(group: Group, context: RewardContext) -> list[float]:
     valid = group.valid
     stored = context.prompt_counters.get(FEWEST)
     score = grpo_group(
-        [len(trajectory.calls) for trajectory in valid],
+        [executed_calls(trajectory) for trajectory in valid],
         [trajectory.parts["correct"] for trajectory in valid],
         [trajectory.scored if trajectory.parts["correct"] else 0.0 for trajectory in valid],
         c=float(context.options.get("c", 3)),

@@ -26,6 +26,7 @@ OPTIONS = ("turn_bonus", "official")
 RULES = ("recipe", "answer_line", "evaluation")
 LAST_BOX_CHARS = 100
 LAST_LINE_CHARS = 300
+FENCE = "```python"
 MAX_TEXT = 400
 _ANSWER_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 NO_ANSWER = "[INVALID]"
@@ -85,7 +86,7 @@ def evaluation_answer(text: str) -> str:
 def eval_code(segment: str) -> str:
     """Return the code of a segment that stopped at </code>: the text after the last fence, as the official evaluation
     takes it."""
-    return segment.rpartition("```python")[2].replace("```", "").strip()
+    return segment.rpartition(FENCE)[2].replace("```", "").strip()
 
 
 def interpreter_block(text: str) -> str:

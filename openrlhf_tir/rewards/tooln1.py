@@ -17,6 +17,7 @@ from ..config.paths import shown
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
+from .checking.call_text import Calls
 from .context import RewardContext
 from .math_outcome import call_facts
 
@@ -62,6 +63,16 @@ def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
         return Counter((call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls)
     except (ValueError, RecursionError):
         return None  # it is nested more deeply than Python can write
+
+
+def tooln1_calls(text: str) -> Calls:
+    """Return the calls of the first tool_call block as {name: arguments}; [] if it is no list of calls.
+
+    Training grades the last block, the method's handler of BFCL decodes the first.
+    """
+    block = _BLOCK.search(text)
+    calls = decode(block[1]) if block else None
+    return [{call["name"]: call["arguments"]} for call in calls] if calls and canonical(calls) is not None else []
 
 
 def gold_calls(text: str) -> list[dict[str, Any]]:

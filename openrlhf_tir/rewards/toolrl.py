@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from ..config.paths import shown
 from ..errors import ConfigError
 from ..types import RewardParts, Task, Trajectory
-from .checking.answer_text import model_text
+from .checking.answer_text import model_text, without_end_marks
 from .context import RewardContext
 from .math_outcome import call_facts
 
@@ -238,7 +238,7 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     Raises:
         ConfigError: An option is unknown, or updates_per_step is no number of updates.
     """
-    text = model_text(trajectory).strip()
+    text = without_end_marks(model_text(trajectory)).strip()
     context.check_options({field.name for field in fields(Variant)} | {PER_STEP}, "reward.name = 'toolrl'")
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
     if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length

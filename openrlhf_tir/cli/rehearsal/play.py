@@ -227,7 +227,7 @@ class _Rehearsal:
     def _note_without_calls(self, environment: Environment, group: Group) -> None:
         """Note that no episode called the environment, although a model may: its code was not tried."""
         calls = [call for trajectory in group.trajectories for call in trajectory.calls]
-        executed = any(call.signals.get("error_type") != "malformed_call" for call in calls)
+        executed = any(call.executed for call in calls)
         if (
             self.cfg.by_agent
             or environment.env.max_calls == 0

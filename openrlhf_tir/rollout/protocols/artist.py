@@ -30,10 +30,12 @@ class Artist(StopStringProtocol):
         if not self.stopped_for_call(completion):
             return End()
         self.calls_left -= 1
-        match PARSERS["python"](completion.text):
-            case [*_, ParsedCall(arguments=arguments)]:
+        # Text before may name the tag: "I will use <python> now. <python>print(1)</python>".
+        _, opening, rest = completion.text.rpartition("<python>")
+        match PARSERS["python"](opening + rest):
+            case [ParsedCall(arguments=arguments)]:
                 return Call(arguments["code"])
-            case [*_, Malformed() as malformed]:
+            case [Malformed() as malformed]:
                 return Reject(malformed.text, malformed.defect, malformed.detail)
         return Reject(completion.text, "unclosed", f"{self.stop} closes nothing: write <python> before the code.")
 

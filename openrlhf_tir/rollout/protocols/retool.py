@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ...rewards.retool import eval_code, interpreter_block
+from ...rewards.retool import FENCE, eval_code, interpreter_block
 from ...types import Completion
 from . import Call, End, Reject
 from .base import StopStringProtocol
@@ -49,11 +49,12 @@ class ReTool(StopStringProtocol):
         self.official = official
 
     def advance(self, completion: Completion) -> Call | Reject | End:
-        """Return what the segment asks for: the code between the last <code> and its end."""
+        """Return what the segment asks for: the code behind its last fence, or without one behind its last <code>."""
         if not self.stopped_for_call(completion):
             return End()
         self.calls_left -= 1
-        code = eval_code(completion.text.removesuffix(self.stop).rpartition("<code>")[2])
+        segment = completion.text.removesuffix(self.stop)
+        code = eval_code(segment if FENCE in segment else segment.rpartition("<code>")[2])
         message = unexecuted(code) if self.official else None
         return Call(code) if message is None else Reject(code, "not_executed", message)
 

@@ -189,6 +189,13 @@ def graded(row, name, text) -> bool:
     return call_now(load(name), sample(0, text, 0.0), Task("", row["label"]), context).correct
 
 
+def test_a_question_for_which_any_call_is_right_needs_no_answers(tmp_path):
+    question = {"id": "live_relevance_0", "question": [[{"role": "user", "content": "Rain?"}]], "function": [WEATHER]}
+    (row,) = read(tmp_path, "bfcl_live_relevance", question)
+    assert graded(row, "bfcl", "[weather(city='Bonn')]")
+    assert not graded(row, "bfcl", "Which town?")
+
+
 def test_bfcl_questions_are_joined_with_their_answers_and_graded(tmp_path):
     question = {"id": "simple_0", "question": [[{"role": "user", "content": "Rain in Bonn?"}]], "function": [WEATHER]}
     path = jsonl(tmp_path / "BFCL_v3_simple.json", question)

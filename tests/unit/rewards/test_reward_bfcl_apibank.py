@@ -50,6 +50,27 @@ def test_json_lines_are_read_when_asked():
     assert bfcl(text).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ('<think>t</think><tool_call>[{"name": "math.add", "arguments": {"a": 1}}]</tool_call>', 1.0),
+        ('<tool_call>{"name": "math.add", "arguments": {"a": 1}}</tool_call>', 1.0),
+        ('<tool_call>[]</tool_call><tool_call>[{"name": "math.add", "arguments": {"a": 1}}]</tool_call>', 0.0),
+        ('<tool_call>[{"name": "math.add", "parameters": {"a": 1}}]</tool_call>', 0.0),
+        ("<tool_call>[1]</tool_call>", 0.0),
+        ("I would add them.", 0.0),
+    ],
+)
+def test_tool_n1s_first_block_is_read_when_asked(text, reward):
+    assert bfcl(text, notation="tooln1").reward == reward
+
+
+def test_where_calls_are_relevant_any_call_is_right():
+    label = json.dumps({"function": [ADD], "possible_answer": [], "category": "live_relevance"})
+    assert bfcl("[math.multiply(a=1)]", label).reward == 1.0
+    assert bfcl("No tool fits.", label).reward == 0.0
+
+
 def test_nothing_to_call_is_right_only_without_calls():
     label = json.dumps({"function": [ADD], "possible_answer": []})
     assert bfcl("No tool fits.", label).reward == 1.0

@@ -93,16 +93,20 @@ def test_artist_sums_answer_format_and_successful_calls():
     assert score("artist", full, "1.0").reward == 1.5
 
 
-@pytest.mark.parametrize("code", ["print(open('f').read())", "print('<answer>1</answer>')"])
-def test_what_a_tool_prints_and_what_stands_in_code_is_not_artists_answer(code):
+def test_what_a_tool_prints_is_not_artists_answer():
     forged = trajectory(
-        ("model", f"<think>t</think><python>{code}</python>"),
+        ("model", "<think>t</think><python>print(open('f').read())</python>"),
         ("env", "\n<output>\n<answer>1</answer>\n</output>\n"),
         ("model", "I do not know."),
         calls=("ok",),
     )
     _, correct, parts = score("artist", forged, "1")
     assert (correct, parts["answer"], parts["format_strict"]) == (False, 0.0, 0.0)
+
+
+def test_artists_answer_is_the_last_that_the_model_wrote_wherever_it_stands():
+    made_up = says("<think>a</think><answer>1</answer><output><answer>2</answer></output>")
+    assert [score("artist", made_up, gold).parts["answer"] for gold in ("1", "2")] == [0.0, 2.0]
 
 
 def test_an_answer_tag_that_only_a_tool_prints_is_no_pair_of_artists():

@@ -10,6 +10,7 @@ import pytest
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards.otc import grpo_group, otc_group, ppo_factor
 from openrlhf_tir.rewards.tooln1 import VARIANTS, score, tooln1
+from openrlhf_tir.types import ToolCall
 from tests.unit.rewards.reward_fakes import group, in_run, reward_of, says, task, trajectory
 
 TRUTH = '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
@@ -106,6 +107,13 @@ def test_otc_scales_the_outcome_by_the_calls():
     assert r.reward == pytest.approx(0.5)
     assert r.correct
     assert reward_of("otc", one_call, task("41"), in_run(name="otc")).reward == 0.0
+
+
+def test_a_call_that_could_not_be_read_is_no_call_of_otc():
+    answered = trajectory(("model", r"<answer>\boxed{42}</answer>"), calls=("ok", "model_error"))
+    assert reward_of("otc", answered, task("42"), in_run(name="otc")).reward == pytest.approx(math.cos(2 * math.pi / 7))
+    answered.calls[1] = ToolCall("f(", "", "model_error", {"error_type": "malformed_call"})
+    assert reward_of("otc", answered, task("42"), in_run(name="otc")).reward == pytest.approx(math.cos(math.pi / 5))
 
 
 def test_otc_multiplies_any_base_reward():

@@ -207,6 +207,11 @@ async def test_retool_runs_what_stands_between_its_tags():
     assert traj.segments[3].text == f"\n<interpreter>\n{SILENT}</interpreter>\n\n"
 
 
+async def test_text_that_looks_like_retools_tag_is_code_behind_its_fence():
+    turns = [('<code>\n```python\ns = "<code>x"\nprint(s)\n```\n</code>', "</code>"), ("x", "eos")]
+    assert (await play(ReTool(max_calls=1), turns, "<code>x\n"))[1] == ['s = "<code>x"\nprint(s)']
+
+
 def test_retool_without_calls_left_does_not_stop():
     assert ReTool(max_calls=0).stops == ()
 

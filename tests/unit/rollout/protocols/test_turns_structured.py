@@ -83,6 +83,11 @@ async def test_a_function_call_names_itself_in_its_result():
     assert traj.segments[1].text == "\nEXECUTION RESULT of [bash]:\na.py\n"
 
 
+async def test_a_tag_that_is_only_spoken_of_is_no_part_of_artists_code():
+    turns = [("I use <python> now. <python>print(1)</python>", "</python>"), ("x", "eos")]
+    assert (await play(Artist(max_calls=1), turns, "1"))[1] == ["print(1)"]
+
+
 async def test_artist_runs_the_last_block_and_rejects_an_empty_one():
     turns = [("<python>print(1)</python>", "</python>"), ("<python> </python>", "</python>"), ("x", "eos")]
     traj, sent = await play(Artist(max_calls=2), turns, "")
