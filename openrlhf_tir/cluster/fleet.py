@@ -199,11 +199,13 @@ class Fleet(Generic[EngineT]):
     async def _launch_and_admit(self, index: int) -> None:
         """Launch an engine once and make it a member. What kept it from that is raised, and the engine killed."""
         engine = await self._launch(index)
+        launch = asyncio.current_task()
         admitted = False
 
         def admit() -> None:
             nonlocal admitted
-            if not admitted:
+            # A resize may have given this launch up since the last await.
+            if not admitted and self._launching.get(index) is launch:
                 admitted = True
                 del self._launching[index]
                 self._join(engine)
@@ -219,6 +221,8 @@ class Fleet(Generic[EngineT]):
                 raise
             # It is a member already; if it fails later, its heartbeats find out.
         admit()
+        if not admitted:
+            engine.kill()
 
     async def _prove_while_alive(
         self, engine: EngineT, prove: Callable[[EngineT, Admit], Coroutine[Any, Any, None]], admit: Admit

@@ -23,7 +23,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -381,7 +381,7 @@ class WeightPublisher:
         for t in proved:
             log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, t.engine.name,
                      t.disagreement, t.excess)  # fmt: skip
-        await asyncio.gather(*[self._confirm(t.engine, version) for t in proved])
+        await asyncio.gather(*[self._confirm(t, version) for t in proved])
 
     async def _push_in_full(self, doubtful: list[Trial]) -> Results | None:
         """Push to these engines again, in full. Return None, with the engines refused, if that fails.
@@ -508,13 +508,16 @@ class WeightPublisher:
         """Note the duration of a part of the push; of several engines the longest counts."""
         self._parts[name] = max(seconds, self._parts.get(name, 0.0))
 
-    async def _confirm(self, engine: RemoteEngine, version: int) -> None:
+    async def _confirm(self, trial: Trial, version: int) -> None:
         """Release what the engine sampled with `version`, and note that it was proved.
 
         An engine that does not take the verdict is given up by `call`: its completions would wait for it for ever.
         """
-        with suppress(EngineGone):
-            parts = await engine.call(RolloutEngine.confirm_weights, version, deadline=self.deadline)
-            engine.version = version
-            for name, seconds in parts.items():
-                self._note_part(name, seconds)
+        try:
+            parts = await trial.engine.call(RolloutEngine.confirm_weights, version, deadline=self.deadline)
+        except EngineGone:
+            trial.outcome = Outcome.GONE
+            return
+        trial.engine.version = version
+        for name, seconds in parts.items():
+            self._note_part(name, seconds)

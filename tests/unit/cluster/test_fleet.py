@@ -135,6 +135,30 @@ def test_shrinking_gives_up_those_that_are_still_starting_first():
     run(scenario())
 
 
+@pytest.mark.parametrize("sizes", [(1,), (1, 2)], ids=["smaller", "smaller, and larger again"])
+def test_an_actor_whose_proof_ends_as_the_fleet_shrinks_is_killed(sizes):
+    async def scenario():
+        c, proved = Cluster(1), asyncio.Event()
+        await c.fleet.start()
+
+        async def prove(actor, admit):
+            await proved.wait()
+            admit()
+
+        c.fleet.prove = prove
+        c.fleet.resize(2)
+        await asyncio.sleep(5)
+        proved.set()
+        for size in sizes:
+            c.fleet.resize(size)
+        await asyncio.sleep(5)
+        assert c.started[1].end == "killed"
+        assert len(c.fleet.members) == c.fleet.size
+        await c.fleet.stop()
+
+    run(scenario())
+
+
 def test_an_actor_that_dies_while_it_drains_is_not_replaced():
     async def scenario():
         c = Cluster(2)

@@ -766,6 +766,17 @@ async def test_a_newcomer_that_hangs_is_refused_and_others_may_join(tmp_path):
     assert newcomer.version == 1
 
 
+async def test_a_newcomer_that_cannot_be_told_its_verdict_does_not_join(tmp_path):
+    p = publisher([], tmp_path)
+    p.deadline = p.transport.deadline = SOON
+    await publish(p, 1)
+    hung, admitted = FakeEngine(name="rollout-3"), []
+    hung.confirm_weights = never
+    with pytest.raises(EngineGone, match="rollout-3"):
+        await p.join(hung, lambda: admitted.append(hung))
+    assert admitted == []
+
+
 async def test_a_push_that_no_engine_agrees_with_says_what_may_be_wrong(tmp_path):
     engines = [FakeEngine(lags=1), FakeEngine(lags=1)]
     assert (await publish(publisher(engines, tmp_path), 1)).refused == 2
