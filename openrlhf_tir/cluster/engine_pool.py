@@ -4,8 +4,8 @@
     weight publisher ------> EnginePool.members, EngineHandle.call
     control file ----------> EnginePool.resize, EnginePool.set_env_urls
 
-What happens to a group: it waits while there is no engine. An engine that refuses it (QueueFull) is skipped until its
-retry time. If its engine dies, hangs or goes silent, the group raises EngineGone, and the pipeline issues it again.
+What happens to a group: it waits while there is no engine. If its engine dies, hangs or goes silent, the group raises
+EngineGone, and the pipeline issues it again.
 
 What happens to a lost engine: its environment sessions are closed, and another engine is launched in its place
 (cluster/fleet.py). The new one gets the last push and a canary (`attach_prover`) before it gets groups.
@@ -24,7 +24,7 @@ from ray.util.placement_group import PlacementGroup
 
 from ..config import Config
 from ..config.secrets import ENV_TOKEN
-from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull
+from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost
 from ..pipeline.router import Router
 from ..rollout.environment_client.orphans import close_orphans
 from ..rollout.group_runner import EvalMode
@@ -123,12 +123,8 @@ class EnginePool:
         def holds_version(engine: EngineHandle) -> bool:
             return version is None or engine.version == version
 
-        while True:
-            async with self.router.place(task.prompt, samples, holds_version, mode is not None) as engine:
-                try:
-                    return await self._run_on(engine, key, task, mode)
-                except QueueFull as error:
-                    self.router.mark_full(engine.name, error.retry_after_s)
+        async with self.router.place(task.prompt, samples, holds_version, mode is not None) as engine:
+            return await self._run_on(engine, key, task, mode)
 
     async def _run_on(
         self, engine: EngineHandle, key: GroupKey, task: Task, mode: EvalMode | None

@@ -11,7 +11,6 @@ A new prompt goes by load alone, so affinity costs no balance where it cannot ga
     state of an engine   gets new groups
     available            yes
     silent               no, until it answers heartbeats again; it keeps its groups
-    full                 no, for as long as it said when it refused a group
     draining             no; `wait_until_drained` returns when its last group has ended
 
 The router knows names, loads and states, and not what an engine is: simulations and tests route other things.
@@ -56,7 +55,6 @@ class RoutedEngine(Generic[EngineT]):
             holds no more.
         silent: It does not answer heartbeats.
         draining: It is to leave.
-        full_until: Event loop time until which it refuses new groups.
     """
 
     name: str
@@ -69,7 +67,6 @@ class RoutedEngine(Generic[EngineT]):
     observed_width: float = 0.0
     silent: bool = False
     draining: bool = False
-    full_until: float = 0.0
     _stats: dict[str, float] = field(default_factory=dict)
     """The last result of `current_stats`; empty after a change."""
 
@@ -154,22 +151,16 @@ class Router(Generic[EngineT]):
         self.engines[name] = RoutedEngine(name, engine)
         self._notify()
 
-    def leave(self, name: str) -> bool:
-        """Remove an engine and its load. Return False if it was removed before."""
-        known = self.engines.pop(name, None) is not None
+    def leave(self, name: str) -> None:
+        """Remove an engine and its load. Removing it again does nothing."""
+        self.engines.pop(name, None)
         self._notify()
-        return known
 
     def set_silent(self, name: str, silent: bool) -> None:
         """Note whether an engine answers heartbeats."""
         if name in self.engines:
             self.engines[name].silent = silent
             self._notify()
-
-    def mark_full(self, name: str, retry_after_s: float) -> None:
-        """Give an engine, which refused a group, no other one for some seconds."""
-        if name in self.engines:
-            self.engines[name].full_until = asyncio.get_running_loop().time() + retry_after_s
 
     def reserve(self, names: Collection[str]) -> None:
         """Keep new groups away from these engines as long as others can take them."""
@@ -270,7 +261,6 @@ class Router(Generic[EngineT]):
     async def _wait_for_engine(
         self, key: bytes, samples: int, fits: Callable[[EngineT], bool]
     ) -> RoutedEngine[EngineT]:
-        loop = asyncio.get_running_loop()
         while True:
             fitting = [routed for routed in self.engines.values() if fits(routed.engine)]
             if self.engines and not fitting:
@@ -279,27 +269,20 @@ class Router(Generic[EngineT]):
             for avoided in (self.reserved, self._failed_on.get(key)):
                 if avoided:
                     candidates = [routed for routed in candidates if routed.name not in avoided] or candidates
-            now = loop.time()
-            ready = [routed for routed in candidates if routed.full_until <= now]
-            if ready:
-                return self._choose(ready, key, samples)
+            if candidates:
+                return self._choose(candidates, key, samples)
             if not self.engines and self._launch_error:
                 raise PipelineError(
                     f"No rollout actor is left, and a new one did not start: {self._launch_error}"
                 ) from self._launch_error
-            # A full engine becomes ready by the clock, everything else by an event.
-            try:
-                async with asyncio.timeout_at(min((routed.full_until for routed in candidates), default=None)):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await self._changed.wait()
 
-    def _choose(self, ready: list[RoutedEngine[EngineT]], key: bytes, samples: int) -> RoutedEngine[EngineT]:
-        loads = [routed.load for routed in ready]
-        mean = sum(loads) / len(ready)
+    def _choose(self, candidates: list[RoutedEngine[EngineT]], key: bytes, samples: int) -> RoutedEngine[EngineT]:
+        loads = [routed.load for routed in candidates]
+        mean = sum(loads) / len(candidates)
         home = self.engines.get(self._homes.get(key, ""))
-        if home not in ready or home.load > BALANCE * mean + samples:
-            home = ready[loads.index(min(loads))]
+        if home not in candidates or home.load > BALANCE * mean + samples:
+            home = candidates[loads.index(min(loads))]
         self._homes[key] = home.name
         self._homes.move_to_end(key)
         if len(self._homes) > MAX_PROMPTS:

@@ -9,10 +9,10 @@ fast one. A flush does not wait for its slowest item: every request has a future
 requests pass straight on (`rollout.max_wait_ms` says when waiting pays). More requests than `max_running` wait here,
 where groups take turns, and not in the engine's queue, which is first come, first served.
 
-Memory is bounded. A group is admitted as a whole or refused (`admit`, QueueFull). The requests of an admitted group,
-one per live trajectory, come through its `QueueLane` and are never refused. A single request from outside (`generate`)
-is refused if `max_queue` requests wait. A request that is aborted before the engine has it is answered at once, without
-tokens.
+Memory is bounded. A run has as many groups as its scheduler allows; their requests, one per live trajectory, come
+through a `QueueLane` and are never refused. A group that comes over HTTP is admitted as a whole or refused (`admit`,
+QueueFull), as a single request from outside (`generate`) is if `max_queue` requests wait. A request that is aborted
+before the engine has it is answered at once, without tokens.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ KINDS = {
     "hang": 3,
     "refuse": 2,
     "env_hang": 1,
-    "refused": 1,
     "no_start": 1,
     "learner_die": 1,
     "learner_hang": 1,
@@ -215,8 +214,6 @@ class Life:
         elif kind == "suspend":
             # longer than every deadline of the run; every second time nobody but the waiters can notice
             asyncio.get_running_loop().suspend(5000.0, noticed=n % 2 == 0)
-        elif kind == "refused":
-            self.world.refusals = 3 * n
         elif kind == "env_hang":
             self.world.env_hangs = n
         elif kind == "no_start":

@@ -137,8 +137,6 @@ class World:
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
         self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, unresponsive=Deadline(20.0, "unresponsive"))
         self.failing_starts = 0
-        self.refusals = 0
-        """So many of the groups to come find an actor that has no room (QueueFull)."""
         self.env_hangs = 0
         """So many of the groups to come never get an answer from their environment, until their deadline."""
 
@@ -157,15 +155,9 @@ class World:
             self.env_hangs -= 1
             seconds = 30.0  # the group's deadline
             dropped = None
-        while True:  # as EnginePool does
-            async with self.fleet.router.place(task.prompt, 1, lambda a: wanted in (None, a.version)) as actor:
-                if self.refusals:
-                    self.refusals -= 1
-                    self.fleet.router.mark_full(actor.name, 1)
-                    continue
-                version = actor.version
-                await actor.answer(seconds)
-            break
+        async with self.fleet.router.place(task.prompt, 1, lambda a: wanted in (None, a.version)) as actor:
+            version = actor.version
+            await actor.answer(seconds)
         if dropped is None:
             return group_of(key, version, failed="deadline")
         meta, group = group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
