@@ -43,7 +43,7 @@
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
        |- StallError          nothing progressed for stall_timeout_s (names the blocked edge), or only failures came
-       |- BackgroundDied      a task that must run beside the loop failed again and again; names it
+       |- BackgroundDied      a background task failed again and again and was given up; names it
     |- ReproductionFailed     a command of a miniature failed, or left no figures; names it and its log. Never a verdict
     |- Unproductive           no group of several batches could be trained; says why and shows one
     |- Diverged               the gradient or the weights are not finite

@@ -32,6 +32,9 @@ Source = Literal["model", "env"]
 NO_GRADIENT = 1e-12
 """Norm up to which a gradient is rounding noise. Adam with its eps of 1e-8 then moves no weight by more than 1e-4 of
 the learning rate."""
+CORRECT_ABOVE = 0.5
+"""A response whose reward part `correct` is larger counts as correct. Most rewards give 0 or 1; an agent file or a
+reward server may give a score."""
 ENV_VERSION = -1
 """Version of a token that no policy sampled."""
 

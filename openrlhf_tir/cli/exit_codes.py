@@ -10,7 +10,7 @@ code  name          meaning                                                     
 4     UNAVAILABLE   something that the run needs is not there now: a server      `train.max_restarts`, which waits
                     that does not answer, room in the cluster                    for it; else whoever started it
 5     STOPPED       the run was asked to stop (a signal, the job's time limit)   whoever stopped it, with --resume
-                    and wrote a checkpoint
+                    and wrote a checkpoint, or said why there is none
 6     HOPELESS      training itself is broken (no group can be used, nothing     nobody: the message says what to
                     is finite)                                                   look at
 130   INTERRUPTED   a second signal, or a session that did not close in time:    nobody

@@ -22,15 +22,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.schema import Train
+from ..config.sections.train import NEWEST_WHOLE
 from ..machine.launcher import LAUNCHER
 from ..waiting.backoff import backoff_s, jittered
 from ..waiting.restart_count import RestartCount
 from .exit_codes import FINAL
-
-NEWEST_WHOLE = "newest_whole"
-"""The value of train.resume_from that is right after every restart. A checkpoint chosen by name counts only once,
-because later ones follow it."""
-
 
 RESTART_WAIT_S = 900.0
 """train.start_wait_s of a restart. A node or a server that went down with the run takes minutes to boot and load."""
@@ -100,7 +96,7 @@ def run_with_restarts(
         The last exit code.
     """
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
-    # A checkpoint chosen by name and a new ledger count only for the first start.
+    # A checkpoint chosen by name and a new ledger count only for the first start, because later ones follow.
     resume = ["--train.resume", "true", "--train.new_ledger", "false"]
     if train.resume_from != NEWEST_WHOLE:
         resume += ["--train.resume_from", "latest"]

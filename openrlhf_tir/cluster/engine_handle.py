@@ -144,7 +144,7 @@ class EngineHandle:
     async def stop(self) -> None:
         """End the actor in good order; kill it if it does not answer within STOP_DEADLINE."""
         with suppress(InfraError, ray.exceptions.RayError):
-            await within(STOP_DEADLINE, _result(self.actor.invoke.remote("stop")), f"stop of {self.name}")
+            await within(STOP_DEADLINE, self.actor.invoke.remote("stop"), f"stop of {self.name}")
         self.kill()
 
     def kill(self) -> None:
@@ -159,7 +159,7 @@ class EngineHandle:
 
     async def _await(self, answer: Awaitable[Any], method: str, deadline: Deadline) -> Any:
         try:
-            return await within(deadline, _result(answer), f"{method} of {self.name}", unless=self.given_up)
+            return await within(deadline, answer, f"{method} of {self.name}", unless=self.given_up)
         except EngineGone:  # The method itself raised it, about another engine.
             raise
         except GivenUp:  # The process is ended: its answer would never come.
@@ -179,10 +179,6 @@ class EngineHandle:
         message = f"{self.name} is lost with {len(self.running)} groups: {reason}"
         self.on_death(self, reason)
         raise EngineGone(message) from cause
-
-
-async def _result(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 async def spawn(

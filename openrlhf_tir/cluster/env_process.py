@@ -20,7 +20,7 @@ from ..config.environments import Environment
 from ..config.secrets import ROLLOUT_TOKEN
 from ..config.servers import SERVERS
 from ..errors import ConfigError, EnvError, TirError, unknown
-from ..waiting.background import FOR_EVER, background
+from ..waiting.background import background
 from ..waiting.backoff import backoff_s
 from .lost import end_of, watched
 
@@ -83,7 +83,7 @@ async def env_urls(
     async with AsyncExitStack() as kept:
         for name, server in begun.items():
             urls[name] = [await server.first_start(cfg.train.start_wait_s)]
-            await kept.enter_async_context(background(f"env server {name}", server.keep_alive, attempts=FOR_EVER))
+            await kept.enter_async_context(background(f"env server {name}", server.keep_alive))
         yield urls
 
 

@@ -37,6 +37,8 @@ HEARTBEAT_S = 10.0
 """Longest pause between two heartbeats of an engine."""
 HEARTBEATS = 10
 """Fewest heartbeats within the silence after which an engine is lost."""
+MAX_BROKEN_HEARTBEATS = 5
+"""Errors in a row of the asking itself after which the engine is given up."""
 MISSED_HEARTBEATS = 3
 """Heartbeat intervals without an answer after which an engine gets no new groups."""
 
@@ -284,7 +286,12 @@ class Fleet(Generic[EngineT]):
                 self.mark_lost(engine, str(error))
 
         try:
-            await kept_running(f"heartbeat of {engine.name}", until_lost, first_pause_s=self.heartbeat_s)
+            await kept_running(
+                f"heartbeat of {engine.name}",
+                until_lost,
+                attempts=MAX_BROKEN_HEARTBEATS,
+                first_pause_s=self.heartbeat_s,
+            )
         except BackgroundDied as error:
             self.mark_lost(engine, str(error))
 

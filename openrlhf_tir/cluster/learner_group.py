@@ -377,7 +377,7 @@ class LearnerGroup:
             LearnerDied: The process of a rank is gone or hangs. The others are then stuck in a collective, so nothing
                 can be saved.
         """
-        calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
+        calls = [asyncio.ensure_future(ref) for ref in refs]
         try:
             waiting = asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
             done, pending = await within(deadline, waiting, f"'{what}' of the learner ranks")
@@ -405,7 +405,3 @@ class LearnerGroup:
             cause = getattr(errors[0], "cause", None)
             raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]
-
-
-async def _result(ref: Any) -> Any:
-    return await ref

@@ -63,7 +63,7 @@ class PeerEngine:
         try:
             return await within(
                 Deadline.of(self.cfg, "rollout.group_deadline_s"),
-                _result(ref),
+                ref,
                 f"A response's continuation at {self.name}",
             )
         except asyncio.CancelledError:
@@ -82,10 +82,6 @@ class PeerEngine:
         well; if it is dead, there is nothing to stop.
         """
         self.actor.abort.remote(request_id)
-
-
-async def _result(ref: Any) -> Any:
-    return await ref
 
 
 class MovesResponses:

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..config.paths import shorten
-from ..data.prepare.outcomes import HALF
 from ..errors import DataError
 from ..rewards.checking.answer_text import last_boxed, model_text, without_code
 from ..rewards.environment import MOST
 from ..rewards.searchr1 import last_answer
-from ..types import Group, Task, Trajectory
+from ..types import CORRECT_ABOVE, Group, Task, Trajectory
 
 MAX_ANSWER_CHARS = 1000
 """Characters of an answer that an item keeps."""
@@ -121,7 +120,7 @@ def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) ->
         return item
     item.failures = dict(Counter(trajectory.failed for trajectory in sampled.trajectories if trajectory.failed))
     for trajectory in sampled.valid:
-        item.correct.append(trajectory.parts["correct"] > HALF)
+        item.correct.append(trajectory.parts["correct"] > CORRECT_ABOVE)
         item.rewards.append(trajectory.scored)
         item.answers.append(answer_of(trajectory))
         item.calls.append(len(trajectory.calls))

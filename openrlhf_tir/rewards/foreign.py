@@ -26,11 +26,9 @@ import numpy as np
 
 from ..config.integrations.reward_signatures import Convention
 from ..inert import plain
-from ..types import RewardParts, Task, Trajectory
+from ..types import CORRECT_ABOVE, RewardParts, Task, Trajectory
 from .context import RewardContext
 
-HALF = 0.5
-"""A response whose `acc` (verl) is above it counts as correct."""
 NOT_APPLICABLE = "not_applicable"
 """Part that counts the responses for which a TRL function returned None, which adds nothing to the reward."""
 CALL_MARK = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>")
@@ -153,7 +151,7 @@ def _convert_verl(result: Any) -> Any:
     accurate = _finite(result.get("acc"))
     if value is None:
         return score  # accept.py raises the error for it
-    return RewardParts(value, accurate > HALF if accurate is not None else value > 0, parts)
+    return RewardParts(value, accurate > CORRECT_ABOVE if accurate is not None else value > 0, parts)
 
 
 def _trl(

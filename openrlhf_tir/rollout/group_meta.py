@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import METHOD_REASONS
 from ..rewards.checking.answer_text import model_text
-from ..types import Group, GroupMeta, Trajectory, Verdict
+from ..types import CORRECT_ABOVE, Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
 """Name in a group's stats: mean seconds that the environment took for a call."""
@@ -24,8 +24,6 @@ CALL_COUNT_RANGES = {"0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
 stats is the share of its samples in the range; a range without samples is left out."""
 SHARE_PREFIX = "have/"
 """Prefix of a name in a group's stats: the share of its samples that have this reward part, if not all do."""
-CORRECT_THRESHOLD = 0.5
-"""A trajectory above it is correct. Most rewards give 0 or 1; an agent file or a reward server may give a score."""
 
 _PROGRAM = re.compile(r"```(?:python|py)\b")
 _ANSWER = re.compile(r"\\boxed\{|<answer>")
@@ -72,7 +70,7 @@ def describe(
         verdict=verdict,
         index=[trajectory.index for trajectory in valid],
         rewards=[trajectory.scored for trajectory in valid],
-        correct=[trajectory.parts["correct"] > CORRECT_THRESHOLD for trajectory in valid],
+        correct=[trajectory.parts["correct"] > CORRECT_ABOVE for trajectory in valid],
         used_code=[bool(trajectory.parts.get("used_code", trajectory.calls)) for trajectory in valid],
         response_tokens=[trajectory.response_tokens for trajectory in valid],
         model_tokens=[trajectory.model_tokens for trajectory in valid],
@@ -125,7 +123,7 @@ def _call_count_range(calls: int) -> str:
 def _call_stats(trajectory: Trajectory) -> tuple[int, ...]:
     """Return CALL_STATS of one sample."""
     ok = sum(call.outcome == "ok" for call in trajectory.calls)
-    is_correct = trajectory.parts.get("correct", 0.0) > CORRECT_THRESHOLD
+    is_correct = trajectory.parts.get("correct", 0.0) > CORRECT_ABOVE
     return len(trajectory.calls) * is_correct, ok, ok * is_correct
 
 

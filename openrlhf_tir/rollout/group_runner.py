@@ -372,7 +372,7 @@ class GroupRunner:
             if trajectory.failed is None and trajectory.reward is None:
                 trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)
                 # A part of that name replaces the flag and may be a score: metrics count it as right above
-                # CORRECT_THRESHOLD, filters take its mean.
+                # CORRECT_ABOVE, filters take its mean.
                 trajectory.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
             trajectory.failed = e.reason

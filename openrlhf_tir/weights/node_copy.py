@@ -37,9 +37,9 @@ from .delta import Piece, apply, compile_apply, integers, inverse, prepare
 from .delta_file import Damaged, Delta
 from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, map_file, tensor_hash
 from .node_rooms import PREFIX, Room, sweep
+from .push_files import SHARED_MEMORY
 
 log = logging.getLogger(__name__)
-SHARED_MEMORY = Path("/dev/shm")
 NOTE = "proved.json"
 COPY = "copy.safetensors"
 PATIENCE_S = 60.0

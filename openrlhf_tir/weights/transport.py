@@ -3,7 +3,7 @@
 FileTransport, BroadcastTransport and IpcTransport implement it.
 
     take(version)    make the learner's current weights the next push
-    sent(engines)    bring it into each engine and compare digests; returns what each engine's canary sampled
+    send(engines)    bring it into each engine and compare digests; returns what each engine's canary sampled
 """
 
 from __future__ import annotations

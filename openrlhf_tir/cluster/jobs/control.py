@@ -29,7 +29,7 @@ from ...config.toml_file import read_toml
 from ...errors import ConfigError, Unavailable, unknown
 from ...machine.files import replace_text
 from ...rollout.environment_client.probe import probe_env
-from ...waiting.background import FOR_EVER, background
+from ...waiting.background import background
 
 log = logging.getLogger(__name__)
 FILE = "control.toml"
@@ -132,7 +132,7 @@ async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
             (cfg.run_dir / name).unlink(missing_ok=True)
     token = os.environ.get(ENV_TOKEN)
     serves = {name: e.serves for name, e in cfg.environments.items()}
-    async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves), attempts=FOR_EVER):
+    async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves)):
         yield
 
 

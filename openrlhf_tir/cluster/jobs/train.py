@@ -38,7 +38,7 @@ from ...telemetry import heartbeat, trajectories
 from ...telemetry import metrics as metrics_log
 from ...telemetry import timeline as timelines
 from ...telemetry.progress import Progress
-from ...waiting.background import FOR_EVER, background
+from ...waiting.background import background
 from ...waiting.deadlines import Deadline, within
 from ...waiting.restart_count import RestartCount
 from ...weights.publisher import WeightPublisher
@@ -412,7 +412,7 @@ async def _attempt(run: _Run, publisher: WeightPublisher, resume: bool) -> int:
             texts = TrackerSamples(pipeline.scheduler, pipeline.drop_notice, services.rollout, run.metrics.text)
             async with (
                 _watched(services, timeline, live),
-                background("samples for trackers", texts.run, attempts=FOR_EVER),
+                background("samples for trackers", texts.run),
                 fast_lane(cfg, pipeline.scheduler, PoolLanes(services.pool)),
             ):
                 await pipeline.run(resume=resume)
@@ -474,8 +474,8 @@ async def _watched(services: Services, timeline: timelines.Timeline, live: Live)
             await asyncio.sleep(SHOW_EVERY_S)
 
     async with (
-        background("busy spans", forever, attempts=FOR_EVER),
-        background("status", show, attempts=FOR_EVER),
+        background("busy spans", forever),
+        background("status", show),
     ):
         yield
     with suppress(TimeoutError):

@@ -94,9 +94,7 @@ class RewardModels:
                 }
                 self.actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg, _name(replica)))
             for actor in self.actors:
-                await within(
-                    Deadline.of(cfg, "timeouts.start_s"), _result(actor.ready.remote()), "The start of a reward model"
-                )
+                await within(Deadline.of(cfg, "timeouts.start_s"), actor.ready.remote(), "The start of a reward model")
         except BaseException:
             await self.stop()
             raise
@@ -142,7 +140,7 @@ class RewardModelClient:
             if name not in self._actors:
                 self._actors[name] = ray.get_actor(name)
             ref = self._actors[name].score.remote(ids)
-            return await within(answer_deadline(self.cfg), _result(ref), f"A score by {name}")
+            return await within(answer_deadline(self.cfg), ref, f"A score by {name}")
         except DeadlineMissed as error:
             raise RewardModelError(
                 f"{error} It is overloaded or hangs; add reward.model_replicas, or raise timeouts.push_s up to 600."
@@ -151,7 +149,3 @@ class RewardModelClient:
             happened = death(error)
             why = str(error) if happened is None else await end_of(self.cfg, name, happened)
             raise RewardModelError(f"{name} gave no score: {why}") from error
-
-
-async def _result(ref: Any) -> Any:
-    return await ref

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TRAINED_TOKENS = refused("which tokens are trained at which update follows from it")
 
+NEWEST_WHOLE = "newest_whole"
+"""Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
 SAME_UPDATES = Resume("reported", "if the updates per batch stay the same; refused otherwise")
 
 

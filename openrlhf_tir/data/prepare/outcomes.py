@@ -19,12 +19,11 @@ from typing import Any
 from ...config.paths import local_path, query_path
 from ...errors import ConfigError, DataError
 from ...telemetry import trajectories
+from ...types import CORRECT_ABOVE
 from ..fields import kind
 from ..rows import read_rows
 from .decontaminate import question_of
 
-HALF = 0.5
-"""A sample with a value above it counts as right."""
 TEXTS = ("question", "input", "prompt")
 
 
@@ -110,4 +109,4 @@ def _add(outcomes: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> N
     epoch = line.get("epoch", key[0] if isinstance(key, list) and key else 0)
     if not isinstance(epoch, int):
         raise DataError(f"{where}: 'epoch' is {kind(epoch)}, not a whole number.")
-    outcomes.setdefault(name, Outcome()).add(epoch, sum(value > HALF for value in values), len(values))
+    outcomes.setdefault(name, Outcome()).add(epoch, sum(value > CORRECT_ABOVE for value in values), len(values))

@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import DataError
-
-HALF = 0.5
-"""A response with `correct` above it counts as correct, as for filters."""
+from ...types import CORRECT_ABOVE
 
 FIELDS = (
     "prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason",
@@ -56,7 +54,7 @@ class Selection:
             return "masked"
         if row["finish_reason"] == "length":
             return "truncated"
-        if not self.wrong and not row["parts"].get("correct", 0.0) > HALF:
+        if not self.wrong and not row["parts"].get("correct", 0.0) > CORRECT_ABOVE:
             return "wrong"
         if self.min_reward is not None and not (row["reward"] is not None and row["reward"] >= self.min_reward):
             return "low_reward"

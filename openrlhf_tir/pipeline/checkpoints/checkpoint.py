@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.sections.output import OF_AVERAGE, OF_CRITIC
+from ...config.sections.train import NEWEST_WHOLE
 from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
 from ...machine.sizes import free_bytes, room, size
 from ...ports import Learner, Saves
@@ -57,8 +58,6 @@ GROWTH = 1.05
 """Room is checked for a checkpoint that is larger than the last one by this factor, as more groups may be buffered."""
 SETTLE_S = 5.0
 """Seconds that a cancelled commit waits for its thread. It takes milliseconds, unless the disk hangs."""
-NEWEST_WHOLE = "newest_whole"
-"""Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
 
 
 class Checkpoints:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ...config import Config
 from ...types import GroupKey, GroupMeta
-from ...waiting.background import FOR_EVER, background
+from ...waiting.background import background
 from ..scheduler import RolloutScheduler
 from .lengths import Lengths
 from .pace import left_s
@@ -109,7 +109,7 @@ async def fast_lane(
         tick_s=tick_s,
     )
     try:
-        async with background("fast lane", keeper.run, attempts=FOR_EVER):
+        async with background("fast lane", keeper.run):
             yield
     finally:  # An evaluation after the run has all engines.
         rollout.reserve((), {})

@@ -15,10 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import RewardParts
-
-HALF = 0.5
-"""A score above it counts as correct."""
+from ...types import CORRECT_ABOVE, RewardParts
 
 
 def plain(result: Any) -> Any:
@@ -50,7 +47,9 @@ def parts_of(answer: Any, n: int) -> list[RewardParts]:
         if value is not None
     }
     return [
-        RewardParts(reward, score > HALF, {**{name: column[i] for name, column in columns.items()}, "correct": score})
+        RewardParts(
+            reward, score > CORRECT_ABOVE, {**{name: column[i] for name, column in columns.items()}, "correct": score}
+        )
         for i, (reward, score) in enumerate(zip(rewards, scores, strict=True))
     ]
 

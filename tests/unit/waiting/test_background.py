@@ -1,4 +1,4 @@
-"""Background tasks that die: started again, or the end of their owner, by name. Virtual time."""
+"""Background tasks that die: started again, or given up by name. Virtual time."""
 
 from __future__ import annotations
 
@@ -43,21 +43,28 @@ def test_a_dead_background_task_is_started_again_with_a_growing_pause_and_ends_w
     run(scenario())
 
 
-def test_one_that_cannot_be_kept_running_ends_its_owner_and_is_named():
+def test_one_that_may_be_given_up_is_named_after_so_many_failures():
     async def scenario():
-        work, reached = Work(fails=99), []
+        work = Work(fails=99)
+        with pytest.raises(BackgroundDied, match=r"'heartbeat' .*5 .*OSError: stale file handle"):
+            await kept_running("heartbeat", work, attempts=5)
+        assert len(work.started) == 5
+
+    run(scenario())
+
+
+def test_an_error_of_the_user_ends_the_owner_of_the_task():
+    async def scenario():
+        work, reached = Work(fails=1, error=ConfigError("no such environment")), []
 
         async def owner() -> None:
             async with background("control file", work):
                 await asyncio.sleep(3600)
                 reached.append("end of the body")
 
-        with pytest.raises(
-            BackgroundDied,
-            match=r"'control file' .*5 .*OSError: stale file handle",
-        ):
+        with pytest.raises(ConfigError, match="no such environment"):
             await owner()
-        assert not reached and len(work.started) == 5
+        assert not reached
 
     run(scenario())
 
