@@ -19,7 +19,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from openrlhf_tir.cluster.collector import settle
+from openrlhf_tir.cluster.collector import freeze_what_is_loaded
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.ports import Codec
 from openrlhf_tir.rollout.environment_client.client import EnvClient
@@ -150,7 +150,7 @@ def real_codec() -> HfCodec:
 def measure(w: Workload, turns: int, live: int = LIVE) -> dict[str, float]:
     w = roomy(w, TOKENS_PER_S * LIVE / live, live)
     codec = real_codec()
-    settle()  # as a rollout actor does
+    freeze_what_is_loaded()  # as a rollout actor does
     alone = asyncio.run(bare(w, max(3 * live, turns // 5), live))
     found = asyncio.run(ours(w, turns, codec, live=live))
     return {"overhead_ms_per_turn": found["cpu_ms_per_turn"] - alone, "engine_and_env_cpu_ms_per_turn": alone, **found}

@@ -34,7 +34,7 @@ def importing() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def settle() -> None:
+def freeze_what_is_loaded() -> None:
     """Exclude everything that is loaded from further collections, and collect less often. Call it at the end of the
     start."""
     gc.collect()

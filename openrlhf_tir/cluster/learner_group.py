@@ -86,7 +86,7 @@ class LearnerRank:
             ) from error
         return node, self.store.port
 
-    def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
+    def check_node(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
         """Return this node's address and time.
 
         Raises:
@@ -214,8 +214,8 @@ class LearnerGroup:
                 packages = required_versions()
                 sent = time.time()
                 seen = await self._all(
-                    [rank.sees.remote(mark, packages) for rank in self.ranks],
-                    "sees",
+                    [rank.check_node.remote(mark, packages) for rank in self.ranks],
+                    "check_node",
                     self._start_deadline,
                 )
             for address, now in dict(seen).items():

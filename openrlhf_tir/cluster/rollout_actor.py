@@ -25,7 +25,7 @@ from ..rewards.limits import RewardLimits
 from ..rollout.group_runner import EvalMode
 from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import agent_deadline
-from .collector import collect_rarely, settle
+from .collector import collect_rarely, freeze_what_is_loaded
 from .lost import end_of_child, watched
 from .peer_engine import MovesResponses, migration_of
 from .reaper import end_children_with_us
@@ -65,7 +65,7 @@ class RolloutActor(MovesResponses):
         self.name = f"rollout-{index}"
         self.idle_with_groups = IdleWithGroups(lambda: self.engine.stats().get("idle_s", 0.0))
 
-    async def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
+    async def check_node(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
         """Compare this node with the controller's, and return its address and its time.
 
         Args:
@@ -175,7 +175,7 @@ class RolloutActor(MovesResponses):
         self._server, port = await serve(app, host, port)
         url = f"http://{host}:{port}"
         self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)
-        settle()
+        freeze_what_is_loaded()
         return url
 
     async def invoke(self, method: str, *args: Any) -> Any:

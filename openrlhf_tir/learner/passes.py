@@ -31,10 +31,10 @@ class MicroBatchRunner:
     The models are the policy (`PolicyModel`), or the DeepSpeed engine of the critic.
     """
 
-    def __init__(self, cfg: Config, strategy: ZeroStrategy, settle: Callable[[], None] = lambda: None) -> None:
-        """`settle`: wait until weights and the optimizer's states may change; called before every step."""
+    def __init__(self, cfg: Config, strategy: ZeroStrategy, before_change: Callable[[], None] = lambda: None) -> None:
+        """`before_change`: wait until weights and the optimizer's states may change; called before every step."""
         self.cfg = cfg
-        self._settle = settle
+        self._before_change = before_change
         self.strategy = strategy
         self.device = strategy.device
         self._trimmer = Trimmer() if self.device == "cpu" else None
@@ -130,7 +130,7 @@ class MicroBatchRunner:
     def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
         """Take the optimizer's step at learning rate `lr` with the accumulated gradient."""
         _, optim = self._engine_and_settings(model)
-        self._settle()
+        self._before_change()
         with self.timed("optimizer_s"):
             if self.device == "cpu":
                 # Otherwise the memory that the passes freed would stay with glibc, beside what the optimizer allocates.

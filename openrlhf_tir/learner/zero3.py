@@ -106,7 +106,7 @@ class Zero3Rank:
 
         A checkpoint of the model before is written to its end; `written` answers for it afterwards as well.
         """
-        self.writer.settle()
+        self.writer.wait_before_change()
         self.engine.destroy()
         self.auxiliary.destroy()
         del self.model, self.optimizer, self.engine, self.auxiliary, self.average
@@ -118,7 +118,7 @@ class Zero3Rank:
         self.cfg = cfg
         self.estimator = get_estimator(cfg.algo.advantage.estimator)
         self.lr_at = rl_schedule(cfg)
-        self.runner = MicroBatchRunner(cfg, self.strategy, self.writer.settle)
+        self.runner = MicroBatchRunner(cfg, self.strategy, self.writer.wait_before_change)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
         self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
@@ -531,7 +531,7 @@ class Zero3Rank:
         """
         self._export_policy(Path(directory))
         if self.average:
-            self.writer.settle()
+            self.writer.wait_before_change()
             with self.average.in_place_of_weights():
                 self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
         if self.auxiliary.critic and self.cfg.critic.save_value_network:
@@ -602,7 +602,7 @@ class Zero3Rank:
         """
         self.states.require_on_device("The loading of a checkpoint")
         self._discard_early()
-        self.writer.settle()
+        self.writer.wait_before_change()
         directory = Path(directory)
         counters = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:

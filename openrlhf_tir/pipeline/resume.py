@@ -122,7 +122,7 @@ class Saver:
             await self.evaluator.ended()
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
-                await self.settled()
+                await self.wait_until_written()
                 if candidate or self.last_snapshot != self.scheduler.progress:  # Otherwise a rescue has taken it.
                     await self._take(due)
 
@@ -161,7 +161,7 @@ class Saver:
                 return
         self.exported = version
 
-    async def settled(self) -> None:
+    async def wait_until_written(self) -> None:
         """Wait until no checkpoint is being written."""
         if self.committing:
             await asyncio.wait({self.committing})
@@ -176,16 +176,16 @@ class Saver:
             return
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
-                await self.settled()
+                await self.wait_until_written()
                 if self.last_snapshot != self.scheduler.progress and not self.scheduler.learner_is_busy:
                     await self._take(due=True)
-            await self.settled()
+            await self.wait_until_written()
 
     async def give_up(self) -> None:
         """Give up the checkpoint that is being written. When this returns, `last_committed` says what counts."""
         if self.committing:
             self.committing.cancel()
-            await self.settled()
+            await self.wait_until_written()
 
     async def _commit(self, snapshot: SchedulerSnapshot, due: bool, evaluation: Evaluation | None) -> None:
         """Write a snapshot, in the background. A disk that refuses costs this checkpoint; other errors end the run."""

@@ -67,7 +67,7 @@ class FileTransport(PushFiles):
         self.move(self._current_directory())
         await self.write(version, differs_from, full=full)
 
-    async def whole(self) -> None:
+    async def require_full_push(self) -> None:
         self.move(self._current_directory())
         await self.write_full()
 

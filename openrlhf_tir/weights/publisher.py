@@ -183,9 +183,9 @@ class WeightPublisher:
         """Number of engines to which the last push was repeated."""
         self._pushed_digest: str | None = None
         """Digest of the last weights that were pushed to all members. A new engine may have got later ones."""
-        self._ahead: int | None = None
+        self._written_for_join: int | None = None
         """Version that was written for a new engine and that the other engines still need; None: there is none."""
-        self._outdated = False
+        self._tuned_since_push = False
         """True if the learner was fine-tuned since the last push. It can no longer score that push's weights, although
         the version is the same."""
         self._changing = asyncio.Lock()
@@ -257,12 +257,12 @@ class WeightPublisher:
             differs_from = self._pushed_digest if must_differ else None
             # The weights are written at every call, also for the same version: fine-tuning changes them without a new
             # one. The exception is a version that was just written for a new engine.
-            if version != self._ahead:
+            if version != self._written_for_join:
                 await transport.take(version, differs_from)
-                self._outdated = False
+                self._tuned_since_push = False
             elif transport.digest is not None and transport.digest == differs_from:
                 raise WeightsUnverified(same_weights(version, transport.digest))
-            self._ahead = None
+            self._written_for_join = None
             trials = await self._prove(list(self.engines))
             self._pushed_digest = transport.digest or self._pushed_digest
             return self._report(version, time.monotonic() - start, trials)
@@ -281,8 +281,8 @@ class WeightPublisher:
     async def fine_tuning(self) -> AsyncIterator[None]:
         """Hold the lock like `changing`, for a step that changes the weights but not the version."""
         async with self._changing:
-            self._outdated = True
-            self._ahead = None
+            self._tuned_since_push = True
+            self._written_for_join = None
             yield
 
     @asynccontextmanager
@@ -301,11 +301,11 @@ class WeightPublisher:
             WeightsUnverified: The engine does not hold the weights.
         """
         async with self._changing:
-            if not self.transport.begun or self.learner.version > self.transport.version or self._outdated:
+            if not self.transport.begun or self.learner.version > self.transport.version or self._tuned_since_push:
                 await self.transport.take(self.learner.version, None, full=True)
-                self._outdated = False
-                self._ahead = self.learner.version
-            await self.transport.whole()
+                self._tuned_since_push = False
+                self._written_for_join = self.learner.version
+            await self.transport.require_full_push()
             [trial] = await self._prove([engine])
             if trial.outcome is Outcome.GONE:
                 raise EngineGone(f"{engine.name} was lost while version {self.transport.version} was pushed to it.")
@@ -396,7 +396,7 @@ class WeightPublisher:
         names = ", ".join(t.engine.name for t in doubtful)
         log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].why)
         try:
-            await self.transport.whole()
+            await self.transport.require_full_push()
             self._pushes_repeated = len(doubtful)
             for t in doubtful:
                 t.evidence = None

@@ -63,7 +63,7 @@ class Transport(Protocol):
             full: Do not write a delta.
         """
 
-    async def whole(self) -> None:
+    async def require_full_push(self) -> None:
         """Make the next `send` a full push for every engine."""
 
     async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:

@@ -115,7 +115,7 @@ def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
     p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6))
     said, seconds = stopped(p, 1.5)
     assert seconds == pytest.approx(p.stop.grace_s) and "train.stop_grace_s = 20 s" in said and "step_" not in said
-    assert p.saver.checkpoints.named() is None and not list((tmp_path / "ckpt").glob("step_*"))
+    assert p.saver.checkpoints.latest_name() is None and not list((tmp_path / "ckpt").glob("step_*"))
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -150,7 +150,7 @@ def test_a_hung_write_is_left_behind_and_its_checkpoint_counts_only_if_it_has_it
 
     said = asyncio.run(go())
     assert goes_on.is_set() == named, "nobody waited for a thread that hangs"
-    latest = p.saver.checkpoints.named()
+    latest = p.saver.checkpoints.latest_name()
     assert latest == ("step_000001" if named else None)
     assert ("step_000001; --resume" in said) == named
     goes_on.set()
@@ -158,7 +158,7 @@ def test_a_hung_write_is_left_behind_and_its_checkpoint_counts_only_if_it_has_it
     for thread in threading.enumerate():
         if thread.name == "_commit":
             thread.join()
-    assert p.saver.checkpoints.named() == latest
+    assert p.saver.checkpoints.latest_name() == latest
     assert [d.name for d in (tmp_path / "ckpt").glob("step_*")] == ["step_000001"] * named
 
 

@@ -120,7 +120,7 @@ class Hosts:
         deadline = Deadline.of(self.cfg, "timeouts.start_s")
         try:
             with marked(self.cfg.run_dir) as mark:
-                await member.call(RolloutActor.sees, mark, {}, deadline=deadline)
+                await member.call(RolloutActor.check_node, mark, {}, deadline=deadline)
             await member.call(RolloutActor.start, self.cfg, "emulated", env_urls, tokens(self.cfg), deadline=deadline)
         except BaseException:
             member.kill()
@@ -134,6 +134,6 @@ class Hosts:
         group.ranks += [self.handle("rank", make, i) for i in range(n)]
         deadline = Deadline.of(self.cfg, "timeouts.start_s")
         with marked(self.cfg.run_dir) as mark:
-            await group._all([r.sees.remote(mark, {}) for r in group.ranks], "sees", deadline)
+            await group._all([r.check_node.remote(mark, {}) for r in group.ranks], "check_node", deadline)
         await group._all([r.start.remote(self.cfg, "", 0) for r in group.ranks], "start", deadline)
         return group

@@ -89,7 +89,7 @@ async def _run(
             bar("fine-tuning", inputs.schedule.steps, console) as advance,
         ):
             display = _Display(cfg.run_dir, metrics, advance, losses)
-            restarts = RestartCount(MAX_RESTARTS, checkpoints.named)
+            restarts = RestartCount(MAX_RESTARTS, checkpoints.latest_name)
             while True:
                 display.continue_from(Checkpoints.state(resume)["step"] if resume else -1)
                 try:

@@ -284,7 +284,7 @@ async def _pipeline(run: _Run, resume: bool, pushing: AsyncExitStack) -> int:
     services, cfg = run.services, run.cfg
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Reference | None = cfg.fixed_canary_tolerance
-    restarts = RestartCount(MAX_RESTARTS, run.checkpoints.named)
+    restarts = RestartCount(MAX_RESTARTS, run.checkpoints.latest_name)
     while True:
         publisher = WeightPublisher(
             services.learner,
@@ -312,7 +312,7 @@ async def _pipeline(run: _Run, resume: bool, pushing: AsyncExitStack) -> int:
                 with heartbeat.doing("calibrating the proof of weight pushes"):
                     tolerance = await _calibrated(services, cfg, publisher)
             run.latest.clear()  # Training again from a checkpoint leads to other weights.
-            return await _attempt(run, publisher, resume)
+            return await _train_until_ranks_die(run, publisher, resume)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             other_errors = lost.split(RESTARTED)[1]
@@ -360,7 +360,7 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
     raise AssertionError("the last calibration returns or raises")
 
 
-async def _attempt(run: _Run, publisher: WeightPublisher, resume: bool) -> int:
+async def _train_until_ranks_die(run: _Run, publisher: WeightPublisher, resume: bool) -> int:
     """Wire the loop, run it with the learner ranks that are up, and return the final version."""
     services, cfg = run.services, run.cfg
 

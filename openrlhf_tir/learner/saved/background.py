@@ -6,8 +6,8 @@ of every file.
 
     tensors on a GPU    are copied to host memory, which holds one more copy of this rank's shards meanwhile
     tensors on the host are copied as well, unless the writer `keeps`: what a checkpoint holds changes only in an
-                        optimizer's step, before which the caller calls `settle`. The file is then written from the
-                        tensors themselves, while the next batch's passes run, and there is no copy
+                        optimizer's step, before which the caller calls `wait_before_change`. The file is then written
+                        from the tensors themselves, while the next batch's passes run, and there is no copy
     everything else     is copied
 """
 
@@ -53,7 +53,11 @@ class BackgroundWriter(TorchCheckpointEngine):
     """The checkpoint engine of one rank. One thread writes the files in order and syncs each to the disk."""
 
     def __init__(self, *, keeps: bool = False) -> None:
-        """`keeps`: write tensors of the host from where they are; the caller calls `settle` before they change."""
+        """Start the thread.
+
+        Args:
+            keeps: Write tensors of the host from where they are; the caller calls `wait_before_change` in time.
+        """
         super().__init__()
         self._keeps = keeps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -88,7 +92,7 @@ class BackgroundWriter(TorchCheckpointEngine):
         """Hold `state_dict` as it is now, and let the thread write it to `path`."""
         self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict, keep=self._keeps), path)
 
-    def settle(self) -> None:
+    def wait_before_change(self) -> None:
         """Wait until no tensor of the model is being written. After that, and until the next `save`, they may change.
 
         A disk error is left to `written`.

@@ -213,7 +213,7 @@ class Checkpoints:
         """
         tmp = self._temporary(step)
         final = self.directory / f"step_{step:06d}"
-        if self.named() == final.name:
+        if self.latest_name() == final.name:
             # A second checkpoint of the last step: the first one must stay complete until `latest` names this one.
             final = final.with_name(final.name + "a")
         best, best_score = self.best()
@@ -246,7 +246,7 @@ class Checkpoints:
                 _replace(self.directory / BEST, json.dumps(state["best"]))
             _replace(self.directory / LATEST, final.name)
         except OSError:
-            if self.named() != final.name:
+            if self.latest_name() != final.name:
                 shutil.rmtree(final, ignore_errors=True)
                 if score is not None:
                     self._restore_best(best, best_score)
@@ -377,7 +377,7 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """Return the checkpoint that `latest` names, not verified; None if there is none. Raises CheckpointDamaged."""
-        return self.directory / self._pointed() if self.exist else None
+        return self.directory / self._checked_latest_name() if self.exist else None
 
     def choose(self, wanted: str = "latest") -> Path | None:
         """Return a verified checkpoint to resume from; None if there is none at all.
@@ -399,7 +399,7 @@ class Checkpoints:
                 f" Known: {', '.join(names) or 'none'}."
             )
         try:
-            return self._verified(wanted if by_name else self._pointed())
+            return self._verified(wanted if by_name else self._checked_latest_name())
         except CheckpointDamaged as e:
             damage = e
         whole = self._newest_whole()
@@ -432,9 +432,9 @@ class Checkpoints:
 
     def _newest_whole(self) -> Path | None:
         """Return the newest undamaged checkpoint, except those after the one that `latest` names."""
-        named = self.named()
+        latest = self.latest_name()
         names = [p.name for p in self._directories()]
-        for name in reversed([n for n in names if named not in names or n <= named]):
+        for name in reversed([n for n in names if latest not in names or n <= latest]):
             try:
                 return self._verified(name)
             except CheckpointDamaged:
@@ -456,13 +456,13 @@ class Checkpoints:
             Sentences that say what was corrected.
         """
         messages = self.tidy()
-        named = self.named()
-        if named != path.name:
+        latest = self.latest_name()
+        if latest != path.name:
             later = [p.name for p in self._directories() if p.name > path.name]
             left = f" {', '.join(later)} will be removed with the next checkpoint." if later else ""
             _replace(self.directory / LATEST, path.name)
             messages.append(
-                f"resuming from {path.name}; {LATEST} {f'named {named}' if named else 'could not be read'}, and names"
+                f"resuming from {path.name}; {LATEST} {f'named {latest}' if latest else 'could not be read'}, and names"
                 f" {path.name} now.{left}"
             )
         elif later := [p.name for p in self._directories() if p.name > path.name]:
@@ -500,7 +500,7 @@ class Checkpoints:
         """Return the directories of all checkpoints, oldest first."""
         return sorted(p for p in self.directory.glob("step_*") if NAME.fullmatch(p.name) and p.is_dir())
 
-    def named(self) -> str | None:
+    def latest_name(self) -> str | None:
         """Return the name in `latest`; None if there is none, or if it is not the name of a checkpoint."""
         try:
             name = (self.directory / LATEST).read_text().strip()
@@ -508,7 +508,7 @@ class Checkpoints:
             return None
         return name if NAME.fullmatch(name) else None
 
-    def _pointed(self) -> str:
+    def _checked_latest_name(self) -> str:
         """Return the name in `latest`. Raises CheckpointDamaged, which says what is wrong with that file."""
         path = self.directory / LATEST
         if not os.path.lexists(path):
@@ -519,7 +519,7 @@ class Checkpoints:
             raw = path.read_bytes()
         except OSError as e:
             raise CheckpointDamaged(f"{path} cannot be read ({e.strerror}).") from e
-        name = self.named()
+        name = self.latest_name()
         if name is None:
             raise CheckpointDamaged(
                 f"{path} holds {raw[:40]!r}, which is not the name of a checkpoint."

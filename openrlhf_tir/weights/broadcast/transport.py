@@ -83,7 +83,7 @@ class BroadcastTransport:
         self.digest = None
         self._must_differ_from = differs_from
 
-    async def whole(self) -> None:
+    async def require_full_push(self) -> None:
         """Do nothing: a broadcast is always a full push."""
 
     def remove(self) -> None:

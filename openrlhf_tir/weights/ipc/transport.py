@@ -103,7 +103,7 @@ class IpcTransport:
         self._engines_reached.clear()
         self._file_version = None
 
-    async def whole(self) -> None:
+    async def require_full_push(self) -> None:
         """Do nothing: a push is always full."""
 
     def remove(self) -> None:

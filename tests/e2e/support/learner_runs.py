@@ -94,7 +94,7 @@ def checkpoints_held_back() -> Iterator[None]:
 
     awaited = threading.Event()
     write, writer_of = background._write, background.BackgroundWriter
-    save, settle = writer_of.save, writer_of.settle
+    save, settle = writer_of.save, writer_of.wait_before_change
 
     def delayed_write(*arguments: Any) -> Any:
         assert awaited.wait(HOLD_BACK_S)
@@ -111,7 +111,7 @@ def checkpoints_held_back() -> Iterator[None]:
     with (
         mock.patch.object(background, "_write", delayed_write),
         mock.patch.object(writer_of, "save", save_and_hold),
-        mock.patch.object(writer_of, "settle", release_and_settle),
+        mock.patch.object(writer_of, "wait_before_change", release_and_settle),
     ):
         try:
             yield

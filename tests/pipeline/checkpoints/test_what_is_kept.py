@@ -170,7 +170,7 @@ def test_a_stop_after_a_resume_leaves_the_export_of_its_version(tmp_path):
             await p.run(resume=True)
 
     run(go())
-    assert p.saver.checkpoints.named() == "step_000002a"
+    assert p.saver.checkpoints.latest_name() == "step_000002a"
     assert named(tmp_path) == {"step_000002_hf": ["config", "weights"], "step_000002_hf_ema": ["weights"]}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def run_attempts(train: Any, services: Any, cfg: Any, newest: Callable[[], str | None] = lambda: None) -> int:
-    """Return the final version of a job whose `train._attempt` is replaced.
+    """Return the final version of a job whose `train._train_until_ranks_die` is replaced.
 
     Args:
         train: The module of the job.
@@ -18,6 +18,6 @@ async def run_attempts(train: Any, services: Any, cfg: Any, newest: Callable[[],
         newest: Returns the name of the newest checkpoint.
     """
     inputs = SimpleNamespace(canary=[[1]])
-    checkpoints = SimpleNamespace(named=newest)
+    checkpoints = SimpleNamespace(latest_name=newest)
     async with AsyncExitStack() as pushing:
         return await train._pipeline(train._Run(services, cfg, inputs, checkpoints, metrics=None), False, pushing)

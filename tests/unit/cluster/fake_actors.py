@@ -79,7 +79,7 @@ class FakeActor:
     async def do_start(self, *args: Any) -> str:
         return f"http://fake-{self.index}"
 
-    async def do_sees(self, mark: Any, versions: Any) -> tuple[str, float]:
+    async def do_check_node(self, mark: Any, versions: Any) -> tuple[str, float]:
         return "10.0.0.1", time.time()
 
     async def do_address(self) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from openrlhf_tir.cluster.collector import YOUNG, importing
 
 PROBE = """
 import gc
-from openrlhf_tir.cluster.collector import settle
+from openrlhf_tir.cluster.collector import freeze_what_is_loaded
 
 class Loop:
     def __init__(self):
@@ -21,7 +21,7 @@ class Loop:
         print("collected")
 
 loaded = [[] for _ in range(1000)]
-settle()
+freeze_what_is_loaded()
 print("looked through again:", any(o is loaded for o in gc.get_objects()))
 started = gc.get_stats()[0]["collections"]
 kept = [[] for _ in range(5000)]

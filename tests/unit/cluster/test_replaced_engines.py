@@ -148,7 +148,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         await cluster.pool.stop()
 
     for name, fake in {
-        "_attempt": attempt,
+        "_train_until_ranks_die": attempt,
         "try_to_evaluate": evaluated,
         "exported": SimpleNamespace(complete=lambda *a: None, models=lambda cfg, model: [model]),
         "_print_audit": lambda *a: None,
@@ -181,7 +181,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
         finally:
             await cluster.pool.stop()
 
-    monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "_train_until_ranks_die", attempt)
     assert run(go()) == 1
     return session
 

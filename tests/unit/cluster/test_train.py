@@ -63,7 +63,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
         return 7
 
-    monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "_train_until_ranks_die", attempt)
     assert run(run_attempts(train, *session_of(Services, tmp_path))) == 7
     first, between, second = joins
     assert between is None and None not in (first, second) and first.__self__ is not second.__self__
@@ -81,7 +81,7 @@ def test_lost_learners_are_counted_since_the_newest_checkpoint(train, tmp_path, 
         raise train.LearnerDied("rank 0 is gone")
 
     monkeypatch.setattr(train, "MAX_RESTARTS", 1)
-    monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "_train_until_ranks_die", attempt)
     with pytest.raises(train.LearnerDied):
         run(run_attempts(train, *session_of(Services, tmp_path), newest=lambda: next(newest)))
     assert next(newest, None) is None, "the second loss came after a new checkpoint, the third did not"
@@ -97,7 +97,7 @@ def test_a_learner_that_dies_while_the_run_is_stopped_ends_it_as_stopped(train, 
         raise train.LearnerDied("rank 0 is gone")
 
     monkeypatch.setattr(train, "MAX_RESTARTS", restarts_left)
-    monkeypatch.setattr(train, "_attempt", attempt)
+    monkeypatch.setattr(train, "_train_until_ranks_die", attempt)
     with pytest.raises(Stopped):
         run(run_attempts(train, services, cfg))
 

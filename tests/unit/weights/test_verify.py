@@ -810,7 +810,7 @@ async def test_a_full_push_that_cannot_be_prepared_refuses_the_engines_that_need
     async def full_disk():
         raise DeadlineMissed("the learner did not write")
 
-    p.transport.whole = full_disk
+    p.transport.require_full_push = full_disk
     assert (await publish(p, 1)).refused == 1
     assert engines[0].verdicts == [1] and [type(v) for v in engines[1].verdicts] == [str]
 
@@ -849,7 +849,7 @@ async def test_a_learner_that_dies_while_it_pushes_again_is_no_engines_fault(tmp
     async def dies():
         raise LearnerDied("a rank is lost")
 
-    p.transport.whole = dies
+    p.transport.require_full_push = dies
     with pytest.raises(LearnerDied):
         await publish(p, 1)
     assert engines[1].verdicts == []

@@ -140,7 +140,7 @@ def test_ranks_that_do_not_start_leave_no_engine_behind(ray: Ray, events):
     def prepare(actor) -> None:
         watched(actor)
         if len(ray.actors) == 4:
-            actor.raises["sees"] = RuntimeError("no such directory")
+            actor.raises["check_node"] = RuntimeError("no such directory")
 
     ray.prepare = prepare
     with pytest.raises(RuntimeError, match="no such directory"):

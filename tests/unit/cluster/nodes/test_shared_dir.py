@@ -46,7 +46,7 @@ def test_an_engine_that_does_not_see_the_directory_loads_nothing_and_leaves_its_
         from ..fake_ray import spawned
 
         ray.prepare = lambda actor: (
-            actor.raises.update(sees=ConfigError("rollout-0 on node n2 does not see it")) or started.append(actor)
+            actor.raises.update(check_node=ConfigError("rollout-0 on node n2 does not see it")) or started.append(actor)
         )
         with pytest.raises(ConfigError, match="does not see it"):
             await spawned()
@@ -60,7 +60,9 @@ def test_nor_does_a_rank(ray):
     async def scenario():
         from openrlhf_tir.cluster.learner_group import LearnerGroup
 
-        ray.prepare = lambda actor: actor.raises.update(sees=ConfigError("learner rank 0 on node n2 does not see it"))
+        ray.prepare = lambda actor: actor.raises.update(
+            check_node=ConfigError("learner rank 0 on node n2 does not see it")
+        )
         with pytest.raises(ConfigError, match="does not see it"):
             await LearnerGroup.start(Config())
 

@@ -54,11 +54,11 @@ def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, m
 
     asked = []
 
-    async def sees(mark, theirs):
+    async def check_node(mark, theirs):
         asked.append(theirs)
         return "10.0.0.1", time.time()
 
-    ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
+    ray.prepare = lambda actor: setattr(actor, "do_check_node", check_node)
     monkeypatch.setattr(versions, "installed", lambda: {"torch": "2"})
     run(spawned())
     ray.nodes.append(node("10.0.0.2", CPU=4.0))
@@ -70,9 +70,9 @@ def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, m
 def test_the_node_of_a_rank_whose_clock_is_off_is_named(ray: Ray, caplog):
     from openrlhf_tir.cluster.learner_group import LearnerGroup
 
-    async def sees(mark, theirs):
+    async def check_node(mark, theirs):
         return "10.0.0.2", time.time() - 7200
 
-    ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
+    ray.prepare = lambda actor: setattr(actor, "do_check_node", check_node)
     run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))
     assert re.search(r"10\.0\.0\.2 \w+ 7200 s behind ", caplog.text)
