@@ -183,13 +183,14 @@ class EnvClient:
         """Return the schema of the server at `url`.
 
         Raises:
-            EnvError: No server answers.
+            EnvLost: No server answers now.
+            EnvError: What answers has no schema.
         """
         url = url.rstrip("/")
         try:
             return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout) as e:
-            raise EnvError(
+            raise EnvLost(
                 f"No environment server answers at {url} ({e})."
                 " Start one (`python -m env_servers.python_tir`), or correct env.url."
             ) from None

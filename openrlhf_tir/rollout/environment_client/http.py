@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
-from ...errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout, TaskRefused
+from ...errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout, InfraError, TaskRefused
 from ...protocol import CODE_DEFECT, MAX_REPLY_BYTES, StepReply, StepRequest
 from .refusals import seconds
 
@@ -71,8 +72,13 @@ class Unreachable(Broken):
 
 
 class InvalidReply(EnvError):
-    """The server answered with something that is not the protocol's. It counts against the server, not only the
-    call."""
+    """The server answered with something that is not the protocol's. It counts against the server, not only the call.
+
+    Attributes:
+        step: (session id, step id) of the step that a line of a batch answers, as far as the line says.
+    """
+
+    step: tuple[Any, Any] = (None, None)
 
 
 class EnvHttp:
@@ -106,15 +112,16 @@ class EnvHttp:
         """
         data = None if body is None else body.model_dump_json().encode()
         async with self._exchange(method, url, data, timeout_s) as response:
-            content = await _read(response, url)
+            content = await _read(response, MAX_REPLY_BYTES + 1)
         return _parse(content, kind, url)
 
     async def step_batch(
         self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
-    ) -> AsyncGenerator[StepReply, None]:
+    ) -> AsyncGenerator[StepReply | InvalidReply, None]:
         """Send steps to /step_batch and yield replies as they finish, refused items (outcome capacity) included.
 
-        Errors are those of `send`, and may be raised after some replies. Close the iterator early with `aclosing`.
+        A line that is no valid reply is yielded as an error: the lines of the other steps may be valid. Errors that are
+        raised are those of `send`, perhaps after some replies. Close the iterator early with `aclosing`.
         """
         url = f"{server}/step_batch"
         data = json.dumps([request.model_dump() for request in requests]).encode()
@@ -125,20 +132,19 @@ class EnvHttp:
                 for end in ends:
                     line += end
                     if line:
-                        yield _validated(bytes(line), StepReply, url)
+                        yield _item(bytes(line), url)
                     line.clear()
                 line += beginning
-                if len(line) > MAX_REPLY_BYTES:
-                    raise _too_large(url)
+                del line[MAX_REPLY_BYTES + 1 :]  # one more than a reply may have, so that it is seen to be too long
             if line:
-                yield _validated(bytes(line), StepReply, url)
+                yield _item(bytes(line), url)
 
     async def delete(self, url: str) -> None:
         """Delete a session if possible. What cannot be deleted now expires on the server."""
         try:
             async with self._exchange("DELETE", url, None, CLOSE_TIMEOUT_S):
                 pass
-        except (Full, Broken, EnvTimeout, EnvError) as e:
+        except (Full, Broken, InfraError) as e:
             log.debug("DELETE %s: %s", url, e)
 
     @asynccontextmanager
@@ -159,7 +165,7 @@ class EnvHttp:
                 if response.status != 200:
                     raise await _refusal(response, url)
                 yield response
-        except aiohttp.InvalidURL:
+        except (aiohttp.InvalidURL, UnicodeError):  # UnicodeError: a host that cannot be looked up, as "a..b"
             raise EnvError(f"{url!r} is not a URL. Write http://host:port.") from None
         except aiohttp.ConnectionTimeoutError as e:
             raise Unreachable(f"no connection within {CONNECT_TIMEOUT_S:g} s") from e
@@ -176,9 +182,9 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     retry_after = response.headers.get("Retry-After")
     if response.status == 429:
         return Full(seconds(retry_after))
-    body = await response.content.read(REFUSAL_BYTES)
+    body = await _read(response, REFUSAL_BYTES)
     reason = excerpt(body)
-    if response.status == 500 and (defect := _defect_of(body, url)):
+    if response.status == 500 and response.method == "POST" and (defect := _defect_of(body, url)):
         return defect
     if response.status == 504:
         return EnvTimeout(
@@ -199,10 +205,16 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
 
 def _names_a_row(body: bytes) -> bool:
     """Return True if a 422 has a sentence about the row. A list of fields is a server of another protocol's version."""
+    return isinstance(_object(body).get("detail"), str)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is, or of which it is the beginning; an empty one if it is none."""
     try:
-        return isinstance(json.loads(body)["detail"], str)
-    except (ValueError, KeyError, TypeError):
-        return False
+        value = from_json(body, allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def session_lost(answer: str) -> EnvLost:
@@ -212,11 +224,8 @@ def session_lost(answer: str) -> EnvLost:
 
 def _defect_of(body: bytes, url: str) -> EnvironmentCodeError | None:
     """Return the defect of the environment's code that a reply of /reset reports; None if it reports none."""
-    try:
-        reply = json.loads(body)
-        return code_defect(url, reply.get("signals", {}))
-    except (ValueError, AttributeError):
-        return None
+    signals = _object(body).get("signals")
+    return code_defect(url, signals) if isinstance(signals, dict) else None
 
 
 def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | None:
@@ -231,19 +240,14 @@ def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | 
     return error
 
 
-async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    if (response.content_length or 0) > MAX_REPLY_BYTES:
-        raise _too_large(url)
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the body, or its first `limit` bytes."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
-        if len(content) > MAX_REPLY_BYTES:
-            raise _too_large(url)
-    return bytes(content)
-
-
-def _too_large(url: str) -> InvalidReply:
-    return InvalidReply(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Limit the environment's observation.")
+        if len(content) >= limit:
+            break
+    return bytes(content[:limit])
 
 
 def _parse(content: bytes, kind: type[Wire], url: str) -> Wire:
@@ -253,7 +257,19 @@ def _parse(content: bytes, kind: type[Wire], url: str) -> Wire:
     return reply
 
 
+def _item(line: bytes, url: str) -> StepReply | InvalidReply:
+    """Return the reply that a line of a batch is, or the error of the step that it answers."""
+    try:
+        return _validated(line, StepReply, url)
+    except InvalidReply as fault:
+        item = _object(line)
+        fault.step = (item.get("session_id"), item.get("step_id"))
+        return fault
+
+
 def _validated(content: bytes, kind: type[Wire], url: str) -> Wire:
+    if len(content) > MAX_REPLY_BYTES:
+        raise InvalidReply(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Limit the environment's observation.")
     try:
         return kind.model_validate_json(content)
     except ValidationError as e:

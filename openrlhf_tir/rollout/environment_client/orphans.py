@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from ...errors import EnvError, EnvTimeout
+from ...errors import InfraError
 from .http import CLOSE_TIMEOUT_S, Broken, EnvHttp, Full
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ async def close_orphans(owner: str, servers: Sequence[str], *, token: str | None
         url = f"{server}/sessions/{owner}"
         try:
             reply = await http.send("DELETE", url, None, ClosedSessions, timeout_s=CLOSE_TIMEOUT_S)
-        except (Broken, Full, EnvTimeout, EnvError) as e:
+        except (Broken, Full, InfraError) as e:
             log.warning("The sessions of %s on %s stay open until they expire: %s", owner, server, e)
             return 0
         return reply.closed

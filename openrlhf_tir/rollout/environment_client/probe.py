@@ -8,16 +8,16 @@ may be there in a minute (Unavailable): a person is told at once, a restart by t
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ...errors import ConfigError, Unavailable
-from ...protocol import EnvSchema, Health
+from ...protocol import MAX_REPLY_BYTES, EnvSchema, Health
 
 
 def check_url(url: str) -> None:
@@ -68,7 +68,7 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as reply:
-            return json.load(reply)
+            return from_json(reply.read(MAX_REPLY_BYTES + 1))
     except urllib.error.HTTPError as e:
         remedy = "Point env.url at a server of env_servers."
         if e.code in (401, 403):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ...protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
-from .http import Broken, Full, code_defect
+from .http import EXCERPT_BYTES, Broken, Full, InvalidReply, code_defect
 from .urls import EnvServer
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class HttpSession:
                 server.no_sessions_until = clock() + pause_s * random.uniform(0.5, 1.5)
                 raise Full(e.after_s) from None
             server.session_refusals.taken()
+            if reply.server and not reply.server.startswith(("http://", "https://")):
+                raise InvalidReply(f"{url} names {reply.server[:EXCERPT_BYTES]!r} as its server, which is not a URL.")
             return server, reply
 
         return await client.call(

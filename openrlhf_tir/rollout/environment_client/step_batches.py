@@ -9,7 +9,8 @@
 It takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so no
 caller waits for the slowest item. An item that is refused (outcome capacity) or missing raises for its own caller only,
 whose client sends it again with the same step_id. An item whose session the server does not know raises EnvLost, as a
-single step's 404 does.
+single step's 404 does. A line that is no valid reply fails the step that it names. A line that names none fails the
+steps without an answer if there are as many such lines as steps; otherwise these steps are sent again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from ...errors import EnvError, EnvTimeout, InfraError
+from ...errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ...protocol import NO_SESSION, EnvSchema, StepReply, StepRequest
 from ...telemetry.histogram import histogram
-from .http import Broken, Full, session_lost
+from .http import Broken, Full, InvalidReply, session_lost
 from .refusals import seconds
 
 Key = tuple[str, int]
@@ -46,6 +47,7 @@ class _Batch:
         waiting: The callers of each request; two if the step was sent again before the first reply.
         timeout_s: Deadline of the exchange in seconds: the longest of its requests.
         sending: The task that sends it.
+        unnamed: Invalid lines that do not say which request they answer.
     """
 
     timer: asyncio.TimerHandle
@@ -53,6 +55,7 @@ class _Batch:
     waiting: dict[Key, list[asyncio.Future[StepReply]]] = field(default_factory=dict)
     timeout_s: float = 0.0
     sending: asyncio.Task[None] | None = None
+    unnamed: list[InvalidReply] = field(default_factory=list)
 
     def add(self, request: StepRequest, timeout_s: float) -> asyncio.Future[StepReply]:
         key = (request.session_id, request.step_id)
@@ -62,7 +65,10 @@ class _Batch:
         self.timeout_s = max(self.timeout_s, timeout_s)
         return future
 
-    def answer(self, reply: StepReply) -> None:
+    def answer(self, reply: StepReply | InvalidReply) -> None:
+        if isinstance(reply, InvalidReply):
+            self._reject(reply)
+            return
         for future in self.waiting.pop((reply.session_id, reply.step_id), ()):
             if future.done():
                 continue
@@ -72,6 +78,22 @@ class _Batch:
                 future.set_exception(session_lost(str(reply.signals.get("error", "no reason given"))))
             else:
                 future.set_result(reply)
+
+    def _reject(self, fault: InvalidReply) -> None:
+        key = next((key for key in self.waiting if key == fault.step), None)
+        if key is None:
+            self.unnamed.append(fault)
+            return
+        for future in self.waiting.pop(key):
+            if not future.done():
+                future.set_exception(fault)
+
+    def end(self, server: str) -> None:
+        """Raise in every caller that has no answer, since the stream has ended."""
+        if self.unnamed and len(self.unnamed) >= len(self.waiting):
+            self.fail(self.unnamed[0])
+        else:
+            self.fail(Broken(f"{server}/step_batch ended without an answer to {len(self.waiting)} of its steps"))
 
     def fail(self, fault: Exception) -> None:
         """Raise `fault` in every caller that has no answer yet."""
@@ -94,7 +116,7 @@ class StepBatches:
         self,
         schema_of: Callable[[str], Awaitable[EnvSchema]],
         post: Callable[[str, StepRequest, float], Awaitable[StepReply]],
-        post_batch: Callable[..., AsyncGenerator[StepReply, None]],
+        post_batch: Callable[..., AsyncGenerator[StepReply | InvalidReply, None]],
         *,
         max_batch: int = MAX_BATCH,
         max_wait_ms: float = MAX_WAIT_MS,
@@ -114,7 +136,10 @@ class StepBatches:
         self.max_batch = max_batch
         self.max_wait_s = max_wait_ms / 1000
         self.sizes = histogram("step_batch_size", "calls per request", SIZE_BOUNDS)
-        self._prefers: dict[str, asyncio.Task[bool]] = {}
+        self._asked: dict[str, asyncio.Task[bool]] = {}
+        """Server -> the request that asks whether it prefers batches, unless that failed."""
+        self._unanswered: set[str] = set()
+        """Servers that were asked and did not answer yet."""
         self._gathering: dict[str, _Batch] = {}
         self._sent: set[asyncio.Task[None]] = set()
 
@@ -144,16 +169,25 @@ class StepBatches:
                 batch.sending.cancel()
 
     async def _prefers_batches(self, server: str) -> bool:
-        """Return True if the server prefers batches. Each server is asked once."""
-        if server not in self._prefers:
-            self._prefers[server] = asyncio.create_task(self._read_preference(server), name=f"schema of {server}")
-        return await asyncio.shield(self._prefers[server])
+        """Return True if the server prefers batches. It is asked until it has answered once.
+
+        Only the first steps wait for that: a busy server may never have time for it.
+        """
+        if server not in self._asked:
+            self._asked[server] = asyncio.create_task(self._read_preference(server), name=f"schema of {server}")
+        return server not in self._unanswered and await asyncio.shield(self._asked[server])
 
     async def _read_preference(self, server: str) -> bool:
         try:
-            return (await self._schema_of(server)).prefers_batches
+            prefers = (await self._schema_of(server)).prefers_batches
+        except EnvLost:  # it is busy or starts: the next step asks again
+            self._unanswered.add(server)
+            del self._asked[server]
+            return False
         except EnvError:
-            return False  # a server without /schema: single steps always work
+            prefers = False  # a server without /schema: single steps always work
+        self._unanswered.discard(server)
+        return prefers
 
     def _batch(self, server: str) -> _Batch:
         if server not in self._gathering:
@@ -179,7 +213,7 @@ class StepBatches:
             async with aclosing(self._post_batch(server, requests, timeout_s=batch.timeout_s)) as replies:
                 async for reply in replies:
                     batch.answer(reply)
-            batch.fail(Broken(f"{server}/step_batch ended without an answer to some of its {len(requests)} steps"))
+            batch.end(server)
         except (Full, Broken, InfraError) as fault:
             batch.fail(fault)
         except BaseException:

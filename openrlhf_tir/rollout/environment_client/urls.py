@@ -206,6 +206,9 @@ class EnvUrls:
                 await self._probe(server)
             except EnvError as e:
                 server.breaker.open(str(e))
+            except Exception as e:  # nobody else asks: without this task the server would never be used again
+                log.exception("The health check of %s failed by itself.", server.url)
+                server.breaker.open(f"its health check failed: {type(e).__name__}: {e}")
             else:
                 break
         server.breaker.healthy()

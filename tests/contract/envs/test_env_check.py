@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from openrlhf_tir.cli import main
@@ -54,6 +56,20 @@ async def test_each_fault_fails_its_own_check(fault, monkeypatch):
     findings = await findings_on(fault)
     assert findings[check][0] == "fail", findings
     assert len(findings[check][1]) > 10
+
+
+@pytest.mark.parametrize("code", [200, 404, 500])
+async def test_a_server_that_answers_nonsense_fails_without_an_exception(code):
+    app = web.Application()
+    bodies = itertools.cycle([b"[" * 30000, b"\xff\xfe", b"null", b"[5]", b'{"closed": {}}', b"tir_sessions \xd9 x"])
+
+    async def nonsense(request):
+        return web.Response(status=code, body=next(bodies))
+
+    app.add_routes([web.route("*", "/{path:.*}", nonsense)])
+    async with TestServer(app) as server:
+        findings = await check_server(str(server.make_url("")), replace(ECHO, slow=None), replace(SMALL, steps=20))
+    assert not [f for f in findings if f.verdict == "pass" and not f.check[0].isdigit()]
 
 
 async def test_a_stopped_server_fails_every_check_without_an_exception():

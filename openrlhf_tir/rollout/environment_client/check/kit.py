@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Broken(f"body is no JSON: {self.text[:80]!r}") from None
 
 
@@ -81,7 +81,7 @@ class Kit:
         data = None if body is None else json.dumps(body).encode()
         try:
             async with self._http.request(method, self.base + path, data=data, headers=headers) as r:
-                return Answer(r.status, await r.text(), dict(r.headers))
+                return Answer(r.status, await r.text(errors="replace"), dict(r.headers))
         except (aiohttp.ClientError, TimeoutError) as e:
             raise Broken(f"{method} {path} got no answer: {type(e).__name__} {e}") from e
 
@@ -144,7 +144,10 @@ class Kit:
             if answer.status == 200
             else []
         )
-        return sum(float(line.rpartition(" ")[2]) for line in found) if found else None
+        try:
+            return sum(float(line.rpartition(" ")[2]) for line in found) if found else None
+        except ValueError:
+            raise Broken(f"/metrics gives {name} no number: {found[0][:80]!r}") from None
 
 
 def read(kind: type[Wire], answer: Answer) -> Wire:

@@ -74,9 +74,10 @@ def test_something_else_that_answers_is_refused(env_server):
     env_server.bodies["/schema"] = {"hello": 1}
     with pytest.raises(ConfigError, match=f"{env_server.url} .*: env: "):
         probe_env(env_server.url)
-    env_server.bodies["/health"] = b"<html>"
-    with pytest.raises(ConfigError, match=f"{env_server.url}/health .*JSON"):
-        probe_env(env_server.url)
+    for body in (b"<html>", b"[" * 30000):
+        env_server.bodies["/health"] = body
+        with pytest.raises(ConfigError, match=f"{env_server.url}/health .*JSON"):
+            probe_env(env_server.url)
 
 
 def test_a_missing_token_is_named(env_server):

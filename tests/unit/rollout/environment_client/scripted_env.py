@@ -17,7 +17,7 @@ class Script:
         self.steps, self.seen, self.deleted, self.headers = list(steps), [], asyncio.Queue(), []
         self.resets, self.names_server, self.probes = [], None, 0
         self.health: dict = {"env": "e"}
-        self.on_reset = None
+        self.on_reset = self.on_health = None
         app = web.Application(client_max_size=1 << 30)
         app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step)])
         app.add_routes(
@@ -58,6 +58,8 @@ class Script:
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         self.probes += 1
+        if self.on_health:
+            return await self.on_health(request, {})
         return web.json_response(self.health)
 
     async def _schema(self, request: web.Request) -> web.StreamResponse:

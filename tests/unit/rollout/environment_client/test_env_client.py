@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from openrlhf_tir.config import Env
-from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout, TaskRefused
+from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvLost, EnvTimeout, InfraError, TaskRefused
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.environment_client.http import MAX_REPLY_BYTES
@@ -133,6 +133,57 @@ async def test_a_malformed_reply_is_an_env_error_with_url_and_fact(text, fact):
         with pytest.raises(EnvError) as e:
             await one_step(c)
     assert re.search(f"{script.url}.*{fact}", str(e.value))
+
+
+ODD_BODIES = [
+    *("", "null", "5", "NaN", "[]", "{}", '"text"', "9" * 5000, "[" * 30000, '{"a":' * 6000, "\x00", "<html>"),
+    *('{"signals": null}', '{"signals": 5}', '{"signals": ["code_defect"]}', '{"signals": {"code_defect": {}}}'),
+    *('{"detail": 5}', '{"detail": null}', '{"session_id": "\\ud800"}', '{"session_id": "s", "server": "//x"}'),
+    *('{"session_id": "s", "server": "http://a..b"}', '{"session_id": "s", "server": "http://[::1"}'),
+]
+
+
+@pytest.mark.parametrize("code", [200, 404, 422, 500, 503])
+async def test_whatever_a_server_answers_is_a_fault_of_the_server(code):
+    async with Script() as script:
+        for text in ODD_BODIES:
+            for at_reset in (True, False):
+                script.on_reset = status(code, text) if at_reset else None
+                script.steps = [] if at_reset else [status(code, text)]
+                async with client(script, max_retries=0) as c:
+                    with pytest.raises(InfraError):
+                        await one_step(c)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\x16\x03\x01garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"]
+)
+async def test_a_server_that_does_not_speak_http_is_lost(answer):
+    async def connected(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, EnvClient({"e": url}, max_retries=0) as c:
+        with pytest.raises(EnvLost):
+            await one_step(c)
+
+
+async def test_a_refusal_that_comes_in_pieces_is_read_to_its_end():
+    async def in_pieces(request, body):
+        response = web.StreamResponse(status=422)
+        await response.prepare(request)
+        for piece in (b'{"detail": ', b'"task: ', b'no label"}'):
+            await response.write(piece)
+            await asyncio.sleep(0.01)
+        return response
+
+    async with Script() as script, client(script) as c:
+        script.on_reset = in_pieces
+        with pytest.raises(TaskRefused):
+            await one_step(c)
 
 
 async def test_a_huge_reply_is_not_read_to_its_end():

@@ -33,6 +33,29 @@ async def test_a_server_that_fails_is_left_alone_until_its_health_is_ok_and_the_
         assert [s.breaker.state for s in c.urls] == ["closed"]
 
 
+@pytest.mark.parametrize("code", [200, 422, 500])
+@pytest.mark.parametrize("text", ["null", "[" * 30000, '{"signals": null}', '{"signals": {"code_defect": "own.py:1"}}'])
+async def test_a_server_whose_health_was_nonsense_is_used_again_once_it_is_well(code, text):
+    async with Script(*[outcome("env_error")] * 5) as script, client(script) as c:
+        script.on_health = status(code, text)
+        await fail_until_open(c)
+        while script.probes < 2:
+            await asyncio.sleep(0.01)
+        script.on_health = None
+        assert (await one_step(c)).outcome == "ok"
+
+
+async def test_a_health_check_with_a_bug_of_its_own_goes_on():
+    async with Script(*[outcome("env_error")] * 5) as script, client(script) as c:
+        probe = c.urls._probe
+        c.urls._probe = None
+        await fail_until_open(c)
+        while "TypeError" not in next(iter(c.urls)).breaker.cause:
+            await asyncio.sleep(0.01)
+        c.urls._probe = probe
+        assert (await one_step(c)).outcome == "ok"
+
+
 async def test_one_call_tries_a_server_that_says_it_is_well_and_the_others_wait_for_its_verdict():
     release = asyncio.Event()
 

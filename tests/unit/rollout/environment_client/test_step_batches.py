@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from env_servers.env import Env, Step
 from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.config import Env as EnvConfig
 from openrlhf_tir.errors import EnvError, EnvLost, EnvTimeout
-from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
+from openrlhf_tir.protocol import MAX_REPLY_BYTES, EnvSchema, StepReply, StepRequest
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 from openrlhf_tir.rollout.environment_client.http import Broken, Full
 from openrlhf_tir.rollout.environment_client.step_batches import StepBatches
@@ -22,13 +25,15 @@ from openrlhf_tir.telemetry.histogram import count
 class Server:
     """Answers an item after its action's seconds; "drop" never, "full" has no room, "break" ends the stream."""
 
+    fault = EnvError("it has no schema")
+
     def __init__(self, prefers=True, known=True):
         self.prefers, self.known, self.batches, self.singles, self.asked = prefers, known, [], [], 0
 
     async def ask(self, url):
         self.asked += 1
         if not self.known:
-            raise EnvError("down")
+            raise self.fault
         return EnvSchema(env="e", action="x", capacity=1, prefers_batches=self.prefers)
 
     async def post(self, url, request, timeout_s):
@@ -104,6 +109,30 @@ def test_an_item_that_misses_its_deadline_does_not_keep_its_caller():
 def test_a_server_that_does_not_ask_for_batches_gets_single_steps(server):
     assert [what for what, _ in steps(server, "1", "2")] == ["1", "2"]
     assert server.singles == ["1", "2"] and server.batches == [] and server.asked == 1
+
+
+def test_a_server_that_had_no_time_for_its_schema_is_asked_again_and_gets_single_steps_meanwhile():
+    server = Server(known=False)
+    server.fault = EnvLost("it starts")
+
+    async def main():
+        batches = StepBatches(server.ask, server.post, server.post_batch)
+
+        async def step(i):
+            await batches("u", StepRequest(session_id=str(i), step_id=0, action="1", deadline_s=9), 9)
+
+        await asyncio.gather(step(0), step(1))
+        assert (server.asked, server.singles, server.batches) == (1, ["1", "1"], [])
+        await step(2)
+        await asyncio.sleep(0)
+        assert (server.asked, len(server.singles), server.batches) == (2, 3, [])
+        server.known = True
+        await step(3)
+        await asyncio.sleep(0)
+        await step(4)
+        assert (server.asked, len(server.singles), server.batches) == (3, 4, [["1"]])
+
+    run(main())
 
 
 def test_a_step_that_is_asked_for_twice_is_sent_once_and_answers_both_callers():
@@ -231,3 +260,54 @@ async def test_a_session_that_a_batch_server_has_forgotten_is_lost_as_one_of_a_s
                 await forgotten.step("0", step_id=0)
             assert (await kept.step("0", step_id=0)).observation == "0"
     serving.cancel()
+
+
+def line(item, **fields):
+    return {"session_id": item["session_id"], "step_id": item["step_id"], "observation": item["action"], **fields}
+
+
+@pytest.mark.parametrize(
+    ("bad", "lost"),
+    [
+        (lambda item: json.dumps(line(item, reward="x")), []),
+        (lambda item: json.dumps(line(item, extra=1)), []),
+        (lambda item: json.dumps(line(item, observation="x" * MAX_REPLY_BYTES)), []),
+        (lambda item: "no JSON", []),
+        (lambda item: "[" * 30000, []),
+        (lambda item: json.dumps({"session_id": [item["session_id"]], "step_id": {}}), []),
+        (lambda item: "no JSON", ["c"]),
+    ],
+)
+async def test_an_invalid_line_of_a_batch_fails_its_own_step_only(bad, lost):
+    """The actions in `lost` have no line at first: only when they are sent again is it clear whose line was invalid."""
+    lost = list(lost)
+
+    async def schema(request):
+        return web.json_response({"env": "e", "action": "x", "capacity": 4, "prefers_batches": True})
+
+    async def reset(request):
+        return web.json_response({"session_id": (await request.json())["session_id"]})
+
+    async def step_batch(request):
+        lines = []
+        for item in sorted(await request.json(), key=lambda item: item["action"]):
+            if item["action"] in lost:
+                lost.remove(item["action"])
+            else:
+                lines.append(bad(item) if item["action"] == "b" else json.dumps(line(item)))
+        return web.Response(text="\n".join(lines))
+
+    app = web.Application()
+    app.add_routes([web.get("/schema", schema), web.post("/reset", reset), web.post("/step_batch", step_batch)])
+    async with TestServer(app) as server, EnvClient.of(EnvConfig(), {"e": str(server.make_url(""))}) as client:
+        client.send_step.max_batch = 4
+        all_are_reset = asyncio.Barrier(4)
+
+        async def one(action):
+            async with client.session("e", {}) as s:
+                await s.reset()
+                await all_are_reset.wait()
+                return (await s.step(action, step_id=0)).observation
+
+        a, b, c, d = await asyncio.gather(*map(one, "abcd"), return_exceptions=True)
+    assert (a, c, d) == ("a", "c", "d") and isinstance(b, EnvError)
