@@ -663,14 +663,14 @@ class StepReport:
         metrics: Metrics of the step by name.
         seconds: Duration of the step.
         trained_tokens: Model-written tokens that were trained.
-        left_out: For each update whose gradient was not finite, a sentence that names the tensor and the trajectory.
+        why_skipped: For each update whose gradient was not finite, a sentence that names the tensor and the trajectory.
     """
 
     version: int
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
-    left_out: Sequence[str] = ()
+    why_skipped: Sequence[str] = ()
 
     @property
     def finite(self) -> bool:

@@ -21,7 +21,7 @@ from ..config import Config
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..pushes import BroadcastRendezvous, BroadcastResult, DeltaDigest, Exposed
 from ..telemetry.clock import Clock
-from ..types import StepReport, TrainBatch
+from ..types import BatchItem, StepReport, TrainBatch
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline, broadcast_deadline, within
 from ..weights.ipc.merged import merged
@@ -261,7 +261,7 @@ class LearnerGroup:
         self._accumulated = 0
         report = StepReport(self.version, metrics, time.monotonic() - start, tokens)
         if not report.finite or metrics.get("updates_left_out"):
-            report.left_out = (await self._call("why_left_out"))[0]
+            report.why_skipped = (await self._call("why_skipped"))[0]
         return report
 
     async def accumulate(self, part: TrainBatch) -> None:
@@ -274,7 +274,7 @@ class LearnerGroup:
     async def _on_batch(self, method: str, batch: TrainBatch) -> list[Any]:
         """Call a method of all ranks with a batch, whose payloads stay in the object store, and return their
         answers."""
-        items = [type(item)(item.meta, None) for item in batch.items]
+        items = [BatchItem(item.meta, payload=None) for item in batch.items]
         # The batch without payloads is put into the object store once, not for each rank.
         metadata = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))
         payloads = [item.payload for item in batch.items]

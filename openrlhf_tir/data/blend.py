@@ -11,10 +11,12 @@ from ..config.environments import Environment, entry_of
 from ..errors import DataError
 from .curriculum import EXPLORE, HALF_LIFE, Settings
 from .prompts import PromptSet
-from .stream import Lane
+from .stream import PromptLane
 
 
-def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs: Sequence[float] | None) -> list[Lane]:
+def lanes_of(
+    prompts: PromptSet, environments: Mapping[str, Environment], probs: Sequence[float] | None
+) -> list[PromptLane]:
     """Return one lane per environment if environments have shares, and per data set if these have probabilities.
 
     Prompts of an environment with share 0 are in no lane.
@@ -24,7 +26,7 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     """
     shares = {name: environment.share for name, environment in environments.items() if environment.share is not None}
     if not shares and not probs:
-        return [Lane(np.arange(len(prompts)))] if len(prompts) else []
+        return [PromptLane(np.arange(len(prompts)))] if len(prompts) else []
     names, env_of = prompts.envs()
     dataset_of = np.asarray(prompts.dataset_of)
     members: dict[tuple[str, int], np.ndarray] = {}
@@ -47,7 +49,7 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
                 " Leave it out, or correct it."
             )
     lanes = [
-        Lane(indices, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
+        PromptLane(indices, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
         for (env, dataset), indices in sorted(members.items())
     ]
     return [lane for lane in lanes if lane.share > 0]

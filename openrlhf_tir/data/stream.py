@@ -25,7 +25,7 @@ from ..types import PromptOutcome
 from .curriculum import AdaptivePass, Settings
 
 
-class Lane(NamedTuple):
+class PromptLane(NamedTuple):
     """Prompts that are passed through together.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Pass:
     """The position in a lane. There is one permutation per seed and epoch, and lane number if there are several
     lanes."""
 
-    def __init__(self, lane: Lane, seed: list[int], shuffle: bool) -> None:
+    def __init__(self, lane: PromptLane, seed: list[int], shuffle: bool) -> None:
         self.prompts = np.asarray(lane.prompts, int)
         self.seed = seed
         self.shuffle = shuffle
@@ -90,7 +90,7 @@ class PromptStream:
         seed: int,
         shuffle: bool = True,
         num_episodes: int = 1,
-        lanes: Sequence[Lane] | None = None,
+        lanes: Sequence[PromptLane] | None = None,
         curriculum: Settings | None = None,
     ) -> None:
         if n_prompts < 1:
@@ -101,7 +101,7 @@ class PromptStream:
         self.seed = seed
         self.shuffle = shuffle
         self.num_episodes = num_episodes
-        self.lanes = list(lanes or [Lane(range(n_prompts))])
+        self.lanes = list(lanes or [PromptLane(range(n_prompts))])
         self._adaptive: list[AdaptivePass] = []
         self._ordinary: list[_Pass] = []
         for number, lane in enumerate(self.lanes):

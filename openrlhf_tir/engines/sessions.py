@@ -23,7 +23,7 @@ CURRENT: ContextVar[AgentSession | None] = ContextVar("session", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Reward:
+class AgentOutcome:
     """What an agent reports at its end.
 
     Attributes:
@@ -52,7 +52,7 @@ class AgentSession:
         self.id = uuid.uuid4().hex
         self.task, self.temperature, self.override_sampling = task, temperature, override_sampling
         self.trace = RequestTrace()
-        self.outcome: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[AgentOutcome] = asyncio.get_running_loop().create_future()
         self.taken = False
         """True if an agent has taken this session's task."""
         self.running = 0
@@ -69,10 +69,10 @@ class AgentSession:
         if len(completion.token_ids) and not self.outcome.done():
             self.trace.add(prompt_ids, completion)
 
-    def end(self, reward: Reward) -> None:
+    def end(self, outcome: AgentOutcome) -> None:
         """End the session. Only the first call counts."""
         if not self.outcome.done():
-            self.outcome.set_result(reward)
+            self.outcome.set_result(outcome)
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class AgentSession:
 
     def _silent(self) -> None:
         if not self.running:
-            self.end(Reward(failed="agent_lost", why=f"nothing was heard of it for {self._idle_s:g} s"))
+            self.end(AgentOutcome(failed="agent_lost", why=f"nothing was heard of it for {self._idle_s:g} s"))
 
 
 class Sessions:

@@ -125,7 +125,7 @@ class Zero3Rank:
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
         self.states = device_states(self._engines, self.device)
         self.last = LastPush() if cfg.vllm.sync_delta else None
-        self.skipped_updates: list[str] = []
+        self._why_skipped: list[str] = []
         self.early: EarlyUpdate | None = None
         """The batch of which some parts are accumulated already; None: no batch has begun."""
         for engine in self._engines().values():
@@ -177,7 +177,7 @@ class Zero3Rank:
             DataError: A payload does not match its metadata.
         """
         self.states.require_on_device("A step")
-        self.skipped_updates = []
+        self._why_skipped = []
         if self.early:
             return self._complete_early(self.early, batch, groups)
         self.runner.seconds.clear()
@@ -238,7 +238,7 @@ class Zero3Rank:
             if math.isfinite(update_metrics[-1]["grad_norm"]):
                 version += 1
             else:
-                self.skipped_updates.append(self._describe_not_finite(batch, part, rows, version))
+                self._why_skipped.append(self._describe_not_finite(batch, part, rows, version))
         return over_updates(update_metrics) | self._diagnostics(tally, kl)
 
     def _diagnostics(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
@@ -295,7 +295,7 @@ class Zero3Rank:
                 [], metrics, early.trajectories, self._version, self.runner, self._trained_counts
             )
         else:
-            self.skipped_updates = [self._describe_not_finite(*part, self._version) for part in early.parts]
+            self._why_skipped = [self._describe_not_finite(*part, self._version) for part in early.parts]
         self._version += int(metrics["updates"])
         give_back_freed()
         return metrics
@@ -331,9 +331,9 @@ class Zero3Rank:
         faults = self._gathered(dict.fromkeys(find_faults(samples, rows, scores)))
         return describe_faults(batch, version, faults)
 
-    def why_left_out(self) -> list[str]:
+    def why_skipped(self) -> list[str]:
         """Return a sentence for each update of the last step that was skipped: what in it was not finite."""
-        return self.skipped_updates
+        return self._why_skipped
 
     def _with_scores(self, samples: Sequence[Sample], own_samples: Sequence[Sample]) -> list[Sample]:
         """Copy what the models beside the policy computed into the samples of all ranks.

@@ -123,7 +123,7 @@ class Health:
     def trained(self, report: StepReport) -> None:
         """Record a step with a finite gradient. Of several updates some may have been left out."""
         self.nonfinite_in_a_row = 0
-        for reason in report.left_out:
+        for reason in report.why_skipped:
             log.warning("The gradient of one of the batch's updates is not finite, so it is left out. %s", reason)
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
@@ -145,7 +145,7 @@ class Health:
         )
         message = (
             f"The gradient of the step on version {report.version} is not finite ({facts}): the weights stay as they"
-            f" are. Groups (epoch/prompt/attempt): {names}." + "".join(f" {reason}" for reason in report.left_out)
+            f" are. Groups (epoch/prompt/attempt): {names}." + "".join(f" {reason}" for reason in report.why_skipped)
         )
         log.warning("%s", message)
         if self.nonfinite_in_a_row >= self.max_nonfinite:

@@ -86,7 +86,7 @@ def test_what_the_learner_says_of_an_update_that_it_left_out_is_passed_on(tmp_pa
     class Saying(Norms):
         async def step(self, batch):
             report = await super().step(batch)
-            report.left_out = [f"Update {self.version}, not finite: log_probs of 0/0/0 sample 1."]
+            report.why_skipped = [f"Update {self.version}, not finite: log_probs of 0/0/0 sample 1."]
             return report
 
     p = pipeline(tmp_path, mode="sync", B=2, prompts=FakePrompts(4), learner=Saying(1.0, math.nan))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.data.curriculum import Settings
-from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.data.stream import PromptLane, PromptStream
 from openrlhf_tir.errors import InfraError, Stopped
 from openrlhf_tir.pipeline.checkpoints import checkpoint
 from openrlhf_tir.pipeline.ledger.audit import audit
@@ -78,9 +78,13 @@ class Prompts:
         lanes = None
         if setup.shares and setup.two_data_sets:
             a, c = range(0, 16), range(16, 28)
-            lanes = [Lane(a, "a", 2.0, 0, 0.7), Lane(c, "a", 2.0, 1, 0.3), Lane(range(28, 40), "b", 1.0)]
+            lanes = [
+                PromptLane(a, "a", 2.0, 0, 0.7),
+                PromptLane(c, "a", 2.0, 1, 0.3),
+                PromptLane(range(28, 40), "b", 1.0),
+            ]
         elif setup.shares:
-            lanes = [Lane(range(0, 28), "a", 2.0), Lane(range(28, 40), "b", 1.0)]
+            lanes = [PromptLane(range(0, 28), "a", 2.0), PromptLane(range(28, 40), "b", 1.0)]
         settings = Settings(SAMPLES, 0.25, 4.0, [(0.0, 1.0)] * PROMPTS) if setup.curriculum else None
         self.shares = setup.shares
         stream = PromptStream(PROMPTS, setup.seed, True, setup.episodes, lanes, settings)

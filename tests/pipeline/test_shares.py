@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.data.stream import PromptLane, PromptStream
 from openrlhf_tir.pipeline.ledger.audit import audit
 from openrlhf_tir.pipeline.scheduler.core import MAX_REPLACEMENTS
 from openrlhf_tir.simulation.virtual_loop import run
@@ -23,7 +23,7 @@ class TwoEnvs:
     """60 prompts of calc, 20 of guess, with shares 3 and 1."""
 
     def __init__(self, episodes: int = 1000) -> None:
-        stream = PromptStream(80, 0, True, episodes, [Lane(CALC, "calc", 3.0), Lane(GUESS, "guess", 1.0)])
+        stream = PromptStream(80, 0, True, episodes, [PromptLane(CALC, "calc", 3.0), PromptLane(GUESS, "guess", 1.0)])
         self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
         self.state, self.restore = stream.state, stream.restore
         self.learned, self.facts = stream.learned, stream.facts

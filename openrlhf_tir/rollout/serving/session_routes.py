@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...data.template_shows import Shows
 from ...engines.session_trace import AGENT_FACTS
-from ...engines.sessions import AgentSession, Reward, SessionGone
+from ...engines.sessions import AgentOutcome, AgentSession, SessionGone
 from ...http_guard.leaving import unless_client_leaves
 from ...http_guard.slots import Slots
 from ..agent_broker import AgentBroker
@@ -180,7 +180,7 @@ def session_routes(app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: 
             task_or_session = session.task.prompt[:80] if session.task else session_id
             log.warning("an agent failed at %r: %s", task_or_session, body.failed)
         failed = "agent_failed" if body.failed else None
-        session.end(Reward(body.reward, body.correct, body.parts, failed, (body.failed or "")[:WHY_CHARS]))
+        session.end(AgentOutcome(body.reward, body.correct, body.parts, failed, (body.failed or "")[:WHY_CHARS]))
         counts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
         recorded = trajectory_json(trajectory) if session.task is None else None
         return {**counts, "model_tokens": trajectory.model_tokens, "notes": session.notes, "trajectory": recorded}
@@ -188,7 +188,7 @@ def session_routes(app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: 
     @router.delete("/sessions/{session_id}", status_code=204)
     async def give_up(session_id: str) -> None:
         """Abandon a session: its trajectory fails and is not trained."""
-        agents.sessions.get(session_id).end(Reward(failed="agent_gave_up", why="its agent deleted the session"))
+        agents.sessions.get(session_id).end(AgentOutcome(failed="agent_gave_up", why="its agent deleted the session"))
 
     app.include_router(router)
     app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app, template_shows))

@@ -130,7 +130,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     broken[3].trajectories[1].reward = float("nan")
     part = parts_of(learner.cfg, broken, 0, HALVES)[1]
     metrics = learner.step(*part)
-    results["not_finite"] = metrics["updates"], _weight_hash(learner), learner.why_left_out(), learner.version
+    results["not_finite"] = metrics["updates"], _weight_hash(learner), learner.why_skipped(), learner.version
     in_parts(learner, groups(0), ())
     results["after_not_finite"] = _same(_weights(learner), whole)
 

@@ -20,7 +20,7 @@ import numpy as np
 from openrlhf_tir.cluster.fleet import Fleet
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.curriculum import Settings
-from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.data.stream import PromptLane, PromptStream
 from openrlhf_tir.errors import EngineGone, EvaluationFailed, LearnerDied, WeightsUnverified
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.ledger.ledger import Ledger
@@ -103,7 +103,7 @@ class BlendedPrompts:
 
     def __init__(self, n: int, episodes: int, seed: int, *, shares: bool, curriculum: bool) -> None:
         third = n - max(1, n // 3)
-        self._lanes = [Lane(range(third), "a", 2.0), Lane(range(third, n), "b", 1.0)] if shares else None
+        self._lanes = [PromptLane(range(third), "a", 2.0), PromptLane(range(third, n), "b", 1.0)] if shares else None
         settings = Settings(2, 0.25, 4.0, [(0.0, 1.0)] * n) if curriculum else None
         stream = PromptStream(n, seed, True, episodes, self._lanes, settings)
         self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of

@@ -15,7 +15,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import PromptSet, PromptStream
 from openrlhf_tir.data.blend import curriculum_of
 from openrlhf_tir.data.curriculum import AdaptivePass, Settings, chance_of_keeping
-from openrlhf_tir.data.stream import Lane
+from openrlhf_tir.data.stream import PromptLane
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.types import PromptOutcome, Task
 
@@ -137,7 +137,12 @@ def test_a_prompt_whose_group_has_not_ended_is_not_drawn_again():
 def test_the_shares_of_environments_hold_with_a_curriculum():
     ranges = [(0.0, 1.0)] * 20
     stream = PromptStream(
-        20, 0, True, 9, [Lane(range(15), "a", 3.0), Lane(range(15, 20), "b", 1.0)], Settings(4, 0.25, 8.0, ranges)
+        20,
+        0,
+        True,
+        9,
+        [PromptLane(range(15), "a", 3.0), PromptLane(range(15, 20), "b", 1.0)],
+        Settings(4, 0.25, 8.0, ranges),
     )
     assert Counter(p < 15 for _, p in (stream.next() for _ in range(40))) == {True: 30, False: 10}
     assert stream.in_place_of(17)[1] >= 15

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_tir.engines.session_trace import RequestTrace
-from openrlhf_tir.engines.sessions import CURRENT, Reward, SessionGone, Sessions
+from openrlhf_tir.engines.sessions import CURRENT, AgentOutcome, SessionGone, Sessions
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.rollout.agent_broker import AgentBroker
 from openrlhf_tir.types import ENV_VERSION, Completion, Task
@@ -151,7 +151,7 @@ async def test_an_ended_session_takes_no_more_tokens_and_is_not_found():
     sessions = Sessions(idle_s=60)
     session = sessions.open(TASK)
     session.record([0], sampled(1))
-    session.end(Reward(1.0))
+    session.end(AgentOutcome(1.0))
     session.record([0, 1], sampled(2))
     assert session.trace.requests == 1
     with pytest.raises(SessionGone, match=session.id):
@@ -185,7 +185,7 @@ async def agents(proof) -> AgentBroker:
     return AgentBroker(Sessions(idle_s=60), Letters(), proof.passed)
 
 
-async def worked(agents: AgentBroker, said: Reward, *, asks: bool = True, **options):
+async def worked(agents: AgentBroker, said: AgentOutcome, *, asks: bool = True, **options):
     """One task, done by an agent that asks once."""
     running = asyncio.create_task(agents.run(TASK, 2, **options))
     session = await agents.take(1)
@@ -196,32 +196,32 @@ async def worked(agents: AgentBroker, said: Reward, *, asks: bool = True, **opti
 
 
 async def test_the_reward_that_the_agent_says_is_the_trajectorys(agents):
-    t = await (await worked(agents, Reward(0.5, parts={"tests_passed": 2.0})))
+    t = await (await worked(agents, AgentOutcome(0.5, parts={"tests_passed": 2.0})))
     assert (t.index, t.reward, t.failed, t.token_ids.tolist()) == (2, 0.5, None, [1])
     assert t.parts["correct"] == 1.0 and t.parts["tests_passed"] == 2.0 and t.parts["requests"] == 1.0
     assert len(agents.sessions) == 0
 
 
 @pytest.mark.parametrize(
-    ("said", "correct"), [(Reward(0.0), 0.0), (Reward(-1.0), 0.0), (Reward(0.0, correct=True), 1.0)]
+    ("said", "correct"), [(AgentOutcome(0.0), 0.0), (AgentOutcome(-1.0), 0.0), (AgentOutcome(0.0, correct=True), 1.0)]
 )
 async def test_correct_is_a_positive_reward_unless_the_agent_says_otherwise(agents, said, correct):
     assert (await (await worked(agents, said))).parts["correct"] == correct
 
 
 async def test_without_a_reward_the_runs_own_judges(agents):
-    t = await (await worked(agents, Reward()))
+    t = await (await worked(agents, AgentOutcome()))
     assert t.reward is None and "correct" not in t.parts
 
 
 async def test_an_agent_that_failed_or_asked_nothing_is_no_reward(agents):
-    assert (await (await worked(agents, Reward(failed="agent_failed")))).failed == "agent_failed"
-    assert (await (await worked(agents, Reward(1.0), asks=False))).failed == "agent_silent"
+    assert (await (await worked(agents, AgentOutcome(failed="agent_failed")))).failed == "agent_failed"
+    assert (await (await worked(agents, AgentOutcome(1.0), asks=False))).failed == "agent_silent"
 
 
 async def test_a_trajectory_waits_for_the_proof_of_its_weights(agents, proof):
     proof.decided.clear()
-    running = await worked(agents, Reward(1.0))
+    running = await worked(agents, AgentOutcome(1.0))
     await asyncio.sleep(0)
     assert not running.done()
     proof.refused = True
@@ -239,6 +239,6 @@ async def test_tasks_are_taken_in_order_and_one_whose_group_was_given_up_is_not_
     assert agents.stats() == {"sessions": 1, "tasks_offered": 1}
     session = await agents.take(1)
     assert session.task.prompt == "b" and agents.stats()["tasks_offered"] == 0
-    session.end(Reward(failed="agent_gave_up"))
+    session.end(AgentOutcome(failed="agent_gave_up"))
     assert (await left).failed == "agent_gave_up"
     assert await agents.take(0.01) is None

@@ -118,7 +118,7 @@ def test_a_policy_gradient_that_is_not_finite_trains_no_role(learner):
     metrics = ranked.step(made, groups)
     assert not math.isfinite(metrics["grad_norm"]) and metrics["updates"] == 0
     # the trajectory is named, though its advantage makes those of the whole batch NaN when they are whitened
-    (message,) = ranked.why_left_out()
+    (message,) = ranked.why_skipped()
     trajectory = rf"{groups[0].key} \w+ {groups[0].trajectories[0].index}\b"
     assert re.search(rf"advantages \w+ {trajectory}", message)
     assert re.search(rf"returns \w+ {trajectory}", message)

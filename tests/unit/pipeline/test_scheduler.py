@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.data.stream import PromptLane, PromptStream
 from openrlhf_tir.errors import ConservationError, PipelineError
 from openrlhf_tir.pipeline.checkpoints import scheduler_state
 from openrlhf_tir.pipeline.ledger.ledger import Ledger, audit
@@ -294,7 +294,7 @@ def test_a_snapshot_has_only_fields_of_immutable_types():
 
 def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
     """Counters, lengths, outcomes, retries, the prompts' position, metadata: everything moves on after the snapshot."""
-    stream = PromptStream(12, 0, lanes=[Lane(range(8), "a", 2.0), Lane(range(8, 12), "b", 1.0)])
+    stream = PromptStream(12, 0, lanes=[PromptLane(range(8), "a", 2.0), PromptLane(range(8, 12), "b", 1.0)])
     stream.task = lambda prompt: Task(f"p{prompt}", "0", "a")
     scheduler = scheduler_in(tmp_path)
     scheduler.prompts = stream
