@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.config import Config, Data
 from openrlhf_tir.data import PromptSet, PromptStream, lanes_of, load_prompts
-from openrlhf_tir.data.stream import Lane
+from openrlhf_tir.data.stream import PromptLane
 from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.types import Task
 
@@ -20,7 +20,7 @@ A, B = range(0, 6), range(6, 30)
 
 def shared(seed=0, episodes=1, share=0.25):
     """6 prompts of env a, 24 of b."""
-    return PromptStream(30, seed, True, episodes, [Lane(A, "a", share), Lane(B, "b", 1 - share)])
+    return PromptStream(30, seed, True, episodes, [PromptLane(A, "a", share), PromptLane(B, "b", 1 - share)])
 
 
 def drain(stream):
@@ -35,7 +35,9 @@ def test_any_batch_of_prompts_in_a_row_has_each_environments_share():
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(3, 40))
 def test_shares_hold_to_within_one_group_over_any_beginning(shares, n):
-    stream = PromptStream(len(shares), 0, True, 10**6, [Lane([i], f"e{i}", float(s)) for i, s in enumerate(shares)])
+    stream = PromptStream(
+        len(shares), 0, True, 10**6, [PromptLane([i], f"e{i}", float(s)) for i, s in enumerate(shares)]
+    )
     counts = Counter(stream.next()[1] for _ in range(n))
     assert all(abs(counts[i] - n * s / sum(shares)) <= len(shares) - 1 for i, s in enumerate(shares))
 
@@ -53,9 +55,9 @@ def test_one_that_is_through_begins_its_next_pass_and_the_stream_ends_when_all_a
 def test_a_restored_blend_goes_on_exactly(taken, seed):
     def blend():
         lanes = [
-            Lane(range(5), "a", 1.0, 0, 2.0),
-            Lane(range(5, 9), "a", 1.0, 1, 1.0),
-            Lane(range(9, 20), "b", 2.0, 0, 2.0),
+            PromptLane(range(5), "a", 1.0, 0, 2.0),
+            PromptLane(range(5, 9), "a", 1.0, 1, 1.0),
+            PromptLane(range(9, 20), "b", 2.0, 0, 2.0),
         ]
         return PromptStream(20, seed, True, 3, lanes)
 
@@ -79,7 +81,7 @@ def test_data_sets_are_drawn_by_their_probability_seeded():
                     seed,
                     True,
                     10,
-                    [Lane(range(10), dataset=0, prob=0.3), Lane(range(10, 200), dataset=1, prob=0.7)],
+                    [PromptLane(range(10), dataset=0, prob=0.3), PromptLane(range(10, 200), dataset=1, prob=0.7)],
                 )
             )
         ]
@@ -150,14 +152,14 @@ def blend(shares, probs=None, envs=("a", "b", "b")):
 
 
 def test_lanes_are_environments_by_data_sets():
-    assert blend({"a": None, "b": None}) == [Lane([0, 1, 2], "", 1.0)]
-    assert blend({"a": 1, "b": 3}) == [Lane([0], "a", 1.0), Lane([1, 2], "b", 3.0)]
+    assert blend({"a": None, "b": None}) == [PromptLane([0, 1, 2], "", 1.0)]
+    assert blend({"a": 1, "b": 3}) == [PromptLane([0], "a", 1.0), PromptLane([1, 2], "b", 3.0)]
     assert blend({"a": 1, "b": 3}, [0.2, 0.8]) == [
-        Lane([0], "a", 1.0, 0, 0.2),
-        Lane([1], "b", 3.0, 0, 0.2),
-        Lane([2], "b", 3.0, 1, 0.8),
+        PromptLane([0], "a", 1.0, 0, 0.2),
+        PromptLane([1], "b", 3.0, 0, 0.2),
+        PromptLane([2], "b", 3.0, 1, 0.8),
     ]
-    assert blend({"a": 0, "b": 1}) == [Lane([1, 2], "b", 1.0)], "a share of 0: evaluated, never trained"
+    assert blend({"a": 0, "b": 1}) == [PromptLane([1, 2], "b", 1.0)], "a share of 0: evaluated, never trained"
 
 
 def test_a_share_without_a_prompt_is_refused():

@@ -11,7 +11,6 @@ from openrlhf_tir.pipeline.lane.speeds import ENOUGH
 from openrlhf_tir.pipeline.scheduler import StalenessRule
 from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.waiting.background import ATTEMPTS
 
 
 class Engines:
@@ -65,7 +64,7 @@ def test_looks_that_fail_however_often_free_the_lanes_and_end_no_run():
     async def main() -> None:
         async with fast_lane(cfg, state(), rollout):
             rollout.reserve(reserved, {})
-            rollout.faults = faults = 2 * ATTEMPTS
+            rollout.faults = faults = 10
             await asyncio.sleep(3600)
             assert not rollout.faults
             assert rollout.reserved[1 : 1 + faults] == [set()] * faults
