@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .recipe_draft import Draft
-from .shared_settings import existing_path, say_not_named
+from .shared_settings import existing_path, say_no_file, say_not_named
 
 DEFAULT = "OpenRLHF's default"
 """The reason of a setting that the command does not say; a recipe's head lists them."""
@@ -81,7 +81,7 @@ def set_files(draft: Draft, source: Source) -> None:
             paths = [str(path or part) for path, part in zip(found, parts, strict=True)]
             draft.set(name, ",".join(paths), draft.why.get(name, ""))
         elif value.endswith(".py"):
-            draft.differs(f"--{name} {value}: no such file here. Correct the path in the recipe before the run.")
+            say_no_file(draft, f"--{name} {value}")
     for name in MODELS:
         value = draft.settings.get(name)
         if isinstance(value, str) and (path := found_file(value, source)):

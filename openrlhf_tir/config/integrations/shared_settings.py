@@ -50,6 +50,11 @@ def say_not_named(draft: Draft, what: str, setting: str) -> None:
     draft.differs(f"The command names no {what}: set {setting}.")
 
 
+def say_no_file(draft: Draft, option: str) -> None:
+    """Say that an option names a file that is not on this machine."""
+    draft.differs(f"{option}: no such file here. Correct the path in the recipe before the run.")
+
+
 def say_wandb_key(draft: Draft, option: str) -> None:
     """Say how W&B is switched on: its key stands in no script."""
     draft.differs(f'{option}: set logger.wandb.key = "env" where WANDB_API_KEY is set; the recipe runs without.')

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...algorithms.advantages import ESTIMATORS
 from .bash_script import readable
@@ -57,7 +58,6 @@ COPIED = (
     Copied(f"{OPTIMISER}.lr", "actor.learning_rate", float),
     Copied(f"{OPTIMISER}.weight_decay", "actor.l2", float),
     Copied(f"{OPTIMISER}.betas", "actor.adam_betas", lambda betas: [float(beta) for beta in betas]),
-    Copied(f"{OPTIMISER}.min_lr_ratio", "actor.min_lr_ratio", lambda ratio: None if ratio is None else float(ratio)),
     Copied(f"{ACTOR}.entropy_coeff", "actor.entropy_coef", if_set(float)),
     Copied(f"{ACTOR}.fsdp_config.optimizer_offload", "ds.adam_offload", if_set(bool)),
     Copied(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "train.micro_batch_size", if_set(int)),
@@ -74,11 +74,14 @@ COPIED = (
     Copied("trainer.nnodes", "actor.num_nodes", int),
     Copied("trainer.n_gpus_per_node", "actor.num_gpus_per_node", int),
     Copied("trainer.total_epochs", "train.num_episodes", int),
-    Copied("trainer.max_actor_ckpt_to_keep", "ckpt.max_num", if_set(int)),
 )
 """verl's settings that are one here each."""
 SCHEDULES = ("constant", "cosine", "linear")
 """Schedules of the learning rate that have the same name here."""
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""ds.param_dtype -> the same in vllm.dtype and in verl, which takes both."""
+CONFIG_OF = {"ref": "actor_rollout_ref.ref.fsdp_config", "critic": "critic.model.fsdp_config"}
+"""A model beside the policy -> verl's settings of how it is held."""
 CALL_FORMAT_OF = {"hermes": "hermes", "llama3": "llama3", "llama3_json": "llama3", "mistral": "mistral"}
 """verl's multi_turn.format -> ours."""
 CHARACTERS_OF_A_TOKEN = 3
@@ -122,15 +125,21 @@ def import_verl(
     files = _set_data(verl, draft)
     _set_model(verl, draft)
     updates = _set_batches(verl, draft)
-    set_method(verl, draft, updates)
-    _set_optimiser(verl, draft)
+    set_method(verl, draft, updates, program)
+    has_critic = ESTIMATORS[draft.settings["algo.advantage.estimator"]].critic
+    optimisers = {"actor": ACTOR, "critic": "critic"} if has_critic else {"actor": ACTOR}
+    for ours, theirs in optimisers.items():
+        _set_optimiser(verl, draft, theirs, ours)
+    _set_precision(verl, draft)
     _set_shared_sequences(verl, draft)
     _set_engines(verl, draft)
     _set_tools(verl, draft)
     _set_reward(verl, draft, sources_of(files), files)
     _set_mode(verl, draft, program)
     _set_placement(verl, draft)
-    _set_length(verl, draft, updates, rows_of(files))
+    batches = _set_length(verl, draft, updates, rows_of(files))
+    for ours, theirs in optimisers.items():
+        _set_warm_up(verl, draft, theirs, ours, batches)
     _set_outputs(verl, draft, name, updates)
     nothing = account_for_unread(verl, draft)
     if change is not None:
@@ -140,12 +149,12 @@ def import_verl(
 
 def _set_data(verl: VerlSettings, draft: Draft) -> list[str]:
     """Set rows and prompts, and return the files of the training rows as the recipe names them."""
-    files = verl.paths("data.train_files")
+    files = verl.files("data.train_files", draft)
     if files:
         draft.set("data.prompt_dataset", files if len(files) > 1 else files[0])
     else:
         say_not_named(draft, "data.train_files", "data.prompt_dataset")
-    held_out = verl.paths("data.val_files")
+    held_out = verl.files("data.val_files", draft)
     if held_out:
         draft.set("eval.dataset", ",".join(held_out))
     draft.set("data.apply_chat_template", True, "verl renders every prompt so")
@@ -155,10 +164,12 @@ def _set_data(verl: VerlSettings, draft: Draft) -> list[str]:
     else:
         draft.set("data.input_key", key)
         draft.set("data.label_key", "reward_model.ground_truth")
-    prompt = int(verl("data.max_prompt_length"))
-    response = int(verl("data.max_response_length"))
+    prompt = int(verl(f"{ROLLOUT}.prompt_length") or verl("data.max_prompt_length"))
+    response = int(verl(f"{ROLLOUT}.response_length") or verl("data.max_response_length"))
     draft.set("rollout.max_new_tokens", response)
     draft.set("data.max_len", prompt + response, f"prompts of {prompt} tokens and responses of {response}")
+    if draft.settings.get("data.max_samples") and len(files) > 1:
+        draft.differs("data.train_max_samples: so many rows of each file here, where verl takes so many of all.")
     if options := verl.below("data.apply_chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
     return files
@@ -209,15 +220,59 @@ def _set_batches(verl: VerlSettings, draft: Draft) -> int:
     return prompts // min(mini_batch, prompts) * epochs
 
 
-def _set_optimiser(verl: VerlSettings, draft: Draft) -> None:
-    clip = verl(f"{OPTIMISER}.clip_grad")
-    draft.set("actor.max_norm", float(verl(f"{ACTOR}.grad_clip") if clip is None else clip))
-    schedule = verl(f"{OPTIMISER}.warmup_style") or verl(f"{OPTIMISER}.lr_scheduler_type")
-    schedule = str(verl(f"{OPTIMISER}.lr_decay_style") or schedule)
+def _set_optimiser(verl: VerlSettings, draft: Draft, theirs: str, ours: str) -> None:
+    """Set the clip of the gradient and the schedule of the learning rate.
+
+    Args:
+        verl: The settings of the command.
+        draft: The recipe, with the learning rate.
+        theirs: verl's name of the model, whose optimiser is below it.
+        ours: The section of the model here.
+    """
+    clip = verl(f"{theirs}.optim.clip_grad")
+    draft.set(f"{ours}.max_norm", float(verl(f"{theirs}.grad_clip") if clip is None else clip))
+    schedule = verl(f"{theirs}.optim.warmup_style") or verl(f"{theirs}.optim.lr_scheduler_type")
+    schedule = str(verl(f"{theirs}.optim.lr_decay_style") or schedule)
     if schedule not in SCHEDULES:
         draft.differs(f"The schedule {schedule} of the learning rate: constant here.")
         schedule = "constant"
-    draft.set("actor.lr_scheduler", schedule)
+    draft.set(f"{ours}.lr_scheduler", schedule)
+    if schedule != "constant":
+        rate = draft.settings[f"{ours}.learning_rate"]
+        ratio = verl(f"{theirs}.optim.min_lr_ratio")
+        lowest = verl(f"{theirs}.optim.min_lr")  # Megatron's
+        if lowest and rate:
+            ratio = lowest / rate
+        draft.set(f"{ours}.min_lr_ratio", float(ratio))
+
+
+def _set_precision(verl: VerlSettings, draft: Draft) -> None:
+    """Set the data types in which learner and engines compute."""
+    of_actor = f"{ACTOR}.fsdp_config.dtype"
+    value = verl(f"{ACTOR}.fsdp_config.mixed_precision.param_dtype") or verl(of_actor)
+    learner = _precision(value)
+    if learner == "fp16":
+        draft.set("ds.param_dtype", learner, "fsdp_config.dtype")
+    elif learner != "bf16":
+        draft.differs(f"{of_actor}={shown(value)}: bf16 here. See ds.param_dtype.")
+        learner = "bf16"
+    others = ("ref", "critic") if "critic.learning_rate" in draft.settings else ("ref",)
+    for model in others:
+        for kind in ("dtype", "mixed_precision.param_dtype"):
+            name = f"{CONFIG_OF[model]}.{kind}"
+            if verl.gives(name) and _precision(verl(name)) != learner:
+                draft.differs(f"{name}={shown(verl(name))}: {learner} here. All models compute in ds.param_dtype.")
+    value = verl(f"{ROLLOUT}.dtype")
+    engine = _precision(value)
+    if engine is None and value not in (None, "auto"):
+        draft.differs(f"{ROLLOUT}.dtype={shown(value)}: {PRECISIONS[learner]} here. See vllm.dtype.")
+    elif engine not in (None, learner):
+        draft.set("vllm.dtype", PRECISIONS[engine])
+
+
+def _precision(value: Any) -> str | None:
+    """Return ds.param_dtype of a data type's name."""
+    return next((short for short, long in PRECISIONS.items() if value in (short, long)), None)
 
 
 def _set_shared_sequences(verl: VerlSettings, draft: Draft) -> None:
@@ -252,7 +307,7 @@ def _set_engines(verl: VerlSettings, draft: Draft) -> None:
 def _set_tools(verl: VerlSettings, draft: Draft) -> None:
     """Set what verl's multi-turn settings say, or that there is no tool."""
     multi_turn = f"{ROLLOUT}.multi_turn"
-    configs = verl.paths(f"{multi_turn}.tool_config_path") or verl.paths("data.tool_config_path")
+    configs = verl.files(f"{multi_turn}.tool_config_path", draft) or verl.files("data.tool_config_path", draft)
     if not configs:
         set_no_tool(draft)
         if verl(f"{multi_turn}.enable"):
@@ -272,13 +327,16 @@ def _set_tools(verl: VerlSettings, draft: Draft) -> None:
         draft.set("env.max_calls", max(1, min(bounds)))
     else:
         draft.set("env.max_calls", CALLS_OF_A_RESPONSE, "verl bounds them by the length alone")
-    if length := int(verl(f"{multi_turn}.max_tool_response_length") or 0):
-        tokens = length // CHARACTERS_OF_A_TOKEN
-        draft.set("env.output_max_tokens", max(1, tokens))
-        draft.differs(f"{multi_turn}.max_tool_response_length={length} characters: about {tokens} tokens here.")
+    length = int(verl(f"{multi_turn}.max_tool_response_length"))
+    tokens = max(1, length // CHARACTERS_OF_A_TOKEN)
+    draft.set("env.output_max_tokens", tokens)
+    draft.differs(f"{multi_turn}.max_tool_response_length={length} characters: about {tokens} tokens here.")
     side = verl(f"{multi_turn}.tool_response_truncate_side")
-    if side not in (None, "left"):
+    if side != "left":
         draft.differs(f"{multi_turn}.tool_response_truncate_side={side}: the end of a reply that is too long is cut.")
+    calls = int(verl(f"{multi_turn}.max_parallel_calls"))
+    if calls < draft.settings["env.max_calls"]:
+        draft.differs(f"{multi_turn}.max_parallel_calls={calls}: all calls of a message are made, up to env.max_calls.")
 
 
 def _set_reward(verl: VerlSettings, draft: Draft, sources: set[str], files: Sequence[str]) -> None:
@@ -290,13 +348,18 @@ def _set_reward(verl: VerlSettings, draft: Draft, sources: set[str], files: Sequ
         sources: The `data_source`s of the rows, as far as they are here.
         files: The files of the training rows.
     """
-    function = verl.paths("custom_reward_function.path")
+    function = verl.files("custom_reward_function.path", draft)
     options = verl.below("custom_reward_function.reward_kwargs")
     model = verl.paths("reward_model.model.path")
     if function:
         draft.set("reward.name", f"{function[0]}:{verl('custom_reward_function.name')}", "verl's function, as it is")
         if options:
             draft.set("reward.options", options)
+        if verl("reward_model.enable"):
+            draft.differs(
+                "reward_model.enable with custom_reward_function.path: the function alone rewards, and no"
+                " reward_router_address reaches it. To add up both, name it and 'model' in reward.weights."
+            )
     elif model and verl("reward_model.enable"):
         draft.set("reward.name", "model")
         draft.set("reward.model_name_or_path", model[0])
@@ -312,6 +375,9 @@ def _set_reward(verl: VerlSettings, draft: Draft, sources: set[str], files: Sequ
     if verl(f"{buffer}.enable"):
         draft.set("reward.overlong_buffer_len", float(verl(f"{buffer}.len")))
         draft.set("reward.overlong_penalty_factor", float(verl(f"{buffer}.penalty_factor") or 1.0))
+        longest = int(verl("reward_model.reward_kwargs.max_resp_len") or 0)
+        if longest not in (0, draft.settings["rollout.max_new_tokens"]):
+            draft.differs(f"max_resp_len={longest}: the penalty is reckoned from rollout.max_new_tokens here.")
 
 
 def _set_mode(verl: VerlSettings, draft: Draft, program: str) -> None:
@@ -357,8 +423,8 @@ def _set_placement(verl: VerlSettings, draft: Draft) -> None:
         )
 
 
-def _set_length(verl: VerlSettings, draft: Draft, updates: int, rows: int | None) -> None:
-    """Set the number of updates, which verl counts in batches, and the warm-up, which is a share of them.
+def _set_length(verl: VerlSettings, draft: Draft, updates: int, rows: int | None) -> int:
+    """Set the number of updates, which verl counts in batches, and return the number of batches, 0 if not known.
 
     Args:
         verl: The settings of the command.
@@ -368,6 +434,8 @@ def _set_length(verl: VerlSettings, draft: Draft, updates: int, rows: int | None
     """
     epochs = draft.settings["train.num_episodes"]
     batches = int(verl("trainer.total_training_steps") or 0)
+    if rows:
+        rows = min(rows, draft.settings.get("data.max_samples", rows))
     if batches:
         draft.set("train.max_steps", batches * updates, f"{batches} batches" if updates > 1 else "")
     elif rows and (batches := rows // draft.settings["rollout.batch_size"] * epochs):
@@ -375,22 +443,27 @@ def _set_length(verl: VerlSettings, draft: Draft, updates: int, rows: int | None
     else:
         reason = "the run ends with the data, after train.num_episodes passes"
         draft.set("train.max_steps", UPDATES_WITHOUT_END * updates, reason)
-        if draft.settings["actor.lr_scheduler"] != "constant":
+        if {draft.settings.get(f"{model}.lr_scheduler") for model in ("actor", "critic")} - {"constant", None}:
             draft.differs("The learning rate's schedule runs over train.max_steps: set it to the number of updates.")
     if updates > 1:
         draft.differs(
             f"A batch makes {updates} updates, and steps are updates here: train.max_steps, eval.steps and"
             f" ckpt.save_steps are {updates} times verl's numbers."
         )
-    share = verl(f"{OPTIMISER}.lr_warmup_steps_ratio")
-    steps = if_positive(verl(f"{OPTIMISER}.lr_warmup_steps"))
+    return batches
+
+
+def _set_warm_up(verl: VerlSettings, draft: Draft, theirs: str, ours: str, batches: int) -> None:
+    """Set the warm-up of the learning rate, a share of the run."""
+    share = verl(f"{theirs}.optim.lr_warmup_steps_ratio")
+    steps = if_positive(verl(f"{theirs}.optim.lr_warmup_steps"))
     if steps and batches:
         # verl's schedule moves on once a batch, however many updates that makes.
-        draft.set("actor.lr_warmup_ratio", min(0.99, steps / batches), f"{steps} of {batches} batches")
+        draft.set(f"{ours}.lr_warmup_ratio", min(0.99, steps / batches), f"{steps} of {batches} batches")
     elif steps:
-        say_warm_up(draft, f"{OPTIMISER}.lr_warmup_steps", steps)
+        say_warm_up(draft, f"{theirs}.optim.lr_warmup_steps", steps)
     elif share:
-        draft.set("actor.lr_warmup_ratio", float(share))
+        draft.set(f"{ours}.lr_warmup_ratio", float(share))
 
 
 def _set_outputs(verl: VerlSettings, draft: Draft, name: str, updates: int) -> None:
@@ -419,6 +492,10 @@ def _set_outputs(verl: VerlSettings, draft: Draft, name: str, updates: int) -> N
             draft.differs(f"trainer.logger={other}: not available; see metrics.jsonl and report.html in run_dir.")
     save_every = if_positive(verl("trainer.save_freq"))
     draft.set("ckpt.save_steps", save_every * updates if save_every else -1)
+    if kept := if_positive(verl("trainer.max_actor_ckpt_to_keep")):
+        draft.set("ckpt.max_num", kept)
+    elif save_every:
+        draft.differs("trainer.max_actor_ckpt_to_keep is not given, and verl keeps every checkpoint: see ckpt.max_num.")
     evaluate_every = if_positive(verl("trainer.test_freq"))
     if draft.settings.get("eval.dataset"):
         draft.set("eval.steps", evaluate_every * updates if evaluate_every else -1)

@@ -24,7 +24,7 @@ NEEDS_NOTHING = (
             ),
             f"{ACTOR}.fsdp_config": (
                 "fsdp_size forward_prefetch use_orig_params wrap_policy.* reshard_after_forward strategy offload_policy"
-                " param_offload dtype entropy_checkpointing use_torch_compile mixed_precision.*"
+                " param_offload entropy_checkpointing use_torch_compile mixed_precision.*"
             ),
             "actor_rollout_ref.ref": (
                 "strategy use_torch_compile entropy_checkpointing entropy_from_logits_with_chunking"
@@ -32,10 +32,9 @@ NEEDS_NOTHING = (
                 " log_prob_micro_batch_size_per_gpu profiler.* ulysses_sequence_parallel_size fsdp_config.*"
             ),
             ROLLOUT: (
-                "mode dtype load_format free_cache_engine name layered_summon calculate_log_probs skip_tokenizer_init"
-                " enable_chunked_prefill disable_log_stats do_sample log_prob_use_dynamic_bsz multi_stage_wake_up"
-                " logprobs_mode prompt_length response_length agent.num_workers agent.default_agent_loop"
-                " checkpoint_engine.* trace.* profiler.* ignore_eos prometheus.* cudagraph_capture_sizes"
+                "mode load_format free_cache_engine name layered_summon calculate_log_probs skip_tokenizer_init"
+                " enable_chunked_prefill disable_log_stats log_prob_use_dynamic_bsz multi_stage_wake_up"
+                " agent.num_workers checkpoint_engine.* trace.* profiler.* prometheus.* cudagraph_capture_sizes"
                 " log_prob_micro_batch_size"
             ),
             f"{ROLLOUT}.multi_turn": (
@@ -46,17 +45,17 @@ NEEDS_NOTHING = (
                 "strategy use_dynamic_bsz forward_max_token_len_per_gpu enable shuffle ppo_micro_batch_size* profiler.*"
                 " ppo_max_token_len_per_gpu model.use_remove_padding model.enable_gradient_checkpointing"
                 " model.fsdp_config.* ulysses_sequence_parallel_size model.tokenizer_path forward_micro_batch_size*"
-                " checkpoint.* optim.betas"
+                " checkpoint.*"
             ),
             "data": (
                 "return_raw_chat return_raw_input_ids return_full_prompt filter_overlong_prompts dataloader_num_workers"
-                " use_shm filter_overlong_prompts_workers val_batch_size reward_fn_key tokenizer"
+                " use_shm filter_overlong_prompts_workers val_batch_size"
                 " return_multi_modal_inputs validation_shuffle"
             ),
             "reward_model": (
                 "micro_batch_size* use_dynamic_bsz forward_max_token_len_per_gpu use_reward_loop num_workers strategy"
                 " nnodes n_gpus_per_node model.use_remove_padding model.fsdp_config.* model.input_tokenizer"
-                " launch_reward_fn_async rollout.* max_length enable_resource_pool"
+                " launch_reward_fn_async rollout.* enable_resource_pool"
                 " reward_kwargs.overlong_buffer_cfg.log reward_kwargs.max_resp_len profiler.*"
             ),
             "trainer": (
@@ -64,7 +63,9 @@ NEEDS_NOTHING = (
                 " default_hdfs_dir ray_wait_register_center_timeout max_critic_ckpt_to_keep log_val_generations"
                 " profile*"
             ),
-            "algorithm": "filter_groups.max_num_gen_batches filter_groups.metric",
+            "algorithm": (
+                "filter_groups.max_num_gen_batches filter_groups.metric rollout_correction.use_pure_rollout_correction"
+            ),
             "async_training": "staleness_threshold trigger_parameter_sync_step partial_rollout",
         }
     ),
@@ -98,7 +99,7 @@ DIFFERENCES = (
     Difference(
         rf"{ACTOR}\.fsdp_config\.model_dtype",
         "bf16 weights with fp32 masters here",
-        harmless=(None, "fp32", "bfloat16", "bf16"),
+        harmless=(None, "fp32", "float32", "bfloat16", "bf16"),
     ),
     Difference(
         rf"{OPTIMISER}\.optimizer",
@@ -135,6 +136,12 @@ DIFFERENCES = (
         "a data set class of the user's is not called: write its rows into a JSONL or parquet file",
     ),
     Difference(r"data\.(sampler|datagen)\..*", "rows are drawn by data.shuffle and data.curriculum"),
+    Difference(
+        r"data\.reward_fn_key",
+        "rewards get the column data_source: rename the column, or read the other one from extra_info",
+        harmless=(None, "data_source"),
+    ),
+    Difference(r"data\.tokenizer", "the tokenizer is the one in the model's directory"),
     Difference(r"data\.gen_batch_size", "batches are filled continuously: no number of prompts is sampled at a time"),
     Difference(r"data\.truncation", "prompts are never cut; longer ones are left out", harmless=(None, False, "error")),
     Difference(
@@ -154,12 +161,20 @@ DIFFERENCES = (
         "an interaction is an environment here: write it as a class (docs/environments.md), whose replies are the"
         " user's turns",
     ),
-    Difference(rf"{ROLLOUT}\.multi_turn\.max_parallel_calls", "all calls of a message are made, up to env.max_calls"),
+    Difference(rf"{ROLLOUT}\.ignore_eos", "a response ends with the model's end token"),
+    Difference(rf"{ROLLOUT}\.do_sample", "responses are sampled, with rollout.temperature", harmless=(None, True)),
+    Difference(
+        rf"{ROLLOUT}\.logprobs_mode",
+        "the engine's log-probs are those of the distribution that it samples from",
+        harmless=(None, "processed_logprobs"),
+    ),
     Difference(
         rf"{ROLLOUT}\.(agent\..*|custom_async_server\..*)",
         "an agent loop of verl's is not run: write the loop as an agent that calls the policy's OpenAI endpoint"
         ' (rollout.agent = "external", docs/rollout.md)',
+        harmless=(None, False, "single_turn_agent", "tool_agent"),
     ),
+    Difference(r"reward_model\.max_length", "the reward model reads whole responses"),
     Difference(
         r"reward_model\.reward_manager",
         "rewards are called as verl's naive manager does",
@@ -170,7 +185,8 @@ DIFFERENCES = (
         "code is not graded in SandboxFusion: give a reward function that calls it, or use the environment python_tir",
     ),
     Difference(
-        r"algorithm\.rollout_correction\.(rollout_rs.*|bypass_mode|loss_type|rollout_is_batch_normalize)",
+        r"algorithm\.(rollout_correction\.(rollout_rs.*|rollout_token_veto_threshold|rollout_is_batch_normalize)"
+        r"|rollout_is_veto_threshold)",
         "left out; see algo.advantage.is_correction_mode = 'mask'",
     ),
     Difference(r"algorithm\.(use_pf_ppo|pf_ppo\..*)", "PF-PPO's reweighting is not available"),
@@ -221,5 +237,5 @@ def _unused_models(draft: Draft) -> tuple[str, ...]:
     if not ESTIMATORS[draft.settings["algo.advantage.estimator"]].critic:
         unused += ("critic.", "trainer.critic_warmup")
     if draft.settings["reward.name"] != "model":
-        unused += ("reward_model.model.", "reward_model.rollout.")
+        unused += ("reward_model.model.", "reward_model.rollout.", "reward_model.max_length")
     return unused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...algorithms.advantages import ESTIMATORS
 from ...algorithms.losses import LOSSES, LossName
 from .recipe_draft import Draft
-from .verl_settings import ACTOR, Copied, VerlSettings, if_set
+from .verl_settings import ACTOR, CORRECTION, Copied, VerlSettings, if_set
 
 ESTIMATOR_OF = {
     "gae": "gae",
@@ -40,21 +40,21 @@ KL_ESTIMATOR_OF = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl"
 OF_CRITIC = (
     Copied("critic.optim.lr", "critic.learning_rate", float),
     Copied("critic.optim.weight_decay", "critic.l2", float),
-    Copied("critic.optim.lr_warmup_steps_ratio", "critic.lr_warmup_ratio", if_set(float)),
+    Copied("critic.optim.betas", "critic.adam_betas", lambda betas: [float(beta) for beta in betas]),
     Copied("critic.cliprange_value", "critic.value_clip", float),
-    Copied("critic.grad_clip", "critic.max_norm", float),
     Copied("critic.model.path", "critic.model_name_or_path", if_set(str)),
     Copied("critic.ppo_epochs", "critic.epochs", if_set(int)),
 )
 
 
-def set_method(verl: VerlSettings, draft: Draft, updates: int) -> None:
+def set_method(verl: VerlSettings, draft: Draft, updates: int, program: str) -> None:
     """Set what is trained.
 
     Args:
         verl: The settings of the command.
         draft: The recipe, with its batches.
         updates: The number of updates that a batch makes.
+        program: The module that the command starts.
     """
     _set_estimator(verl, draft)
     estimator = ESTIMATORS[draft.settings["algo.advantage.estimator"]]
@@ -63,7 +63,7 @@ def set_method(verl: VerlSettings, draft: Draft, updates: int) -> None:
     if estimator.critic:
         draft.set("algo.advantage.lambd", float(verl("algorithm.lam")))
         _set_critic(verl, draft, updates)
-    _set_loss(verl, draft)
+    _set_loss(verl, draft, program)
     _set_filters(verl, draft)
     _set_correction(verl, draft)
     _set_kl(verl, draft)
@@ -87,7 +87,6 @@ def _set_estimator(verl: VerlSettings, draft: Draft) -> None:
 
 def _set_critic(verl: VerlSettings, draft: Draft, updates: int) -> None:
     verl.copy(OF_CRITIC, draft)
-    draft.set("critic.adam_betas", [0.9, 0.999])
     first_batch = int(verl("trainer.critic_warmup") or 0)  # the first one, counted from 1, that trains the policy too
     if first_batch > 1:
         draft.set("critic.freezing_steps", (first_batch - 1) * updates, "before batch critic_warmup")
@@ -95,7 +94,16 @@ def _set_critic(verl: VerlSettings, draft: Draft, updates: int) -> None:
         draft.set("critic.updates", max(1, int(draft.settings["rollout.batch_size"]) // mini_batch))
 
 
-def _set_loss(verl: VerlSettings, draft: Draft) -> None:
+def _divides_by_engine(verl: VerlSettings, program: str) -> bool:
+    """Return True if the old log-probs are those that the engine recorded."""
+    if verl(f"{CORRECTION}.bypass_mode"):
+        return True
+    if "fully_async" not in program:
+        return False
+    return bool(verl("async_training.use_rollout_log_probs")) and not verl("async_training.compute_prox_log_prob")
+
+
+def _set_loss(verl: VerlSettings, draft: Draft, program: str) -> None:
     """Set the policy loss, its clip range, and over what it is a mean."""
     mode = str(verl(f"{ACTOR}.policy_loss.loss_mode"))
     if mode not in LOSS_OF:
@@ -104,8 +112,17 @@ def _set_loss(verl: VerlSettings, draft: Draft) -> None:
             " actor.policy_loss (docs/algorithms.md)."
         )
     loss = LOSS_OF.get(mode, "ppo")
+    if not _divides_by_engine(verl, program):
+        draft.set("actor.pi_old", "learner", "verl computes the old log-probs again")
+    elif verl(f"{CORRECTION}.loss_type") == "reinforce" or verl(f"{CORRECTION}.use_pure_rollout_correction"):
+        loss = "pg"
+        draft.set("actor.pi_old", "learner")
+        draft.differs(
+            f"{CORRECTION}.bypass_mode without PPO's clip: a token has one weight for all updates of its batch here."
+        )
+    else:
+        draft.set("actor.pi_old", "engine", "verl takes the engine's log-probs for the old ones")
     draft.set("actor.policy_loss_type", loss)
-    draft.set("actor.pi_old", "learner", "verl computes the old log-probs again")
     both = verl(f"{ACTOR}.clip_ratio")
     sides = (verl(f"{ACTOR}.clip_ratio_low"), verl(f"{ACTOR}.clip_ratio_high"))
     draft.set("actor.eps_clip_low_high", [float(both if side is None else side) for side in sides])
@@ -136,19 +153,32 @@ def _set_filters(verl: VerlSettings, draft: Draft) -> None:
 
 def _set_correction(verl: VerlSettings, draft: Draft) -> None:
     """Set the correction for the difference between engine and learner."""
-    level = verl("algorithm.rollout_correction.rollout_is")
-    threshold = verl("algorithm.rollout_correction.rollout_is_threshold")
-    if level not in ("token", "sequence"):
+    level = verl(f"{CORRECTION}.rollout_is")
+    bounds = [float(verl(f"{CORRECTION}.rollout_is_threshold"))]
+    mode = "clip"
+    upper = verl("algorithm.rollout_is_threshold")
+    if verl("algorithm.rollout_is") and upper:  # before there was rollout_correction
+        level = verl("algorithm.rollout_is_level")
+        bounds = [float(upper)]
+        if verl("algorithm.rollout_is_mode") != "truncate":
+            mode = "mask"
+            lower = verl("algorithm.rollout_is_threshold_lower")
+            bounds = [float(1 / upper if lower is None else lower), *bounds]
+    cap = float(verl(f"{ACTOR}.tis_imp_ratio_cap"))
+    if cap > 0:  # before there was algorithm.rollout_is
+        level = "token"
+        bounds = [cap]
+    if level not in ("token", "sequence", "geometric") or draft.settings["actor.pi_old"] == "engine":
         return
     loss = draft.settings["actor.policy_loss_type"]
     if not LOSSES[loss].is_corrected:
-        draft.differs(f"algorithm.rollout_correction.rollout_is={level}: left out, it weighs no token of {loss}.")
+        draft.differs(f"{CORRECTION}.rollout_is={level}: left out, it weighs no token of {loss}.")
         return
     draft.set("algo.advantage.is_correction_level", "token")
-    draft.set("algo.advantage.is_correction_mode", "clip")
-    draft.set("algo.advantage.is_correction_threshold", [float(threshold or 2.0)])
-    if level == "sequence":
-        draft.differs("rollout_is=sequence: a token has its own ratio, where verl has the product of its response's.")
+    draft.set("algo.advantage.is_correction_mode", mode)
+    draft.set("algo.advantage.is_correction_threshold", bounds)
+    if level != "token":
+        draft.differs(f"rollout_is={level}: a token has its own ratio, where verl has one for its response.")
 
 
 def _set_kl(verl: VerlSettings, draft: Draft) -> None:

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError
 from .bash_script import readable, unknowns
 from .recipe_draft import Draft
-from .shared_settings import existing_path
+from .shared_settings import existing_path, say_no_file
 from .verl_overrides import Overrides, flat, value_of
 from .verl_references import resolved
 
 MODEL = "actor_rollout_ref.model"
 ACTOR = "actor_rollout_ref.actor"
 OPTIMISER = "actor_rollout_ref.actor.optim"
+CORRECTION = "algorithm.rollout_correction"
 ROLLOUT = "actor_rollout_ref.rollout"
 DEFAULTS: dict[str, Any] = {
     "algorithm.adv_estimator": "gae",
@@ -38,6 +39,14 @@ DEFAULTS: dict[str, Any] = {
     "algorithm.kl_ctrl.kl_coef": 0.001,
     "algorithm.kl_ctrl.horizon": 10000,
     "algorithm.kl_ctrl.target_kl": 0.1,
+    "algorithm.rollout_correction.rollout_is_threshold": 2.0,
+    "algorithm.rollout_correction.bypass_mode": False,
+    "algorithm.rollout_correction.loss_type": "ppo_clip",
+    "algorithm.rollout_is": False,
+    "algorithm.rollout_is_level": "token",
+    "algorithm.rollout_is_mode": "truncate",
+    "async_training.use_rollout_log_probs": True,
+    "async_training.compute_prox_log_prob": False,
     "data.train_files": None,
     "data.val_files": None,
     "data.train_batch_size": 1024,
@@ -57,6 +66,9 @@ DEFAULTS: dict[str, Any] = {
     "actor_rollout_ref.actor.optim.lr_warmup_steps": -1,
     "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": 0.0,
     "actor_rollout_ref.actor.optim.lr_scheduler_type": "constant",
+    "actor_rollout_ref.actor.optim.min_lr_ratio": 0.0,
+    "actor_rollout_ref.actor.fsdp_config.dtype": "bfloat16",
+    "actor_rollout_ref.actor.tis_imp_ratio_cap": -1,
     "actor_rollout_ref.actor.grad_clip": 1.0,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
     "actor_rollout_ref.actor.ppo_epochs": 1,
@@ -75,11 +87,20 @@ DEFAULTS: dict[str, Any] = {
     "actor_rollout_ref.rollout.top_k": -1,
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
     "actor_rollout_ref.rollout.gpu_memory_utilization": 0.5,
+    "actor_rollout_ref.rollout.dtype": "bfloat16",
     "actor_rollout_ref.rollout.multi_turn.format": "hermes",
+    "actor_rollout_ref.rollout.multi_turn.max_parallel_calls": 1,
+    "actor_rollout_ref.rollout.multi_turn.max_tool_response_length": 256,
+    "actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side": "middle",
     "actor_rollout_ref.rollout.val_kwargs.n": 1,
     "actor_rollout_ref.rollout.val_kwargs.temperature": 0,
     "actor_rollout_ref.rollout.val_kwargs.top_p": 1.0,
     "critic.optim.lr": 1e-5,
+    "critic.optim.betas": [0.9, 0.999],
+    "critic.optim.lr_warmup_steps": -1,
+    "critic.optim.lr_warmup_steps_ratio": 0.0,
+    "critic.optim.lr_scheduler_type": "constant",
+    "critic.optim.min_lr_ratio": 0.0,
     "critic.cliprange_value": 0.5,
     "critic.grad_clip": 1.0,
     "critic.optim.weight_decay": 0.01,
@@ -107,6 +128,7 @@ RENAMED = {
     "reward.reward_model": "reward_model",
     "reward.sandbox_fusion": "reward_model.sandbox_fusion",
     "reward.num_workers": "reward_model.num_workers",
+    "algorithm.rollout_correction.bypass_old_logprob_for_rollout": "algorithm.rollout_correction.bypass_mode",
 }
 """What other versions and recipes of verl call an override, or all below a name -> its name here."""
 
@@ -121,20 +143,20 @@ NUMBERS = {
     *dotted_names(
         {
             ACTOR: (
-                "clip_ratio_low clip_ratio_high loss_scale_factor ppo_micro_batch_size_per_gpu optim.min_lr_ratio"
+                "clip_ratio_low clip_ratio_high loss_scale_factor ppo_micro_batch_size_per_gpu optim.min_lr"
                 " optim.clip_grad ulysses_sequence_parallel_size"
             ),
             ROLLOUT: (
                 "max_num_seqs max_model_len max_num_batched_tokens val_kwargs.top_k log_prob_max_token_len_per_gpu"
                 " log_prob_micro_batch_size_per_gpu multi_turn.max_assistant_turns multi_turn.max_user_turns"
-                " multi_turn.max_tool_response_length"
+                " prompt_length response_length"
             ),
-            "critic": "ppo_epochs ppo_mini_batch_size optim.lr_warmup_steps_ratio",
+            "critic": "ppo_epochs ppo_mini_batch_size optim.min_lr optim.clip_grad",
             "data": "seed train_max_samples val_max_samples",
             "trainer": "total_training_steps max_actor_ckpt_to_keep",
             "rollout": "nnodes n_gpus_per_node",
-            "reward_model.reward_kwargs.overlong_buffer_cfg": "len penalty_factor",
-            "algorithm.rollout_correction": "rollout_is_threshold",
+            "reward_model.reward_kwargs": "max_resp_len overlong_buffer_cfg.len overlong_buffer_cfg.penalty_factor",
+            "algorithm": "rollout_is_threshold rollout_is_threshold_lower",
             "async_training": "require_batches",
         }
     ),
@@ -206,6 +228,14 @@ class VerlSettings:
         value = self(name)
         names = value if isinstance(value, list) else [value] if value else []
         return [str(existing_path(str(path), self.directories) or os.path.expanduser(str(path))) for path in names]
+
+    def files(self, name: str, draft: Draft) -> list[str]:
+        """Return `paths` of a setting that names files, and say which are not on this machine."""
+        paths = self.paths(name)
+        for path in paths:
+            if existing_path(path, self.directories) is None:
+                say_no_file(draft, f"{name}={readable(path)}")
+        return paths
 
     def copy(self, rows: Iterable[Copied], draft: Draft) -> None:
         """Set what the rows say in a recipe."""

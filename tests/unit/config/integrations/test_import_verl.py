@@ -117,6 +117,31 @@ def test_grpo_is_said_in_our_settings():
          {"enable_thinking": False}),
         ("data.prompt_key=messages", "data.input_key", "messages"),
         ("algorithm.rollout_correction.rollout_is=token", "algo.advantage.is_correction_threshold", [2.0]),
+        ("algorithm.rollout_correction.bypass_mode=True", "actor.pi_old", "engine"),
+        ("algorithm.rollout_correction.bypass_old_logprob_for_rollout=True", "actor.pi_old", "engine"),
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap=3.0", "algo.advantage.is_correction_threshold", [3.0]),
+        ("algorithm.rollout_is=True algorithm.rollout_is_threshold=4.0", "algo.advantage.is_correction_mode", "clip"),
+        ("algorithm.rollout_is=True algorithm.rollout_is_threshold=4.0 algorithm.rollout_is_mode=clip",
+         "algo.advantage.is_correction_threshold", [0.25, 4.0]),
+        ("algorithm.rollout_is=True algorithm.rollout_is_threshold=4.0 algorithm.rollout_is_mode=mask",
+         "algo.advantage.is_correction_mode", "mask"),
+        ("actor_rollout_ref.actor.optim.lr_scheduler_type=cosine", "actor.min_lr_ratio", 0.0),
+        ("actor_rollout_ref.actor.optim.warmup_style=cosine actor_rollout_ref.actor.optim.min_lr_ratio=0.2",
+         "actor.min_lr_ratio", 0.2),
+        ("actor_rollout_ref.actor.optim.lr_decay_style=linear actor_rollout_ref.actor.optim.lr=2e-6"
+         " actor_rollout_ref.actor.optim.min_lr=1e-6", "actor.min_lr_ratio", 0.5),
+        ("algorithm.adv_estimator=gae critic.optim.lr_scheduler_type=cosine", "critic.lr_scheduler", "cosine"),
+        ("algorithm.adv_estimator=gae critic.optim.lr_scheduler_type=cosine", "critic.min_lr_ratio", 0.0),
+        ("algorithm.adv_estimator=gae critic.optim.betas=[0.8,0.9]", "critic.adam_betas", [0.8, 0.9]),
+        ("algorithm.adv_estimator=gae critic.optim.clip_grad=0.5", "critic.max_norm", 0.5),
+        ("algorithm.adv_estimator=gae critic.optim.lr_warmup_steps=5 trainer.total_training_steps=10",
+         "critic.lr_warmup_ratio", 0.5),
+        ("actor_rollout_ref.actor.fsdp_config.dtype=float16", "ds.param_dtype", "fp16"),
+        ("actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp16", "ds.param_dtype", "fp16"),
+        ("actor_rollout_ref.rollout.dtype=float16", "vllm.dtype", "float16"),
+        ("actor_rollout_ref.actor.fsdp_config.dtype=float16", "vllm.dtype", "bfloat16"),
+        ("actor_rollout_ref.rollout.response_length=40", "rollout.max_new_tokens", 40),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "env.output_max_tokens", 256 // 3),
         ("actor_rollout_ref.rollout.val_kwargs.do_sample=True actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
          "eval.temperature", 0.6),
     ],
@@ -175,11 +200,29 @@ def test_the_program_says_whether_rollout_and_training_overlap(program, mode):
         "rollout.total_rollout_steps=100",
         "async_training.use_rollout_log_probs=True",
         "trainer.resume_from_path=old",
+        "trainer.save_freq=5",
+        "actor_rollout_ref.rollout.ignore_eos=True",
+        "actor_rollout_ref.rollout.do_sample=False",
+        "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=mine",
+        "actor_rollout_ref.rollout.dtype=fp8",
+        "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+        "actor_rollout_ref.ref.fsdp_config.dtype=float32",
+        "data.reward_fn_key=source",
+        "data.tokenizer=other",
+        "algorithm.rollout_correction.rollout_token_veto_threshold=1e-4",
+        "algorithm.rollout_is=True algorithm.rollout_is_threshold=2.0 algorithm.rollout_is_level=geometric",
+        "algorithm.rollout_correction.bypass_mode=True algorithm.rollout_correction.loss_type=reinforce",
+        "reward_model.reward_kwargs.overlong_buffer_cfg.enable=True reward_model.reward_kwargs.max_resp_len=40"
+        " reward_model.reward_kwargs.overlong_buffer_cfg.len=10",
+        "algorithm.adv_estimator=gae critic.optim.lr_scheduler_type=inverse",
+        "algorithm.adv_estimator=gae critic.model.fsdp_config.dtype=float32",
+        "reward_model.enable=True reward_model.model.path=rm reward_model.max_length=9",
     ],
 )
 def test_what_is_not_so_here_has_a_sentence(word):
-    plain, odd = recipe(*GRPO), recipe(*GRPO, word)
-    assert len(odd.draft.differences) > len(plain.draft.differences) and not odd.problems
+    plain, odd = recipe(*GRPO), recipe(*GRPO, *([word] if word == "a word" else word.split()))
+    assert set(odd.draft.differences) - set(plain.draft.differences) and not odd.problems
 
 
 @pytest.mark.parametrize(
@@ -189,11 +232,84 @@ def test_what_is_not_so_here_has_a_sentence(word):
         "actor_rollout_ref.rollout.data_parallel_size=1",
         "algorithm.kl_ctrl.type=fixed",
         "async_training.require_batches=4",
+        "actor_rollout_ref.rollout.do_sample=True",
+        "actor_rollout_ref.rollout.logprobs_mode=processed_logprobs",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+        "data.reward_fn_key=data_source",
+        "algorithm.rollout_is_level=token",
+        "algorithm.rollout_correction.loss_type=reinforce",
+        "actor_rollout_ref.actor.optim.min_lr_ratio=0.1",
+        "critic.optim.betas=[0.8,0.9]",
+        "reward_model.max_length=9",
     ],
 )
 def test_an_override_that_asks_for_what_is_so_is_listed_and_has_no_sentence(word):
     plain, same = recipe(*GRPO), recipe(*GRPO, word)
     assert word.partition("=")[0] in same.nothing and same.draft.differences == plain.draft.differences
+
+
+@pytest.mark.parametrize(
+    ("words", "pi_old"),
+    [
+        ("", "engine"),
+        ("async_training.compute_prox_log_prob=True", "learner"),
+        ("async_training.use_rollout_log_probs=False", "learner"),
+    ],
+)
+def test_the_asynchronous_trainer_says_what_its_ratio_divides_by(words, pi_old):
+    found = recipe(*GRPO, *words.split(), program="verl.experimental.fully_async_policy.fully_async_main")
+    assert found.draft.settings["actor.pi_old"] == pi_old and not found.problems
+
+
+def test_weights_of_the_engine_are_one_where_its_log_probs_are_the_old_ones():
+    words = ("algorithm.rollout_correction.bypass_mode=True", "algorithm.rollout_correction.rollout_is=token")
+    found = recipe(*GRPO, *words)
+    assert "algo.advantage.is_correction_level" not in found.draft.settings and not found.problems
+    found = recipe(*GRPO, *words, "algorithm.rollout_correction.loss_type=reinforce").draft.settings
+    assert (found["actor.policy_loss_type"], found["algo.advantage.is_correction_level"]) == ("pg", "token")
+
+
+def test_a_correction_of_old_that_has_no_threshold_is_off():
+    assert "algo.advantage.is_correction_level" not in settings(*GRPO, "algorithm.rollout_is=True")
+
+
+@pytest.mark.parametrize(("most", "steps"), [(500, 28), (5000, 184), (-1, 184)])
+def test_rows_are_counted_up_to_train_max_samples(most, steps):
+    """500 rows make 7 batches of 64, 3000 make 46; a batch makes two updates of 32 prompts, and there are 2 passes."""
+    words = (
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "trainer.total_epochs=2",
+        f"data.train_max_samples={most}",
+    )
+    assert settings(*GRPO, *words, rows_of=lambda files: 3000)["train.max_steps"] == steps
+
+
+def test_rows_are_so_many_of_each_file_here():
+    told = "\n".join(recipe(*GRPO, "data.train_files=[a,b]", "data.train_max_samples=9").draft.differences)
+    assert "data.train_max_samples" in told
+    assert "data.train_max_samples" not in "\n".join(recipe(*GRPO, "data.train_max_samples=9").draft.differences)
+
+
+def test_a_reward_model_beside_a_function_has_a_sentence():
+    words = ("custom_reward_function.path=r.py", "reward_model.model.path=rm")
+    plain, both = recipe(*GRPO, *words), recipe(*GRPO, *words, "reward_model.enable=True")
+    (sentence,) = set(both.draft.differences) - set(plain.draft.differences)
+    assert "reward_model.enable" in sentence and "reward_model.enable" not in both.nothing
+
+
+@pytest.mark.parametrize(
+    "name", ["custom_reward_function.path", "actor_rollout_ref.rollout.multi_turn.tool_config_path", "data.val_files"]
+)
+def test_a_file_that_is_not_here_is_said(name, tmp_path):
+    (tmp_path / "there").touch()
+    told = "\n".join(recipe(*GRPO, f"{name}=nowhere").draft.differences)
+    assert f"{name}=nowhere: no such file" in told
+    assert f"{name}=" not in "\n".join(recipe(*GRPO, f"{name}=there", directories=[tmp_path]).draft.differences)
+
+
+def test_what_verl_cuts_of_a_tools_reply_by_default_is_said():
+    told = "\n".join(recipe(*GRPO, "actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml").draft.differences)
+    assert all(f"{name}=" in told for name in ("max_tool_response_length", "truncate_side", "max_parallel_calls"))
 
 
 def test_the_correction_of_ppos_loss_is_left_out_of_other_losses():
