@@ -77,7 +77,7 @@ def test_replies_are_asked_for_once_and_a_cut_last_line_is_no_fault(tmp_path):
     assert Replies(path).of("m", lambda prompt: "again")("a") == "yes"
     assert Replies(path).of("other", lambda prompt: "again")("a") == "again"
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(DataError, match="line 1"):
+    with pytest.raises(DataError, match=r"replies\.jsonl\D+1\b"):
         Replies(path)
 
 

@@ -105,9 +105,11 @@ def test_the_check_before_a_run_lists_the_columns_and_says_what_does_not_travel(
         load(None, {"run_dir": str(tmp_path / "r"), "data.prompt_dataset": str(path), "rollout.batch_size": 2}),
         training=True,
     )
-    told = [fact for fact in facts if "column" in fact]
-    assert len(told) == 3 and told[0].endswith(": level")
-    assert {"'image'" in told[1], "'day'" in told[2]} == {True} and all("3 rows" in line for line in told[1:])
+    (travels,) = [fact for fact in facts if "task.extra" in fact]
+    assert travels.endswith(": level")
+    of_column = {name: [fact for fact in facts if f"'{name}'" in fact] for name in rows[0]}
+    assert {name: len(told) for name, told in of_column.items() if told} == {"image": 1, "day": 1}
+    assert all(" 3 " in told for column in of_column.values() for told in column), "rows"
 
 
 def test_a_sentence_for_each_column_and_reason():

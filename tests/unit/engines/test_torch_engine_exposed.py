@@ -57,7 +57,7 @@ async def test_what_changed_since_it_was_announced_is_not_used():
     exposed = await learner.expose("push", 0)
     assert await engine.map_exposed(exposed) is None
     learner.exposer._slots[0][3] += 1
-    assert "digest" in (await engine.map_exposed(exposed) or "")
+    assert exposed.buckets[0].digest[:12] in (await engine.map_exposed(exposed) or "")
     with pytest.raises(WeightsUnverified):
         await engine.load_exposed(exposed, 1)
     after = await sample(engine, prompt)

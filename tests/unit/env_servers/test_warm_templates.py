@@ -77,7 +77,7 @@ async def test_a_killed_light_container_is_replaced_and_fails_its_own_calls_only
     await until_running(warm._light)
     await until_held(warm, 1)
     signal.pidfd_send_signal(light._master, signal.SIGKILL)
-    with pytest.raises(SandboxError, match="ended"):
+    with pytest.raises(SandboxError):
         await on_light
     assert (await warm.run(PRELOADED)).stdout == NONE
     for name, fd in held(warm).items():

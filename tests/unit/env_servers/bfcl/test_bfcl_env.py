@@ -88,8 +88,8 @@ async def test_a_turn_passes_by_the_packages_rule(actions, failed):
 @pytest.mark.parametrize(
     ("action", "shown", "kind"),
     [
-        ("no JSON", "This is no JSON", "bad_call"),
-        (json.dumps([{"name": "cat", "arguments": [1]}]), "cat: arguments are list", "bad_call"),
+        ("no JSON", r".*Expecting value: line 1 column 1 ", "bad_call"),
+        (json.dumps([{"name": "cat", "arguments": [1]}]), r"cat: .*\blist\b", "bad_call"),
         (calls(("fly", {})), "Error during execution: name 'fly' is not defined", "unknown_function"),
         (
             calls(("_load_scenario", {"scenario": {}})),
@@ -99,17 +99,17 @@ async def test_a_turn_passes_by_the_packages_rule(actions, failed):
         (calls(("run", {})), "Error during execution: Function call run is not allowed.", "unknown_function"),
         (
             calls(("cat", {"name": "a"})),
-            "Error during execution: GorillaFileSystem.cat() got an unexpected keyword argument 'name'",
+            r"Error during execution: GorillaFileSystem\.cat\(\) got an unexpected keyword argument 'name'",
             "bad_call",
         ),
         (calls(("cat", {"file_name": "z"})), "Error during execution: 'z'", "bad_call"),
-        (calls(("touch", {"file_name": "a"})), '{"error": "touch: a: File exists"}', "refused"),
+        (calls(("touch", {"file_name": "a"})), r'\{"error": "touch: a: File exists"\}', "refused"),
         (calls(("hang", {})), "Error during execution: the call takes more than 5 s of CPU", "cpu"),
     ],
 )
 async def test_a_wrong_call_is_answered_with_the_error_and_the_turn_continues(action, shown, kind):
     wrong, *_, end = await play(action, calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
-    assert wrong.observation.startswith(shown) and (
+    assert re.match(shown, wrong.observation) and (
         wrong.outcome,
         wrong.signals["error_type"],
         wrong.signals["errors"],

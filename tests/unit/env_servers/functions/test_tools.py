@@ -48,10 +48,10 @@ def test_the_schema_of_a_signature():
         ("remove", {"path": 3}, "path: Input should be a valid string"),
         ("remove", {}, "path: Field required"),
         ("remove", {"path": "a.txt", "force": True}, "force: Extra inputs are not permitted"),
-        ("remove", ["a.txt"], "not an object of names and values"),
-        ("remove", {"path": "none"}, "no such file"),
-        ("fly", {}, "There is no function 'fly'"),
-        ("sort_lines", {"path": "a.txt"}, "There is no function 'sort_lines'"),
+        ("remove", ["a.txt"], r"^remove: .*\blist\b"),
+        ("remove", {"path": "none"}, "^none: "),
+        ("fly", {}, "'fly'"),
+        ("sort_lines", {"path": "a.txt"}, "'sort_lines'"),
     ],
 )
 def test_a_wrong_call_is_answered_with_the_error_and_changes_nothing(name, arguments, says):
@@ -63,16 +63,17 @@ def test_a_wrong_call_is_answered_with_the_error_and_changes_nothing(name, argum
 
 def test_a_call_that_fails_midway_is_undone():
     """`move` into a full directory has found its target before it is refused."""
-    files = Files({"tree": {"a": "1", "box": {"a": "2"}}, "here": []})
-    with pytest.raises(ToolError, match="exists there already"):
-        files.call("move", {"source": "a", "destination": "box"})
-    assert files.state["tree"] == {"a": "1", "box": {"a": "2"}}
+    files = Files({"tree": {"a.txt": "1", "box": {"a.txt": "2"}}, "here": []})
+    with pytest.raises(ToolError, match=r"^box: .*\ba\.txt\b"):
+        files.call("move", {"source": "a.txt", "destination": "box"})
+    assert files.state["tree"] == {"a.txt": "1", "box": {"a.txt": "2"}}
 
 
 def test_a_directory_cannot_be_moved_into_itself():
-    files = Files({"tree": {"a": {"b": {}}}, "here": []})
-    with pytest.raises(ToolError, match="is inside of"):
-        files.call("move", {"source": "a", "destination": "a/b"})
+    files = Files({"tree": {"outer": {"inner": {}}}, "here": []})
+    with pytest.raises(ToolError, match=r"^outer/inner: .*\bouter\b"):
+        files.call("move", {"source": "outer", "destination": "outer/inner"})
+    assert files.state["tree"] == {"outer": {"inner": {}}}
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -98,13 +99,18 @@ def test_no_argument_breaks_a_domain(data):
 @pytest.mark.parametrize(
     ("domain", "name", "arguments", "says"),
     [
-        ("travel", "book_hotel", {"hotel_id": "H0", "guest": "Ada", "nights": 10**4298, "card": "4242"}, "64 bits"),
-        ("trading", "place_order", {"symbol": "ACME", "side": "buy", "quantity": 1 << 63}, "64 bits"),
+        (
+            "travel",
+            "book_hotel",
+            {"hotel_id": "H0", "guest": "Ada", "nights": 10**4298, "card": "4242"},
+            r"nights.*\b64\b",
+        ),
+        ("trading", "place_order", {"symbol": "ACME", "side": "buy", "quantity": 1 << 63}, r"quantity.*\b64\b"),
         (
             "calendar",
             "create_event",
             {"title": "", "day": "Mon", "start": "9" * 5000 + ":00", "minutes": 5},
-            "not a time",
+            "HH:MM",
         ),
     ],
 )

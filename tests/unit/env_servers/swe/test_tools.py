@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from pathlib import Path
@@ -46,26 +47,36 @@ def test_arguments_get_their_types(name, arguments, checked_to):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "kind", "message_part"),
+    ("name", "arguments", "kind", "values"),
     [
-        ("fly", {}, "unknown_function", "There are execute_bash"),
-        (None, {}, "unknown_function", "None"),
-        ("execute_bash", [], "bad_call", "list"),
-        ("execute_bash", {}, "bad_call", "command is missing"),
-        ("execute_bash", {"command": 7}, "bad_call", "not a string"),
-        ("execute_bash", {"command": "ls", "timeout": "3"}, "bad_call", "no parameter timeout"),
-        ("execute_bash", {"command": "ls", "is_input": "yes"}, "bad_call", "true or false"),
-        (EDIT, {"command": "delete", "path": "/a"}, "bad_call", "one of view"),
-        (EDIT, {"command": "create", "path": "/a"}, "bad_call", "file_text is missing"),
-        (EDIT, {"command": "insert", "path": "/a", "new_str": "x", "insert_line": "two"}, "bad_call", "no integer"),
-        (EDIT, {"command": "insert", "path": "/a", "new_str": "x", "insert_line": True}, "bad_call", "not an integer"),
-        (EDIT, {"command": "view", "path": "/a", "view_range": "[1]"}, "bad_call", "two integers"),
+        ("fly", {}, "unknown_function", ("'fly'", "execute_bash")),
+        (None, {}, "unknown_function", ("None", "execute_bash")),
+        ("execute_bash", [], "bad_call", ("execute_bash", "list")),
+        ("execute_bash", {}, "bad_call", ("execute_bash", "command")),
+        ("execute_bash", {"command": 7}, "bad_call", ("command", "int")),
+        ("execute_bash", {"command": "ls", "timeout": "3"}, "bad_call", ("timeout", "command, is_input")),
+        ("execute_bash", {"command": "ls", "is_input": "yes"}, "bad_call", ("is_input", "'yes'")),
+        (EDIT, {"command": "delete", "path": "/a"}, "bad_call", ("'delete'", "view, create")),
+        (EDIT, {"command": "create", "path": "/a"}, "bad_call", ("file_text",)),
+        (
+            EDIT,
+            {"command": "insert", "path": "/a", "new_str": "x", "insert_line": "two"},
+            "bad_call",
+            ("insert_line", "'two'"),
+        ),
+        (
+            EDIT,
+            {"command": "insert", "path": "/a", "new_str": "x", "insert_line": True},
+            "bad_call",
+            ("insert_line", "'True'"),
+        ),
+        (EDIT, {"command": "view", "path": "/a", "view_range": "[1]"}, "bad_call", ("view_range", "'[1]'")),
     ],
 )
-def test_a_wrong_call_is_answered_with_the_reason(name, arguments, kind, message_part):
+def test_a_wrong_call_is_answered_with_the_reason(name, arguments, kind, values):
     with pytest.raises(BadCall) as error:
         checked(name, arguments)
-    assert error.value.kind == kind and message_part in str(error.value)
+    assert error.value.kind == kind and all(value in str(error.value) for value in values)
 
 
 def test_the_tools_are_the_three_of_skyrl():
@@ -84,7 +95,7 @@ def test_view_numbers_lines_and_lists_directories(file):
     assert "     2\ttwo\n     3\tthree" in edit.run("view", str(file), {"view_range": [2, 3]})
     assert str(file) in edit.run("view", str(file.parent), {})
     for bad in ([0, 1], [3, 2], [1, 99]):
-        with pytest.raises(Refused, match="Invalid `view_range`"):
+        with pytest.raises(Refused, match=f"`view_range`.*{re.escape(str(bad))}.*, 5]"):
             edit.run("view", str(file), {"view_range": bad})
 
 
@@ -92,9 +103,9 @@ def test_a_replaced_text_must_occur_exactly_once(file):
     edit = Editor()
     edit.run("str_replace", str(file), {"old_str": "three", "new_str": "3"})
     assert file.read_text() == "one\ntwo\n3\ntwo\n"
-    with pytest.raises(Refused, match=r"in lines \[2, 4\]"):
+    with pytest.raises(Refused, match=r"`two`.*\[2, 4\]"):
         edit.run("str_replace", str(file), {"old_str": "two", "new_str": "2"})
-    with pytest.raises(Refused, match="did not appear"):
+    with pytest.raises(Refused, match="`four`"):
         edit.run("str_replace", str(file), {"old_str": "four", "new_str": ""})
 
 
@@ -106,13 +117,13 @@ def test_edits_are_undone_one_by_one(file):
     edit.run("undo_edit", str(file), {})
     assert file.read_text() == "zero\none\ntwo\nthree\ntwo\n"
     edit.run("undo_edit", str(file), {})
-    with pytest.raises(Refused, match="No edit history"):
+    with pytest.raises(Refused, match=re.escape(str(file))):
         edit.run("undo_edit", str(file), {})
     edit.run("create", new, {"file_text": "x"})
-    with pytest.raises(Refused, match="already exists"):
+    with pytest.raises(Refused, match=f"{re.escape(new)}.*`create`"):
         edit.run("create", new, {"file_text": "x"})
     edit.run("undo_edit", new, {})
-    with pytest.raises(Refused, match="does not exist"):
+    with pytest.raises(Refused, match=re.escape(new)):
         edit.run("view", new, {})
 
 
