@@ -74,11 +74,15 @@ def wrong_result(
     return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {fault}. {place.described}")
 
 
-def _number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """Return a finite real number as a float, None for anything else. Booleans are numbers, arrays are not."""
     if not isinstance(value, numbers.Real | np.bool_):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer or a fraction beyond every float
+        return None
+    return number if math.isfinite(number) else None
 
 
 def reward_parts(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> RewardParts:
@@ -103,19 +107,19 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
         reward = result
         correct = None
         parts = {}
-    value = _number(reward)
+    value = finite_number(reward)
     if value is None:
         is_number = isinstance(reward, numbers.Real)
-        raise error_for(f"the reward is {_show(reward)}" + (", not finite" if is_number else ", not a number"))
-    correct_value = float(value > 0) if correct is None else _number(correct)
+        raise error_for(f"the reward is {show(reward)}" + (", not finite" if is_number else ", not a number"))
+    correct_value = float(value > 0) if correct is None else finite_number(correct)
     if correct_value is None:
-        raise error_for(f"`correct` is {_show(correct)}, not True or False")
+        raise error_for(f"`correct` is {show(correct)}, not True or False")
     if not isinstance(parts, Mapping):
-        raise error_for(f"`parts` is {_show(parts)}, not a dict of numbers")
+        raise error_for(f"`parts` is {show(parts)}, not a dict of numbers")
     part_values = {}
     for part, part_value in parts.items():
-        if not isinstance(part, str) or (number := _number(part_value)) is None:
-            raise error_for(f"parts[{part!r}] is {_show(part_value)}, not a finite number")
+        if not isinstance(part, str) or (number := finite_number(part_value)) is None:
+            raise error_for(f"parts[{part!r}] is {show(part_value)}, not a finite number")
         part_values[part] = number
     return RewardParts(value, bool(correct_value), part_values)
 
@@ -130,19 +134,19 @@ def group_rewards(
     """
     n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
-        raise wrong_result(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
+        raise wrong_result(place, name, function, f"it returned {show(result)}, not a list of numbers", RewardError)
     if len(result) != n:
         raise wrong_result(
             place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError
         )
     values = []
     for index, reward in enumerate(result):
-        if (value := _number(reward)) is None:
+        if (value := finite_number(reward)) is None:
             raise wrong_result(
                 place,
                 name,
                 function,
-                f"the reward of trajectory {index} is {_show(reward)}, not a finite number",
+                f"the reward of trajectory {index} is {show(reward)}, not a finite number",
                 RewardError,
             )
         values.append(value)
@@ -161,7 +165,7 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
         and isinstance(result[0], bool | np.bool_)
         and isinstance(result[1], str)
     ):
-        raise wrong_result(place, name, function, f"it returned {_show(result)}, not (keep, reason)", FilterError)
+        raise wrong_result(place, name, function, f"it returned {show(result)}, not (keep, reason)", FilterError)
     keep, reason = result
     if not keep and not reason:
         raise wrong_result(
@@ -180,13 +184,16 @@ def check_reason(reason: str, place: plugins.Place, name: str, function: Callabl
     """
     if not REASON.fullmatch(reason):
         fault = (
-            f"its reason is {_show(reason)}, and a metric is named after it:"
+            f"its reason is {show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
         raise wrong_result(place, name, function, fault, FilterError)
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     """Return a value with its type, for a message. Addresses are left out: the same fault has the same message."""
-    text = ADDRESS.sub("", repr(value))
+    try:
+        text = ADDRESS.sub("", repr(value))
+    except user_code_errors():  # a user's own __repr__, or an integer of more digits than Python prints
+        text = "a value that cannot be printed"
     return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"

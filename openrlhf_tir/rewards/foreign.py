@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ..config.integrations.reward_signatures import Convention
 from ..inert import plain
 from ..types import CORRECT_ABOVE, RewardParts, Task, Trajectory
+from . import accept
 from .context import RewardContext
 
 NOT_APPLICABLE = "not_applicable"
@@ -195,7 +192,7 @@ def _trl(
         }
         value = 0.0 if reward is None else _finite(reward)
         if value is None:
-            raise WrongResult(f"the reward of completion {i} is {reward!r} ({type(reward).__name__})")
+            raise WrongResult(f"the reward of completion {i} is {accept.show(reward)}")
         if reward is None:
             parts[NOT_APPLICABLE] = 1.0
         scored.append(RewardParts(value, value > 0, parts))
@@ -236,9 +233,7 @@ def _list_of(result: Any, n: int) -> list[Any]:
     """Return a result as a list of `n` items. Raises WrongResult."""
     values = result.tolist() if callable(getattr(result, "tolist", None)) else result
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise WrongResult(
-            f"it returned {result!r} ({type(result).__name__}), not a list with one reward per completion"
-        )
+        raise WrongResult(f"it returned {accept.show(result)}, not a list with one reward per completion")
     if len(values) != n:
         raise WrongResult(f"it returned {len(values)} rewards for {n} completions")
     return list(values)
@@ -255,10 +250,7 @@ def _scalar(value: Any) -> Any:
 
 def _finite(value: Any) -> float | None:
     """Return a finite real number as a float; None for anything else."""
-    value = _scalar(value)
-    if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
-        return None
-    return float(value)
+    return accept.finite_number(_scalar(value))
 
 
 def _metric(name: Any) -> str:

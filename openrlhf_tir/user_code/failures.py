@@ -12,6 +12,7 @@ Only the standard library is imported, because environment servers use this modu
 from __future__ import annotations
 
 import errno
+import http.client
 import signal
 import sys
 import threading
@@ -26,7 +27,7 @@ ARGUMENT_ERRNOS = frozenset(
     {errno.E2BIG, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOEXEC, errno.ENOTEMPTY}
 )
 """Errors of the operating system about its arguments, which a model may have written."""
-NETWORK_LIBRARIES = ("aiohttp", "grpc", "httpcore", "httpx", "requests", "urllib3", "websockets")
+NETWORK_LIBRARIES = ("aiohttp", "grpc", "http", "httpcore", "httpx", "requests", "urllib3", "websockets")
 """Packages whose errors mean that a service did not answer."""
 
 
@@ -80,7 +81,7 @@ def is_outage(error: BaseException) -> bool:
     """Return True if an error of user code means that a service did not answer, so that waiting may help."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_outage, error.exceptions))
-    if isinstance(error, FILE_ERRORS):
+    if isinstance(error, (*FILE_ERRORS, http.client.InvalidURL)):
         return False
     if isinstance(error, OSError | TimeoutError):
         return getattr(error, "errno", None) not in ARGUMENT_ERRNOS

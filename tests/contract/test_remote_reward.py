@@ -146,6 +146,10 @@ async def test_a_server_that_never_answers_fails_the_sample(server_of, pool_of):
         ("<html>", "answered no JSON: '<html>'"),
         ("{}", 'the answer has no "rewards"'),
         ('{"rewards": [1, 2]}', "2 values for 1"),
+        pytest.param('{"rewards": [1%s]}' % ("0" * 400), "not a finite number", id="beyond every float"),
+        pytest.param('{"rewards": [1%s]}' % ("0" * 5000), "answered no JSON", id="more digits than Python reads"),
+        pytest.param("[" * 900 + "1" + "]" * 900, "nested too deeply", id="deep"),
+        pytest.param("[" * 30_000, "answered no JSON", id="endless"),
     ],
 )
 async def test_what_is_no_answer_of_a_reward_server_is_an_error_not_a_zero(server_of, pool_of, answer, said):

@@ -9,6 +9,7 @@ the deadline. After that a VerifierError fails the sample, which does not get a 
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -114,10 +115,11 @@ def _reply(request: urllib.request.Request, until: float, deadline: str, setting
             with urllib.request.urlopen(request, timeout=max(0.001, until - time.monotonic())) as response:
                 return _message_content(response.read(REPLY_BYTES))
         except urllib.error.HTTPError as e:
-            fault = f"answered HTTP {e.code}: {e.read(200)!r}"
+            fault = f"answered HTTP {e.code}: {_beginning(e)!r}"
             if e.code not in TRANSIENT:
                 raise VerifierError(f"The model at {request.full_url} {fault}. Correct {settings}.") from None
-        except (OSError, ValueError, LookupError, TypeError) as e:  # no connection, or not the reply of a chat
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as e:
+            # no connection, a reply that breaks off, or not the reply of a chat
             fault = f"gave no verdict ({type(e).__name__}: {e})"
         pause = jittered(backoff_s(failures, first_s=FIRST_PAUSE_S))
         if time.monotonic() + pause >= until:
@@ -126,8 +128,16 @@ def _reply(request: urllib.request.Request, until: float, deadline: str, setting
         failures += 1
 
 
+def _beginning(error: urllib.error.HTTPError) -> bytes:
+    """Return the beginning of the body of a refusal; nothing if the connection breaks in it."""
+    try:
+        return error.read(200)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
 def _message_content(body: bytes) -> str:
-    """Return the text of a chat reply. Raises ValueError, LookupError or TypeError for another reply."""
+    """Return the text of a chat reply. Raises ValueError, LookupError, TypeError or RecursionError for another one."""
     content = json.loads(body)["choices"][0]["message"]["content"]
     if not isinstance(content, str):
         raise TypeError(f"the message's content is {content!r}")

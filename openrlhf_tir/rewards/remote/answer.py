@@ -8,14 +8,11 @@ Filters look at the scores, which become the part `correct` unchanged. Without s
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ...types import CORRECT_ABOVE, RewardParts
+from .. import accept
 
 
 def plain(result: Any) -> Any:
@@ -56,15 +53,20 @@ def parts_of(answer: Any, n: int) -> list[RewardParts]:
 
 def _numbers(name: str, value: Any, n: int, *, one_for_all: bool = False) -> list[float]:
     """Return n finite numbers. With `one_for_all` a single number counts for each response."""
-    values = _flat(plain(value))
+    try:
+        values = _flat(plain(value))
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply") from None
     if len(values) == 1 and (n == 1 or one_for_all):
         values = values * n
     if len(values) != n:
         raise ValueError(f"{name} has {len(values)} values for {n} responses")
-    for number in values:
-        if not isinstance(number, numbers.Real | np.bool_) or not math.isfinite(number):
-            raise ValueError(f"{name} holds {number!r} ({type(number).__name__}), not a finite number")
-    return [float(number) for number in values]
+    numbers = []
+    for item in values:
+        if (number := accept.finite_number(item)) is None:
+            raise ValueError(f"{name} holds {accept.show(item)}, not a finite number")
+        numbers.append(number)
+    return numbers
 
 
 def _flat(value: Any) -> list[Any]:

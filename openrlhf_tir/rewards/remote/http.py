@@ -76,7 +76,7 @@ class RewardServers:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.limits.remote.seconds))
         async with self._session.post(url, json=body, allow_redirects=False) as response:
-            text = await response.text(errors="replace")
+            text = await response.text("utf-8", errors="replace")
             if response.status in AGAIN:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")
             if response.status != 200:
@@ -86,7 +86,7 @@ class RewardServers:
                 )
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # also a number with too many digits, or endless nesting
             raise RewardError(
                 f'reward.remote_url: {url} answered no JSON: {text[:SHOWN]!r}. It must answer {{"rewards": [...]}}.'
             ) from None

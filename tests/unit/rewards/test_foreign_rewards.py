@@ -141,7 +141,7 @@ def test_verl_may_return_a_number_or_a_dict_with_score(tmp_path, result, prefix)
 
 
 @pytest.mark.parametrize(
-    "result", ["None", "'1'", "{'reward': 1.0}", "float('nan')", "{'score': 'high'}", "[1.0, 2.0]", "{}"]
+    "result", ["None", "'1'", "{'reward': 1.0}", "float('nan')", "10**400", "{'score': 'high'}", "[1.0, 2.0]", "{}"]
 )
 def test_a_result_that_verl_would_not_accept_is_an_error_and_never_a_zero(tmp_path, result):
     with pytest.raises(RewardError, match=r"mine\.py:1"):

@@ -26,14 +26,18 @@ def chat(words) -> tuple[int, bytes]:
 
 @contextmanager
 def server(*replies):
-    """Answers with `replies` in turn, the last one for ever. Yields (base URL, requests so far)."""
+    """Answers with `replies` in turn, the last one for ever; bytes are sent as they are. Yields (URL, requests)."""
     left, asked = list(replies), []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append((self.path, self.headers.get("Authorization"), body))
-            status, content = left.pop(0) if len(left) > 1 else left[0]
+            reply = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(reply, bytes):
+                self.wfile.write(reply)
+                return
+            status, content = reply
             self.send_response(status)
             self.end_headers()
             self.wfile.write(content)
@@ -87,6 +91,24 @@ def test_a_busy_server_is_asked_again_and_a_wrong_model_at_once_refused():
     with server((404, b"no such model")) as (url, asked), pytest.raises(VerifierError, match="HTTP 404"):
         ask_of(url)
     assert len(asked) == 1
+
+
+CUT = b"HTTP/1.1 %s\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n{"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(CUT % b"200 OK", id="cut in the body"),
+        pytest.param(CUT % b"503 Busy", id="cut in the body of a refusal"),
+        pytest.param(b"no status line\r\n\r\n", id="not HTTP"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 30_000, id="nested without end"),
+    ],
+)
+def test_a_reply_that_breaks_off_or_is_garbage_is_asked_for_again(broken):
+    with server(broken, chat("Correct")) as (url, asked):
+        assert ask_of(url) == 1.0
+    assert len(asked) == 2
 
 
 def test_a_server_that_is_gone_or_says_nothing_readable_is_a_fault():

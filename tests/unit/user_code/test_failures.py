@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import http.client
 import signal
 import threading
 import time
@@ -31,6 +32,9 @@ from openrlhf_tir.user_code.plugins import raised_at
         (OSError(errno.ENETUNREACH, "network is unreachable"), True),
         (FileNotFoundError("data.json"), False),
         (OSError(errno.ENAMETOOLONG, "a name that a model wrote"), False),
+        (http.client.IncompleteRead(b"{"), True),
+        (http.client.BadStatusLine("no status"), True),
+        (http.client.InvalidURL("a URL that a model wrote"), False),
         (KeyError("x"), False),
         (AssertionError(), False),
     ],

@@ -55,7 +55,7 @@ def number(name: str, value: Any) -> float | None:
     try:
         value = value.flatten()[0].item() if hasattr(value, "flatten") else value
         result = float(value)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         raise ValueError(f"{name} is {value!r} ({type(value).__name__}), not a number") from None
     if not math.isfinite(result):
         raise ValueError(f"{name} is {result}, which is not finite")

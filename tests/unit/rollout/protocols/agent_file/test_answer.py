@@ -53,6 +53,7 @@ def test_tensors_become_numbers():
     [
         ({"reward": float("nan")}, r"reward .*nan"),
         ({"reward": "high"}, r"reward .*'high' \(str\)"),
+        ({"reward": 10**400}, r"reward .*\(int\)"),
         ({"extra_logs": {"a": "b"}}, r"extra_logs\['a'\] .*'b'"),
         ({"extra_logs": 3}, r"extra_logs .*int"),
         ({"mm_train_inputs": {}}, "mm_train_inputs"),
