@@ -238,7 +238,7 @@ class RewardPool:
         return self.decode_plain(trajectory.token_ids.tolist())
 
     def close(self) -> None:
-        """Kill the workers. Checks that still run raise CancelledError."""
+        """Kill the workers for good. Checks that run or wait raise CancelledError."""
         self.workers.close()
 
     async def stop(self) -> None:

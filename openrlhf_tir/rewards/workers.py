@@ -16,8 +16,9 @@ or the code catches the interrupt, SIGVTALRM ends the worker KILL_AFTER_S later 
 a crash faulthandler writes to a file which line ran, and the error names it. A call into a library that never returns
 and uses no CPU of its own is Late: nothing tells it from a machine that has no time for it.
 
-A worker that dies for another reason is replaced, and the call is made once more. The processes start with the first
-call, so that a pool that nobody needs costs nothing.
+A worker that dies for another reason is replaced, and the call is made once more. One that is killed while it has no
+call breaks pebble's pool as a whole: then all processes are replaced, and the calls under way are made once more. The
+processes start with the first call, so that a pool that nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -55,6 +58,9 @@ ATTEMPTS = 2
 TAKE_S = 120.0
 """Seconds within which the processes must be started, and a free one must accept a call: two seconds, many more on a
 starved host."""
+LOOK_S = 1.0
+"""Seconds between two looks at whether the pool of a call still works: pebble forgets a call that it accepts at the
+moment at which it breaks."""
 CLOSE_S = 10.0
 """Seconds within which the workers must be stopped. It takes a moment, unless one of them is just being started: pebble
 waits for it without a limit."""
@@ -151,6 +157,9 @@ class Workers:
         self._wall_name = wall_name
         self._count_name = count_name
         self._pool: ProcessPool | None = None
+        self._calls: set[Future[Any]] = set()
+        """The calls that the pool has. A call that is cancelled after it left the set is made once more."""
+        self._closed = False
         self._stacks: tempfile.TemporaryDirectory[str] | None = None
         """Where each worker's faulthandler writes, to a file that is named by its process id."""
         self.how_ended: Callable[[int, str], Awaitable[str]] | None = None
@@ -169,6 +178,7 @@ class Workers:
             MethodError: User code used up its CPU, or ended its worker by a crash.
             Late: The call missed its deadline, or no worker accepted it.
             VerifierError: ATTEMPTS workers died.
+            CancelledError: The workers are closed.
             Exception: Whatever the function raised.
         """
         from pebble import ProcessExpired
@@ -180,13 +190,8 @@ class Workers:
         limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
-                pool = await self._started()
-                # the deadline counts from the moment at which a worker takes the call
-                wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
-                call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
                 try:
-                    async with asyncio.timeout(self.take_s + wall_s):
-                        return await asyncio.wrap_future(call)
+                    return await self._attempt(limits, function, *args)
                 except ProcessExpired as expired:
                     where = self._where(expired.pid, function)
                     if fault := self._cpu_fault(function, expired.exitcode, where):
@@ -197,14 +202,8 @@ class Workers:
                         words = await self.how_ended(expired.pid, str(expired))
                         log.warning("a worker died in %s: %s", function.__name__, words)
                         death = VerifierError(words)
-                except TimeoutError as late:
-                    if call.cancelled():  # by asyncio.timeout: no worker has taken it
-                        self._replace(pool)
-                    raise self._late(function) from late
-                except asyncio.CancelledError as cancelled:
-                    if pool is self._pool or self._pool is None or _asked_to_stop():
-                        raise
-                    death = cancelled  # its pool was replaced meanwhile
+                except BrokenProcessPool as broken:
+                    death = broken
                     exit_code = None
         if is_user_code and exit_code in _OWN_EXITS:
             raise _user_code_fault(
@@ -216,6 +215,48 @@ class Workers:
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
             f" See its exit code; {self._count_name} or memory may be too small."
         )
+
+    async def _attempt(self, limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
+        """Make a call in a worker once.
+
+        Raises:
+            ProcessExpired: The worker died.
+            BrokenProcessPool: The pool broke, or was replaced meanwhile.
+            Late: The call missed its deadline, or no worker accepted it.
+            CancelledError: The call was cancelled, or the workers are closed.
+            Exception: Whatever the function raised.
+        """
+        pool = await self._started()
+        # the deadline counts from the moment at which a worker takes the call
+        wall_s = self.wall_s * (STRETCH if _is_stretched(limits, function) else 1)
+        try:
+            call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=wall_s)
+        except (RuntimeError, OSError) as error:  # it broke just now, or cannot start its processes
+            self._replace(pool)
+            raise BrokenProcessPool(str(error)) from error
+        result = asyncio.wrap_future(call)
+        self._calls.add(call)
+        try:
+            async with asyncio.timeout(self.take_s + wall_s):
+                while not result.done():
+                    await asyncio.wait([result], timeout=LOOK_S)
+                    if not result.done() and not pool.active:
+                        raise BrokenProcessPool("its pool broke")
+                return result.result()
+        except TimeoutError as late:
+            if not call.done():  # no worker has taken it
+                self._replace(pool)
+            raise self._late(function) from late
+        except BrokenProcessPool:
+            self._replace(pool)
+            raise
+        except asyncio.CancelledError:
+            if call in self._calls or _asked_to_stop():
+                raise
+            raise BrokenProcessPool("its pool was replaced") from None
+        finally:
+            self._calls.discard(call)
+            call.cancel()
 
     def _cpu_fault(self, function: Callable[..., Any], exit_code: int, where: str) -> CpuSpent | MethodError | None:
         """Return the error of a call that used up its CPU, by the signal that ended its worker; None: another end."""
@@ -262,10 +303,15 @@ class Workers:
         return f" at {file}:{line}"
 
     def _replace(self, pool: Any) -> None:
-        """Stop a pool of processes. The next call starts others."""
+        """Stop a pool of processes, and have its calls made once more. The next call starts others."""
         if pool is self._pool:
+            log.warning("The workers are replaced: one was killed while it had no call, or none accepted a call.")
             self._pool = None
             _stopping(pool)
+            calls = self._calls
+            self._calls = set()
+            for call in calls:  # pebble would not end them
+                call.cancel()
 
     async def warm(self) -> None:
         """Start all workers, so that the first calls do not have to wait for that."""
@@ -279,7 +325,10 @@ class Workers:
         Raises:
             Late: The server that forks them did not do so in time.
             VerifierError: It ended.
+            CancelledError: The workers are closed.
         """
+        if self._pool is not None and not self._pool.active:
+            self._replace(self._pool)
         if self._pool is not None:
             return self._pool
         path_settings = _start_fork_server()
@@ -291,6 +340,8 @@ class Workers:
             raise VerifierError(
                 "No worker could be started: the process that forks them ended. What it said is on standard error."
             ) from ended
+        if self._closed:
+            raise asyncio.CancelledError
         if self._pool is None:  # no other call has started it meanwhile
             from pebble import ProcessPool
 
@@ -305,7 +356,13 @@ class Workers:
         return self._pool
 
     def close(self) -> None:
-        """Kill the workers. Calls that still run raise CancelledError. A worker that outlives CLOSE_S ends with us."""
+        """Kill the workers for good. Calls that run or wait raise CancelledError.
+
+        A worker that outlives CLOSE_S ends with this process.
+        """
+        self._closed = True
+        for call in self._calls:
+            call.cancel()
         if self._pool is not None:
             pool = self._pool
             self._pool = None

@@ -21,6 +21,25 @@ def dies_once(trajectory, task, cfg):
     return RewardParts(0.5, False, {})
 
 
+def half(trajectory, task, cfg):
+    return 0.5
+
+
+def of_group(group, context):
+    return [0.25 for _ in group.valid]
+
+
+def drops(group, options):
+    return False, "dull"
+
+
+def hangs_once(begun):
+    if begun.exists():
+        return "again"
+    begun.touch()
+    time.sleep(600)
+
+
 def hangs(trajectory, task, cfg):
     time.sleep(60)
 

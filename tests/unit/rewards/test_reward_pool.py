@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import multiprocessing.forkserver
 import os
 import re
@@ -17,14 +19,16 @@ import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import RewardError, VerifierError
+from openrlhf_tir.filters import UserFilter
 from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.limits import RewardLimits
-from openrlhf_tir.rewards.own import Prepare
+from openrlhf_tir.rewards.own import GroupReward, OwnReward, Prepare
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import CpuSpent, Late
+from openrlhf_tir.types import RewardParts, Verdict
 from tests.unit.rewards import own_rewards
-from tests.unit.rewards.reward_fakes import says, task
+from tests.unit.rewards.reward_fakes import group, in_run, says, task
 
 REPO = Path(__file__).resolve().parents[3]
 HOSTILE = r"\sum_{k=1}^{10^6} \frac{1}{k!+k}"
@@ -166,6 +170,104 @@ async def test_no_timer_of_a_reward_runs_on_into_the_next_call_of_its_worker(poo
 async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
     score = await pool_of(name=f"{own_rewards.__name__}:dies_once").score(answer("1"), task(str(tmp_path / "died")))
     assert score.reward == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "args", "result"),
+    [
+        (
+            OwnReward(f"{own_rewards.__name__}:half"),
+            (answer("1"), task("1"), in_run()),
+            (RewardParts(0.5, True, {}), []),
+        ),
+        (GroupReward(f"{own_rewards.__name__}:of_group"), (group(answer("1")), in_run()), ([0.25], [])),
+        (UserFilter(f"{own_rewards.__name__}:drops"), (group(answer("1")), {}), Verdict(False, "dull")),
+    ],
+    ids=["reward", "group reward", "filter"],
+)
+async def test_a_worker_that_is_killed_while_it_is_idle_costs_nobody_anything(pool_of, function, args, result):
+    """As by the kernel when memory is short. It breaks pebble's pool."""
+    workers = pool_of(workers=1).workers
+    os.kill(await workers.run(os.getpid), signal.SIGKILL)
+    while workers._pool.active:
+        await asyncio.sleep(0.01)
+    assert await workers.run(function, *args) == result
+
+
+@pytest.mark.slow
+async def test_the_calls_of_workers_that_are_replaced_are_made_again(pool_of, tmp_path):
+    """The idle one of two workers is stopped, so that nobody takes the next call."""
+    workers = pool_of(workers=2, deadline_s=300).workers
+    begun = tmp_path / "begun"
+    call = asyncio.create_task(workers.run(own_rewards.hangs_once, begun))
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+    os.kill(await workers.run(os.getpid), signal.SIGSTOP)
+    workers.wall_s = workers.take_s = 0.1
+    with pytest.raises(Late):
+        await workers.run(os.getpid)
+    workers.wall_s = workers.take_s = 300
+    assert await call == "again"
+
+
+@pytest.mark.slow
+async def test_a_call_of_a_pool_that_breaks_without_a_word_is_made_again(pool_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LOOK_S", 0.05)
+    those = pool_of(workers=1, deadline_s=300).workers
+    begun = tmp_path / "begun"
+    call = asyncio.create_task(those.run(own_rewards.hangs_once, begun))
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+    those._pool.stop()  # pebble ends no call when it stops
+    assert await call == "again"
+
+
+@pytest.mark.slow
+async def test_a_call_that_is_cancelled_gives_its_worker_back(pool_of, tmp_path):
+    those = pool_of(workers=1, deadline_s=300).workers
+    begun = tmp_path / "begun"
+    call = asyncio.create_task(those.run(own_rewards.hangs_once, begun))
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+    call.cancel()
+    assert await those.run(len, "ab") == 2
+    assert call.cancelled()
+
+
+@pytest.mark.slow
+async def test_calls_that_run_or_wait_are_cancelled_when_the_workers_are_closed(pool_of, tmp_path):
+    workers = pool_of(workers=1, deadline_s=300).workers
+    begun = tmp_path / "begun"
+    calls = [asyncio.create_task(workers.run(own_rewards.hangs_once, begun)) for _ in range(2)]
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+    workers.close()
+    assert [type(end) for end in await asyncio.gather(*calls, return_exceptions=True)] == [asyncio.CancelledError] * 2
+    assert not workers.started
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "too many files")])
+async def test_processes_that_cannot_be_started_are_a_fault_of_the_machine(monkeypatch, fault):
+    starts = []
+
+    class Failing(Stuck):
+        active = True
+
+        def __init__(self, **settings):
+            super().__init__()
+            self.free.set()
+            starts.append(self)
+
+        def schedule(self, *args, **settings):
+            raise fault
+
+    monkeypatch.setattr("pebble.ProcessPool", Failing)
+    monkeypatch.setattr(workers, "_wait_for_fork_server", lambda: None)
+    those = workers.Workers(1, None, 60.0)
+    with pytest.raises(VerifierError, match=re.escape(str(fault))):
+        await those.run(OwnReward("mine.py:score"))
+    assert len(starts) == workers.ATTEMPTS and all(pool.begun.wait(60) for pool in starts)
 
 
 @pytest.mark.slow
