@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openrlhf_tir.protocol import MAX_DEADLINE_S
+
 MAX_PORT = 65535
 """The largest port. A larger number would be taken modulo 65,536."""
 
@@ -44,6 +46,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} leaves no time. Use more than 0 seconds.")
+    return value
+
+
+def call_seconds(text: str) -> float:
+    """An argparse type for the duration of one call: more than 0 seconds, and at most what a request may ask for."""
+    value = seconds(text)
+    if value > MAX_DEADLINE_S:
+        raise argparse.ArgumentTypeError(f"{text} exceeds the longest call. Use up to {MAX_DEADLINE_S} seconds.")
     return value
 
 

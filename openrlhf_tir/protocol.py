@@ -31,6 +31,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Outcome = Literal["ok", "model_error", "env_error", "timeout", "capacity"]
 MAX_REPLY_BYTES = 1 << 20
 """What a trainer reads of one reply. A server cuts a longer observation; a longer reply is nonsense to a trainer."""
+MAX_DEADLINE_S = 3600
+"""Longest deadline of a step, in seconds."""
 TRAINABLE_OUTCOMES: frozenset[str] = frozenset({"ok", "model_error"})
 CODE_DEFECT = "code_defect"
 """Signal of a reply whose environment's code is wrong; its value is "file:line"."""
@@ -87,7 +89,7 @@ class StepRequest(_Wire):
         ge=0, lt=1 << 53, description="counts up within a session; the same id again returns the cached reply"
     )
     action: str
-    deadline_s: float = Field(gt=0, le=3600, description="seconds until the caller gives up, from receipt")
+    deadline_s: float = Field(gt=0, le=MAX_DEADLINE_S, description="seconds until the caller gives up, from receipt")
 
 
 class StepReply(_Wire):

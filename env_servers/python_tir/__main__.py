@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from env_servers.env import Env
-from env_servers.flags import command_parser
+from env_servers.flags import call_seconds, command_parser
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--code-timeout",
-        type=float,
+        type=call_seconds,
         default=limits.code_timeout_s,
         metavar="S",
         help="wall-clock seconds of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)",

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from env_servers.adapters.http import Pool
 from env_servers.adapters.packages import required
-from env_servers.flags import command_parser
+from env_servers.flags import call_seconds, command_parser
 from env_servers.launch import TOKEN_ENV
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.http_guard.origin import OwnOrigin
@@ -190,7 +190,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: %(default)s)")
     p.add_argument(
-        "--step-timeout", type=float, default=60.0, metavar="S", help="deadline of one step (default: %(default)s)"
+        "--step-timeout",
+        type=call_seconds,
+        default=60.0,
+        metavar="S",
+        help="deadline of one step (default: %(default)s)",
     )
     p.add_argument(
         "--max-sessions",

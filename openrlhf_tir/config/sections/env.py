@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
+from ...protocol import MAX_DEADLINE_S
 from ..servers import OTHER, SERVERS
 from ..setting import ALLOWED, Condition, setting
 from .base import Option, Section
@@ -126,6 +127,7 @@ class Env(Section):
     step_timeout_s: float = setting(
         20.0,
         gt=0,
+        le=MAX_DEADLINE_S,
         description=(
             "Deadline of one call, and a third of that of opening a session. If server or network miss it, the"
             " trajectory has failed."
@@ -135,6 +137,7 @@ class Env(Section):
     code_timeout_s: float = setting(
         5.0,
         gt=0,
+        le=MAX_DEADLINE_S,
         description="Time limit of a code snippet. Exceeding it is the model's error, and it sees a message.",
         unit="seconds",
         active_when=(OWN_SERVER, MAY_BE_PYTHON_TIR),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from env_servers.python_tir.run_code import RunCodeRequest
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.protocol import StepRequest
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,9 @@ from openrlhf_tir.errors import ConfigError
         ({"reward.remote_url": "http://a:1, ftp://b"}, r"reward\.remote_url .*'ftp://b'"),
         ({"ds.zpg": 3}, r"ds.zpg = 3.*8"),
         ({"run_dir": ""}, "run_dir = ''"),
+        ({"env.step_timeout_s": 3601}, r"env.step_timeout_s = 3601.*3600"),
+        ({"env.code_timeout_s": 3601}, r"env.code_timeout_s = 3601.*3600"),
+        ({"envs.sums.step_timeout_s": 3601}, r"envs.sums.step_timeout_s = 3601.*3600"),
         ({"train.max_steps": True}, r"train.max_steps = True"),
         ({"actor.dual_clip": True}, r"actor.dual_clip = True"),
         (
@@ -37,6 +42,9 @@ def test_it_is_refused_by_name_and_value(given, said):
 def test_what_is_at_the_bounds_is_accepted():
     cfg = load(None, {"actor.adam_betas": [0, 0.999], "eval.steps": 0, "ds.zpg": 16})
     assert cfg.actor.adam_betas == (0, 0.999)
+    env = load(None, {"env.step_timeout_s": 3600, "env.code_timeout_s": 3600}).env
+    assert StepRequest(session_id="s", step_id=0, action="", deadline_s=env.step_timeout_s)
+    assert RunCodeRequest(code="", language="python", run_timeout=env.code_timeout_s)
     assert load(None, {"reward.weights": {"math": 0, "env": 1}}).reward.weights["env"] == 1
 
 

@@ -51,6 +51,21 @@ def test_an_option_of_a_server_that_is_on_or_off_can_be_said_both_ways(server, o
     assert getattr(parser.parse_args(server_flags(environment)), option) is is_on
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("env_servers.python_tir.__main__", ["--code-timeout"]),
+        ("env_servers.adapters.openenv.serve", ["--url", "http://x", "--step-timeout"]),
+    ],
+)
+@pytest.mark.parametrize("limit_s", ["3601", "inf", "0"])
+def test_a_time_limit_that_a_request_cannot_carry_is_refused(module, arguments, limit_s, capsys):
+    parser = importlib.import_module(module).parser()
+    with pytest.raises(SystemExit):
+        parser.parse_args([*arguments, limit_s])
+    assert re.search(f"{arguments[-1]}: {limit_s} ", capsys.readouterr().err)
+
+
 FUNCTIONS, PUZZLES, SWE, BFCL = (
     f"env_servers.{name}.make_tasks" for name in ("functions", "puzzles", "swe", "adapters.bfcl")
 )
