@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
+from pydantic_core import from_json
 
 from env_servers.flags import seconds
 
@@ -110,7 +111,7 @@ class ModelUser:
                     f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers, allow_redirects=False
                 ) as response:
                     response.raise_for_status()
-                    text = str((await response.json())["choices"][0]["message"]["content"] or "")
+                    text = str((await response.json(loads=from_json))["choices"][0]["message"]["content"] or "")
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as e:
             raise UserUnavailable(
                 f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}."

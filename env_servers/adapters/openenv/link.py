@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from env_servers.actions import BadAction
 from env_servers.admission import CapacityFull
@@ -65,18 +66,24 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
         async with http.get(
             f"{url}/schema", timeout=aiohttp.ClientTimeout(total=CONNECT_S), allow_redirects=False
         ) as r:
-            body = await r.json(content_type=None) if r.status == 200 else f"HTTP {r.status}"
+            body = await r.json(content_type=None, loads=from_json) if r.status == 200 else f"HTTP {r.status}"
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
         raise OpenEnvFailed(
             f"The OpenEnv server at {url} does not answer: {type(e).__name__}: {e}. Start it, or correct --url."
         ) from e
-    if not isinstance(body, dict) or not all(isinstance(body.get(k), dict) for k in ("action", "observation")):
+    if not isinstance(body, dict) or not all(_is_schema(body.get(k)) for k in ("action", "observation")):
         raise OpenEnvMismatch(
             f"What answers at {url} is not an OpenEnv server of a version that is known here ({KNOWN}): GET /schema"
             f" gives {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a"
             " version."
         )
     return Schema(body["action"], body["observation"])
+
+
+def _is_schema(value: Any) -> bool:
+    """Return True for the schema of an object: each of its properties is a schema, too."""
+    properties = value.get("properties", {}) if isinstance(value, dict) else None
+    return isinstance(properties, dict) and all(isinstance(part, dict) for part in properties.values())
 
 
 class OpenEnvLink:
@@ -128,7 +135,7 @@ class OpenEnvLink:
         answered = False
         try:
             await self._socket.send_json({"type": kind, "data": data})
-            message = await self._socket.receive_json()
+            message = await self._socket.receive_json(loads=from_json)
             answered = True
         except (aiohttp.ClientError, TypeError, ValueError, OSError) as e:
             # TypeError: the frame is not text, for example a close
@@ -154,7 +161,10 @@ class OpenEnvLink:
         text = str(data.get("message", ""))[:500]
         code = data.get("code")
         if code == "VALIDATION_ERROR":
-            errors = [error for error in data.get("errors") or () if isinstance(error, dict)]
+            listed = data.get("errors") or []
+            if not isinstance(listed, list):
+                raise self._mismatch(kind, message)
+            errors = [error for error in listed if isinstance(error, dict)]
             if all(_root(error) in {None, *self._fields, *sent} for error in errors):
                 raise BadAction(f"{text}: {_error_list(errors)}")
             text = f"{text}: {_error_list(errors)}"

@@ -78,7 +78,8 @@ class Bridge:
                 allow_redirects=False,
             ) as r:
                 if r.status != 200:
-                    raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
+                    text = await r.text(errors="replace")
+                    raise EnvError(f"{self._url}{path}: HTTP {r.status}: {text[:500]}")
                 return kind.model_validate_json(await r.read())
         except ValidationError as e:  # OpenEnv would report a ValidationError as an error of the action
             raise EnvError(

@@ -83,7 +83,7 @@ class Agent:
                     await self._roll_out_next(http, urls[i % len(urls)])
                     last_answer_at = clock()
                     continue
-                except (aiohttp.ClientError, TimeoutError) as e:
+                except Exception as e:  # whatever answers there, the rollouts of the other workers go on
                     log.info("no task: %s: %s", type(e).__name__, e)
             await asyncio.sleep(LIST_INTERVAL_S)
 

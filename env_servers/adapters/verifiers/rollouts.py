@@ -66,16 +66,16 @@ class Rollouts:
                 output = await self._environment.run_rollout(
                     row, OpenAIChatCompletionsClient(client), "policy", dict(self._sampling)
                 )
+            if reason := _failure(output, raised):
+                return {"failed": reason[:REASON_CHARS]}
+            parts = {
+                name: float(value)
+                for name, value in (output.get("metrics") or {}).items()
+                if isinstance(value, int | float) and math.isfinite(value)
+            }
+            return {"reward": float(output["reward"]), "parts": parts}
         except Exception as e:  # raised by environment, package or endpoint, never the model's fault
             return {"failed": f"{type(e).__name__}: {e}"[:REASON_CHARS]}
-        if reason := _failure(output, raised):
-            return {"failed": reason[:REASON_CHARS]}
-        parts = {
-            name: float(value)
-            for name, value in (output.get("metrics") or {}).items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
-        return {"reward": float(output["reward"]), "parts": parts}
 
 
 def _failure(output: Any, raised: list[str]) -> str | None:

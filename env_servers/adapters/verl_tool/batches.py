@@ -5,7 +5,8 @@
 
 Actions that arrive within `window_s` of the first one are sent together, up to `max_batch`. A batch is answered when
 its slowest action is. Nothing is sent twice, because a tool server cannot tell a repeated action from a new one. A
-malformed answer is VerlToolFailed for the whole batch.
+malformed entry of the lists is VerlToolFailed for its action; without lists of the right length it is that for the
+whole batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
@@ -34,13 +35,12 @@ class VerlToolFailed(EnvError):
 
 
 class _Answer(BaseModel):
-    observations: list[str | dict[str, Any]]
-    dones: list[bool]
-    valids: list[bool]
+    observations: list[Any]
+    dones: list[Any]
+    valids: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(BaseModel):
     """The answer to one action."""
 
     observation: str | dict[str, Any]
@@ -104,10 +104,14 @@ class Batches:
                     request.answer.set_exception(e)
             return
         for request, answer in zip(batch, observed, strict=True):
-            if not request.answer.done():
+            if request.answer.done():
+                continue
+            if isinstance(answer, VerlToolFailed):
+                request.answer.set_exception(answer)
+            else:
                 request.answer.set_result(answer)
 
-    async def _post(self, batch: list[_Request]) -> list[Observed]:
+    async def _post(self, batch: list[_Request]) -> list[Observed | VerlToolFailed]:
         """Send a batch and return its answers. Raises VerlToolFailed, CapacityFull."""
         body = {
             "trajectory_ids": [request.trajectory for request in batch],
@@ -135,8 +139,17 @@ class Batches:
             raise VerlToolFailed(
                 f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions."
             )
-        columns = zip(answer.observations, answer.dones, answer.valids, strict=True)
-        return [Observed(*column) for column in columns]
+        return [self._observed(*entry) for entry in zip(answer.observations, answer.dones, answer.valids, strict=True)]
+
+    def _observed(self, observation: Any, done: Any, valid: Any) -> Observed | VerlToolFailed:
+        """Return the answer to one action, or what is wrong with it."""
+        try:
+            return Observed(observation=observation, done=done, valid=valid)
+        except ValidationError as e:
+            first = e.errors(include_url=False, include_input=False)[0]
+            return VerlToolFailed(
+                f"{self._url}/get_observation answers an action with {first['loc'][0]}: {first['msg']}."
+            )
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Read an answer of at most MAX_REPLY bytes. Raises VerlToolFailed."""

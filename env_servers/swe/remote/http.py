@@ -111,7 +111,7 @@ class RuntimeHttp:
             raise lost from None
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as e:
             raise RuntimeLost(f"{method} {url}: the connection broke ({type(e).__name__}: {e}).") from None
-        except aiohttp.ClientError as e:
+        except (aiohttp.ClientError, UnicodeError) as e:  # UnicodeError: a host that cannot be looked up, as "a..b"
             raise RuntimeBroken(f"{method} {url} gave no HTTP answer ({type(e).__name__}: {e}).") from None
 
 

@@ -93,7 +93,7 @@ async def _ended(container: Container, directory: str, seconds: float) -> Done:
                 status = (await _static(container, f"bash {directory}/wait.sh")).rpartition("ended:")[2].strip()
     except TimeoutError:
         raise RuntimeLate(f"a script that was to end after {seconds:g} s had not ended {MARGIN_S:g} s later.") from None
-    if not status.isdigit():
+    if not (status.isascii() and status.isdigit() and len(status) <= 3):
         raise RuntimeBroken(f"the container reported no exit status of a script: {status[:100]!r}")
     return Done(int(status), await container.download(f"{directory}/out"))
 

@@ -83,6 +83,15 @@ async def test_an_episode_starts_at_the_front_end_and_continues_at_its_own_serve
         assert len(closed) == 1
 
 
+async def test_an_answer_that_is_no_text_is_the_servers_failure():
+    async def reset(request):
+        return web.Response(status=500, body=b"\xff")
+
+    async with server(reset) as (pool, url, _):
+        with pytest.raises(EnvError, match="HTTP 500"):
+            await Bridge(pool, url, 60.0).reset({}, 0)
+
+
 async def test_a_malformed_answer_is_the_servers_failure_and_not_a_model_error():
     async def reset(request):
         return web.json_response({"env": "another"})

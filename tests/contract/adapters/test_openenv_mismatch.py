@@ -59,10 +59,25 @@ async def serving(ws, told=None):
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("schema", [{"action": {}}, ["env"], {"env": "echo", "action": "text"}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *({"action": {}}, ["env"], {"env": "echo", "action": "text"}),
+        *({"action": {"properties": properties}, "observation": {}} for properties in (["text"], {"text": 5}, None)),
+    ],
+)
 async def test_an_unknown_kind_of_schema_is_refused_at_start(schema):
     async with answering(schema=schema) as (http, url):
         with pytest.raises(OpenEnvMismatch, match="is not an OpenEnv server"):
+            await schema_of(http, url)
+
+
+async def test_a_schema_that_no_parser_follows_is_refused_at_start():
+    async def told(request):
+        return web.Response(text="[" * 30000)
+
+    async with serving(None, told) as (http, url):
+        with pytest.raises(OpenEnvFailed):
             await schema_of(http, url)
 
 
@@ -78,6 +93,7 @@ async def test_a_server_without_the_websocket_is_another_version():
         {"observation": {}},
         {"type": "observation", "data": {"obs": 1}},
         {"type": "error", "data": {"code": "UNKNOWN_TYPE", "message": "reset?"}},
+        {"type": "error", "data": {"code": "VALIDATION_ERROR", "errors": 5}},
         [1],
     ],
 )
@@ -88,7 +104,7 @@ async def test_an_answer_of_another_version_is_named_and_never_an_observation(re
 
 
 @pytest.mark.parametrize(
-    "reply", ["no json", {"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no display"}}]
+    "reply", ["no json", "[" * 30000, {"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no display"}}]
 )
 async def test_the_error_names_the_server_that_failed(reply):
     async with answering(reply) as (http, url):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from env_servers.adapters.verifiers.agent import Agent
+from env_servers.adapters.verifiers.rollouts import Rollouts
 
 
 async def never(base_url, key, row):
@@ -83,3 +89,46 @@ async def test_waiting_for_the_first_actor_of_a_run_ends_at_a_deadline(tmp_path)
     async with asyncio.timeout(300):
         await agent.work()
     assert not agent.reached
+
+
+@pytest.mark.parametrize("nonsense", ["[", "null", "{}", '{"session_id": "s", "meta": null}'])
+async def test_an_answer_that_is_no_task_does_not_end_the_work(tmp_path, monkeypatch, nonsense):
+    monkeypatch.setattr("env_servers.adapters.verifiers.agent.LIST_INTERVAL_S", 0.01)
+    answers, is_asked_again, over = [nonsense, nonsense], asyncio.Event(), asyncio.Event()
+
+    async def tasks(request):
+        if answers:
+            return web.Response(text=answers.pop(), content_type="application/json")
+        is_asked_again.set()
+        await over.wait()
+        return web.Response(status=204)
+
+    app = web.Application()
+    app.router.add_post("/agent/tasks", tasks)
+    (tmp_path / "endpoints").mkdir()
+    async with TestServer(app) as server:
+        (tmp_path / "endpoints/rollout-0").write_text(str(server.make_url("")).rstrip("/"))
+        work = asyncio.create_task(Agent(tmp_path, never, workers=1, gone_s=300.0, rollout_s=1.0).work())
+        asked_again = asyncio.create_task(is_asked_again.wait())
+        await asyncio.wait({work, asked_again}, return_when=asyncio.FIRST_COMPLETED)
+        assert asked_again.done()
+        over.set()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "output", [{"reward": 10**400}, {"reward": 1.0, "metrics": {"n": 10**400}}, {"reward": 1.0, "metrics": 5}, None]
+)
+async def test_what_is_no_result_of_a_rollout_is_a_failure_of_it(output, monkeypatch):
+    """Stand-ins for the packages have the names that a rollout imports."""
+    for name in ("openai", "verifiers", "verifiers.clients", "verifiers.clients.openai_chat_completions_client"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["openai"].AsyncOpenAI = lambda **options: nullcontext()
+    sys.modules[name].OpenAIChatCompletionsClient = lambda client: None
+
+    async def run_rollout(*args):
+        return output
+
+    environment = SimpleNamespace(requires_group_rollouts=False, rubric=None, run_rollout=run_rollout)
+    assert list(await Rollouts(environment).run("http://127.0.0.1:1/v1", "key", {})) == ["failed"]

@@ -129,6 +129,20 @@ async def test_a_malformed_answer_is_a_named_error_of_every_action_in_the_batch(
         assert [type(e) for e in failed] == [error, error]
 
 
+@pytest.mark.parametrize("column", ["observations", "dones", "valids"])
+async def test_a_malformed_entry_fails_its_own_action_only(column):
+    def answer(body):
+        count = len(body["actions"])
+        columns = {"observations": list(body["actions"]), "dones": [False] * count, "valids": [True] * count}
+        columns[column][1 % count] = [None]
+        return web.json_response(columns)
+
+    async with tool_server(answer=answer, max_batch=3) as (batches, _):
+        one, two, three = [await opened(batches) for _ in range(3)]
+        a, b, c = await asyncio.gather(*(env.step("x", 60.0) for env in (one, two, three)), return_exceptions=True)
+        assert (a.observation, type(b), c.observation) == ("x", VerlToolFailed, "x")
+
+
 async def test_no_step_waits_forever_whatever_happens_to_its_batch():
     async with tool_server() as (batches, _):
         env = await opened(batches)

@@ -211,6 +211,18 @@ async def test_a_user_model_that_does_not_answer_is_a_fault_and_not_a_score():
         await user_of(task, "http://127.0.0.1:9/v1", "m", 2.0).answer("Hello")
 
 
+async def test_an_answer_of_the_user_model_that_no_parser_follows_is_a_fault():
+    async def completions(request):
+        return web.Response(text="[" * 30000, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", completions)
+    task = FunctionTask.model_validate({**TASK, "instruction": "You want a box."})
+    async with TestServer(app) as server:
+        with pytest.raises(UserUnavailable):
+            await user_of(task, str(server.make_url("/v1")), "m", 30.0).answer("Hello")
+
+
 async def test_an_empty_reply_of_the_user_model_is_a_fault_and_its_question_is_not_recorded():
     task, heard = FunctionTask.model_validate({**TASK, "instruction": "You want a box."}), []
     contents = [None, " \n", "A box.", "Thanks."]
