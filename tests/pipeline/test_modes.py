@@ -85,8 +85,8 @@ def test_pipeline_drain_streams_too_but_pushes_only_when_nothing_rolls(tmp_path)
         ({"mode": "pipeline_drain", "max_staleness": 0}, "mode", {"'pipeline_drain'", "1", "'sync'"}),
         ({"mode": "sync", "depth": 128}, "depth", {"'sync'"}),
         ({"mode": "one_step", "depth": "auto"}, "depth", {"'one_step'"}),
-        ({"mode": "sync", "push_every": 2}, "push_every", {"0", "1"}),
-        ({"mode": "pipeline", "max_staleness": 2, "push_every": 4}, "push_every", {"2", "3"}),
+        ({"mode": "sync", "push_every": 3}, "push_every", {"2", "0", "1"}),
+        ({"mode": "pipeline", "max_staleness": 2, "push_every": 5}, "push_every", {"4", "2", "3"}),
         ({"mode": "pipeline", "depth": 5}, "depth", {"128"}),
     ],
 )
