@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -82,4 +83,7 @@ class _Call:
             parts_of(answer, len(queries))
         except ValueError as fault:
             raise accept.wrong_result(REWARD_FUNC, self.name, function, str(fault), RewardError) from None
-        return answer
+        if not isinstance(answer, Mapping):
+            return answer
+        # Nobody reads other entries. An object of the user's own class would break the pool: only workers can load it.
+        return {name: answer.get(name) for name in ("rewards", "scores", "extra_logs")}
