@@ -236,7 +236,7 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
             try:
                 numbered_rows.append((number, row_of(json.loads(line), args.protocol, args.root, frame)))
             except ValueError as e:
-                raise ValueError(f"{args.rows} line {number}: {e}") from None
+                raise ValueError(f"{args.rows}:{number}: {e}") from None
     is_tried = args.mirror is not None or any("tests" in row["meta"] for _, row in numbered_rows)
     sandbox = new_sandbox(evaluations=1, mirror=args.mirror) if is_tried else None
     try:
@@ -250,7 +250,7 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
             if fault is None:
                 yield row
             else:
-                print(f"{args.rows} line {number} is left out: {fault}", file=sys.stderr)
+                print(f"{args.rows}:{number}: left out: {fault}", file=sys.stderr)
     finally:
         if sandbox is not None:
             await sandbox.close()

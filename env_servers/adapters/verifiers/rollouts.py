@@ -39,8 +39,8 @@ class Rollouts:
         """
         if environment.requires_group_rollouts:
             raise ConfigError(
-                f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes"
-                " prompts, completions, states, ...), and each rollout runs by itself here."
+                f"The rubric of {environment.env_id!r} compares the rollouts of a group (requires_group_rollouts:"
+                " a reward function takes prompts, completions, states, ...), and each rollout runs by itself here."
                 " Give it functions of one rollout."
             )
         self._environment = environment

@@ -242,7 +242,8 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
     if not is_loopback(host) and not app.state.has_token:
         raise ConfigError(
             f"A rollout server on {host} is open to the network and has no token."
-            " Set a bearer token, or bind 127.0.0.1."
+            " Set a bearer token, or bind 127.0.0.1.",
+            code="token",
         )
     listener = bound(host, port)
     listener.listen(1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -68,7 +69,7 @@ async def serving(ws, told=None):
 )
 async def test_an_unknown_kind_of_schema_is_refused_at_start(schema):
     async with answering(schema=schema) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match="is not an OpenEnv server"):
+        with pytest.raises(OpenEnvMismatch, match="/schema"):
             await schema_of(http, url)
 
 
@@ -83,7 +84,7 @@ async def test_a_schema_that_no_parser_follows_is_refused_at_start():
 
 async def test_a_server_without_the_websocket_is_another_version():
     async with answering(socket=False) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match=r"is no WebSocket \(HTTP 404\)"):
+        with pytest.raises(OpenEnvMismatch, match=rf"{url}/ws .*HTTP 404"):
             await OpenEnvLink(http, url).reset(seed=1)
 
 
@@ -99,7 +100,7 @@ async def test_a_server_without_the_websocket_is_another_version():
 )
 async def test_an_answer_of_another_version_is_named_and_never_an_observation(reply):
     async with answering(reply) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match="not a message of openenv-core"):
+        with pytest.raises(OpenEnvMismatch, match=rf"'reset'.*{re.escape(link_module.KNOWN)}"):
             await OpenEnvLink(http, url).reset(seed=1)
 
 
@@ -117,7 +118,7 @@ async def test_a_connection_that_ends_ends_the_episode():
         env = OpenEnvEnv(lambda: http, url, Shape.of(Schema(**SCHEMA), None, None))
         assert await env.reset({}, 0) == "hello"
         for _ in range(2):
-            with pytest.raises(OpenEnvFailed, match="ended"):
+            with pytest.raises(OpenEnvFailed, match=re.escape(url)):
                 await env.step("a", 5.0)
         await env.close()
 
@@ -127,7 +128,7 @@ async def test_an_observation_without_the_expected_field_is_another_version_and_
     async with answering(GOOD, other) as (http, url):
         env = OpenEnvEnv(lambda: http, url, Shape.of(Schema(**SCHEMA), None, None))
         await env.reset({}, 0)
-        with pytest.raises(OpenEnvMismatch, match=r"lacks 'reply'.*it has answer"):
+        with pytest.raises(OpenEnvMismatch, match=r"'reply'.*\banswer\b"):
             await env.step("a", 5.0)
         await env.close()
 
@@ -185,7 +186,7 @@ async def test_a_server_that_hangs_is_abandoned_at_the_handshake_and_at_the_clos
 
 
 def test_an_unknown_field_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'text': the server's fields are message"):
+    with pytest.raises(ValueError, match=r"'text'.*\bmessage\b"):
         Shape.of(Schema(**SCHEMA), "text", None)
     assert Shape.of(Schema(**SCHEMA), None, "").shown_field is None
 

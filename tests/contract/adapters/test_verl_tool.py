@@ -4,6 +4,7 @@ is in no registry)."""
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 
 import pytest
@@ -183,13 +184,13 @@ async def test_a_reward_that_is_not_a_number_is_a_failure(reward):
         return web.json_response({"observations": [{"obs": "a", "reward": reward}], "dones": [False], "valids": [True]})
 
     async with tool_server(answer=answer) as (batches, _):
-        with pytest.raises(VerlToolFailed, match="is not a number"):
+        with pytest.raises(VerlToolFailed, match=re.escape(repr(str(reward)))):
             await (await opened(batches)).step("a", 60.0)
 
 
 async def test_an_exception_of_a_tool_is_an_error_and_not_an_observation():
     async with tool_server() as (batches, _):
-        with pytest.raises(VerlToolFailed, match="A tool failed"):
+        with pytest.raises(VerlToolFailed, match="Tool processing failed: oh"):
             await (await opened(batches)).step("raise", 60.0)
 
 

@@ -38,7 +38,7 @@ def quick(tmp_path, monkeypatch):
     """A worker that starts at once: the real transformers take seconds of CPU to import."""
     (tmp_path / "quick").mkdir()
     (tmp_path / "quick/transformers.py").write_text(TRANSFORMERS)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'quick'}{os.pathsep}{REPO}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'quick'}{os.pathsep}{REPO}", prepend=os.pathsep)
 
 
 @pytest.fixture

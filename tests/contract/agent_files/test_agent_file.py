@@ -4,6 +4,7 @@ fails its own sample only."""
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 
 import pytest
@@ -69,7 +70,7 @@ async def test_a_process_that_dies_loses_its_samples_and_is_replaced(agent_of, q
     while len(engine.asked) < 2:
         await asyncio.sleep(0)
     held = []
-    with pytest.raises(EnvLost, match="process ended"):
+    with pytest.raises(EnvLost, match=r"logs/rollout-0-agent-0\.log"):
         await one(agent, engine, "die", held_by=held.append)
     with pytest.raises(EnvLost):
         await waits
@@ -174,6 +175,6 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     raised, slow, plain, images, hot = faults
     assert isinstance(raised, AgentError) and "agent.py:22: KeyError: 'no such row'" in str(raised)
     assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 20 s" in str(slow)
-    assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float), not one number in a tensor' in str(plain)
-    assert isinstance(images, AgentError) and "tasks are text here" in str(images)
-    assert isinstance(hot, AgentError) and "sampled with temperature 0.5" in str(hot)
+    assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float)' in str(plain)
+    assert isinstance(images, AgentError) and '"environment_images"' in str(images)
+    assert isinstance(hot, AgentError) and re.search(r"\b0\.5 .*\btop_p\b", str(hot))

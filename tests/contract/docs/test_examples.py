@@ -59,7 +59,7 @@ def test_help_says_what_it_is_and_what_it_wants(agent):
 def test_a_run_that_is_not_there_is_told_and_not_waited_for(agent, tmp_path):
     (code, none), (code_of_missing, missing) = agent(), agent(str(tmp_path / "no_run"))
     assert (code, code_of_missing) == (2, 2)
-    assert "RUN_DIR" in none and f"there is no directory {tmp_path / 'no_run'}" in missing
+    assert "RUN_DIR" in none and str(tmp_path / "no_run") in missing
 
 
 def test_a_key_that_the_actors_refuse_ends_it_with_what_to_set(agent, tmp_path):
@@ -67,4 +67,4 @@ def test_a_key_that_the_actors_refuse_ends_it_with_what_to_set(agent, tmp_path):
         (tmp_path / "endpoints").mkdir()
         (tmp_path / "endpoints" / "rollout-0").write_text(url)
         message, _ = agent(str(tmp_path))
-    assert f"{url} refuses this program's key (401)" in message and "TIR_ROLLOUT_TOKEN" in message
+    assert all(fact in message for fact in (url, "(401)", "TIR_ROLLOUT_TOKEN"))

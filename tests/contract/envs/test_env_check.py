@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -75,7 +76,7 @@ async def test_a_server_that_answers_nonsense_fails_without_an_exception(code):
 async def test_a_stopped_server_fails_every_check_without_an_exception():
     findings = await check_server("http://127.0.0.1:9", ECHO, SMALL)
     assert {f.verdict for f in findings} <= {"fail", "skip"}
-    assert "got no answer" in findings[0].fact
+    assert "ClientConnectorError" in findings[0].fact
 
 
 async def test_without_a_slow_action_its_checks_are_skipped_and_name_the_flag():
@@ -89,6 +90,11 @@ async def test_without_a_slow_action_its_checks_are_skipped_and_name_the_flag():
     assert "--slow-action" in findings["deadline"].fact
 
 
+def tally(text: str) -> list[int]:
+    """How many promises are kept, broken and not checked, by the command's last line."""
+    return [int(number) for number in re.findall(r"\d+", text.splitlines()[-1])]
+
+
 @pytest.mark.slow
 async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise(monkeypatch, capsys):
     monkeypatch.setenv("TIR_ENV_TOKEN", TOKEN)
@@ -98,8 +104,8 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise(monk
         code = await asyncio.to_thread(main, ["check-env", url, "--steps", "50", "--flood", "40"])
     text = capsys.readouterr().out
     assert code == 1, text
-    assert "18 kept, 1 broken, 0 not checked" in text
-    assert "a used step_id with another action answered 200, not 409" in text
+    assert tally(text) == [18, 1, 0]
+    assert re.search(r"step_id\b.*\b200\b.*\b409\b", text)
 
 
 @pytest.mark.slow
@@ -109,19 +115,19 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise(monk
         (
             "env_servers.python_tir",
             ["--stateful", "--code-timeout", "60", "--no-languages"],
-            "19 kept, 0 broken, 0 not checked",
+            [19, 0, 0],
         ),
         pytest.param(
             "env_servers.echo",
             ["--processes", "2"],
-            "19 kept, 0 broken, 0 not checked",
+            [19, 0, 0],
             marks=pytest.mark.extended,
         ),
         # no action of it is slow
-        pytest.param("env_servers.functions", [], "17 kept, 0 broken, 2 not checked", marks=pytest.mark.extended),
-        pytest.param("env_servers.swe", [], "19 kept, 0 broken, 0 not checked", marks=pytest.mark.long),
+        pytest.param("env_servers.functions", [], [17, 0, 2], marks=pytest.mark.extended),
+        pytest.param("env_servers.swe", [], [19, 0, 0], marks=pytest.mark.long),
         # nor a move of a game, which leaves nothing anywhere either
-        pytest.param("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked", marks=pytest.mark.long),
+        pytest.param("env_servers.puzzles", [], [15, 0, 4], marks=pytest.mark.long),
     ],
 )
 def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypatch, capsys):
@@ -133,5 +139,5 @@ def test_our_servers_pass_every_check(module, flags, counts, tmp_path, monkeypat
         code = main(["check-env", url, "--timeout", "300", "--steps", "60", "--flood", "40"])
     text = capsys.readouterr().out
     assert code == 0, text
-    assert counts in text
-    assert ("sessions are held by" in text) == ("--processes" in flags)
+    assert tally(text) == counts
+    assert len(set(re.findall(r"http://[\d.]+:\d+", text))) == (2 if "--processes" in flags else 1)

@@ -68,7 +68,7 @@ async def test_waiting_for_a_worker_counts_against_the_deadline(http):
 async def test_an_environment_that_raises_is_env_error_and_the_server_lives(http):
     session = await http.open()
     _, body, _ = await http.step(session, 0, "fail")
-    assert (body["outcome"], body["signals"]["error"]) == ("env_error", "RuntimeError: asked to fail")
+    assert body["outcome"] == "env_error" and body["signals"]["error"].startswith("RuntimeError: ")
     assert CODE_DEFECT not in body["signals"], "an environment of this package has no defect of the user's"
     assert (await http.step(session, 1, "ok"))[1]["outcome"] == "ok"
     status, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": "not a number"}, "session_id": "s"})
@@ -89,7 +89,7 @@ async def test_sessions_beyond_the_limit_are_refused_and_unused_ones_expire(tmp_
                     await asyncio.sleep(0.05)
                 status, body, _ = await http.step(first, 0, "a")
                 assert status == 404
-                assert f"expired after {ttl_s:g} s" in body["detail"]
+                assert f" {ttl_s:g} s" in body["detail"]
                 return
     raise AssertionError("a third session was never refused")
 

@@ -22,19 +22,16 @@ async def test_a_line_of_json_logs_is_one_event_with_its_fields(tmp_path):
             await http.step(session, 2, "late", deadline_s=0.05)
         process.terminate()
         lines = [json.loads(line) for line in process.stderr.read().splitlines() if line.startswith("{")]
-    events = [
-        (e["level"], e["message"], e.get("step"), e.get("outcome"))
-        for e in lines
-        if e["logger"] == "env_servers.serving"
-    ]
+    events = [(e["level"], e.get("step"), e.get("outcome")) for e in lines if e["logger"] == "env_servers.serving"]
     assert events == [
-        ("info", "step", 0, "ok"),
-        ("error", "the environment failed", 1, None),
-        ("warning", "step", 1, "env_error"),
-        ("warning", "step", 2, "timeout"),
+        ("info", 0, "ok"),
+        ("error", 1, None),
+        ("warning", 1, "env_error"),
+        ("warning", 2, "timeout"),
     ]
+    assert {e["message"] for e in lines if "outcome" in e} == {"step"}
     assert {e["session"] for e in lines if "session" in e} == {session}
-    assert "RuntimeError: asked to fail" in next(e["traceback"] for e in lines if "traceback" in e)
+    assert "RuntimeError: " in next(e["traceback"] for e in lines if "traceback" in e)
 
 
 def test_fields_follow_the_message_and_a_traceback_follows_them():

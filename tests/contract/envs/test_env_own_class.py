@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -59,13 +60,14 @@ async def test_keywords_of_an_environment_class_are_options_and_its_results_are_
     (copy,) = (tmp_path / "own").iterdir()
     async with env_urls(cfg) as urls, Http(urls["python_tir"][0]) as http:
         status, body, _ = await http.send("POST", "/reset", json={"task": {"silent": True}})
-        assert (status, body["detail"]) == (500, f"env_error: {copy}:8: Bad.reset returned None (NoneType), not text")
+        assert status == 500 and body["detail"].startswith(f"env_error: {copy}:8: Bad.reset ")
+        assert "None (NoneType)" in body["detail"]
         _, opened, _ = await http.send("POST", "/reset", json={})
         assert opened["observation"] == "up to 7"
         _, reply, _ = await http.step(opened["session_id"], 0, "x")
         assert reply["outcome"] == "env_error"
         assert reply["signals"]["code_defect"] == f"{copy}:11"
-        assert reply["signals"]["error"] == "Bad.step returned None (NoneType), not an env_servers.env.Step"
+        assert re.match(r"Bad\.step .*None \(NoneType\).* env_servers\.env\.Step", reply["signals"]["error"])
         assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 
@@ -74,8 +76,6 @@ def test_a_file_without_the_class_is_refused_in_one_line(tmp_path):
     (tmp_path / "guess.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "env_servers.own", f"{tmp_path}/guess.py:GuessEnv", "--name", "guess"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (
-        done.returncode == 1
-        and done.stderr.strip().endswith("has no 'GuessEnv'. It defines: nothing.")
-        and "Traceback" not in done.stderr
-    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert f"{tmp_path}/guess.py" in last and "'GuessEnv'" in last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -161,8 +162,8 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (["--host", "0.0.0.0"], 1, "Give the node's own address"),
-        (["--workers", "0"], 2, "--workers: 0 is not possible. Use 1 or more."),
+        (["--host", "0.0.0.0"], 1, "--host 0.0.0.0"),
+        (["--workers", "0"], 2, "--workers: 0 "),
     ],
 )
 def test_flags_that_cannot_work_with_several_processes_are_refused_in_one_line(
@@ -190,4 +191,4 @@ def test_a_copy_that_ends_during_its_start_ends_all(tmp_path):
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPO}"},
     )
     assert result.returncode == 1
-    assert "did not start" in result.stderr.splitlines()[-1]
+    assert re.search(r"http://\S+:\d+ .*\(\w+\)", result.stderr.splitlines()[-1])

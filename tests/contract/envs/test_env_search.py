@@ -79,7 +79,7 @@ async def test_an_invalid_number_of_passages_is_the_callers_mistake(http, topk):
 async def test_the_passages_of_one_request_are_limited_in_total(http):
     for queries, topk in (1025, 1), (1024, 1000), (21, 1000):
         status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number"] * queries, "topk": topk})
-        assert (status, "Send several" in body["detail"]) == (413, True)
+        assert (status, f"{queries} " in body["detail"]) == (413, True)
     assert (await http.send("POST", "/retrieve", json={"queries": ["number"] * 1024, "topk": 3}))[0] == 200
 
 
@@ -97,7 +97,7 @@ async def test_searches_past_their_deadline_free_their_workers(tmp_path):
             )
             assert {body["outcome"] for _, body, _ in late} == {"timeout"}
             status, body, headers = await http.send("POST", "/retrieve", json={"queries": ["endless"]})
-            assert (status, "more than 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
+            assert (status, " 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
             assert (await http.step(await http.open(), 0, "number 7"))[1]["outcome"] == "ok"
             await http.until_running(0)
 
@@ -220,13 +220,13 @@ def test_a_second_start_reuses_the_index_of_the_first(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "flags", "says"),
     [
-        ('{"contents": "a b"}\n{"contents": \n', [], "corpus.jsonl:2: no JSON"),
-        ('{"contents": "a b"}\n\n{"text": "a"}\n', [], 'corpus.jsonl:3: no "contents", fields: text'),
-        ("", [], "0 passages"),
-        (None, [], "cannot be read"),
-        ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
-        ('{"contents": "a b"}\n', ["--page-chars", "0"], "show nothing"),
-        ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub"),
+        ('{"contents": "a b"}\n{"contents": \n', [], r"corpus\.jsonl:2: .*\bJSON\b"),
+        ('{"contents": "a b"}\n\n{"text": "a"}\n', [], r'corpus\.jsonl:3: .*"contents".*\btext\b'),
+        ("", [], r"corpus\.jsonl .*\b0\b"),
+        (None, [], r"corpus\.jsonl .*No such file"),
+        ('{"contents": "a b"}\n', ["--topk", "0"], "--topk 0"),
+        ('{"contents": "a b"}\n', ["--page-chars", "0"], "--page-chars 0"),
+        ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "--dense no/such-model"),
     ],
 )
 def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(
@@ -235,8 +235,7 @@ def test_a_corpus_or_model_that_cannot_be_served_is_refused_with_the_remedy(
     if lines is not None:
         (tmp_path / "corpus.jsonl").write_text(lines)
     monkeypatch.setattr(sys, "argv", ["search", "--corpus", str(tmp_path / "corpus.jsonl"), *flags])
-    with pytest.raises(SystemExit, match="search does not start: ") as end:
+    with pytest.raises(SystemExit, match=rf"^search .*{says}"):
         main()
-    assert says in str(end.value)
     assert "Traceback" not in "".join(capfd.readouterr())
     assert [p.name for p in tmp_path.iterdir()] == ([] if lines is None else ["corpus.jsonl"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import httpx
 import numpy as np
@@ -105,7 +106,7 @@ async def test_old_finished_groups_are_forgotten(client):
         await finished(client, ids[-1])
     gone = await client.get(f"/v1/groups/{ids[0]}")
     assert gone.status_code == 404
-    assert "No group" in gone.json()["detail"]
+    assert repr(ids[0]) in gone.json()["detail"]
     assert (await client.get(f"/v1/groups/{ids[-1]}")).status_code == 200
 
 
@@ -203,7 +204,7 @@ async def test_an_environment_that_nobody_knows_is_422(client, service):
 
     service.admit = admit
     reply = await client.post("/v1/groups", json={"prompt": "p", "env": "nowhere"})
-    assert (reply.status_code, "Known: math" in reply.json()["detail"]) == (422, True)
+    assert reply.status_code == 422 and re.search(r"'nowhere'.*\bmath\b", reply.json()["detail"])
 
 
 async def test_a_bug_half_way_is_the_last_line_of_the_stream_and_not_a_broken_one(client, service, caplog):
@@ -298,8 +299,9 @@ async def test_a_body_over_the_limit_is_413_announced_or_in_chunks(client, servi
 
 
 async def test_an_address_that_others_can_reach_needs_a_token(service):
-    with pytest.raises(ConfigError, match="no token"):
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0") as refused:
         await serve(build_app(service, token=None), "0.0.0.0")
+    assert refused.value.code == "token"
 
 
 async def test_a_port_in_use_is_named(service, client):

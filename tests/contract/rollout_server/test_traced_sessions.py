@@ -113,7 +113,7 @@ async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_op
     monkeypatch.setattr(session_routes, "QUIET_S", 0.05)
     session, asking = await _being_answered(client, service)
     refused = await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})
-    assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
+    assert refused.status_code == 409 and refused.json()["detail"].startswith("1 ")
     service.gate.set()
     await asking
     monkeypatch.undo()
@@ -282,7 +282,7 @@ async def test_openais_own_client_shows_the_message_of_a_refusal(client):
     session = (await client.post("/sessions", json={})).json()
     await client.delete(f"/sessions/{session['session_id']}")
     async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=TOKEN, max_retries=0) as asks:
-        with pytest.raises(openai.NotFoundError, match=r"No session .* is open") as gone:
+        with pytest.raises(openai.NotFoundError, match=repr(session["session_id"])) as gone:
             await asks.models.list()
         assert (gone.value.code, gone.value.type) == ("session_gone", "NotFoundError")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -48,10 +49,7 @@ def made(tmp_path_factory):
         sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "2", "--seed", "3", "--repos", "roman", "lru",
         "--out", str(out),
     ]  # fmt: skip
-    assert (
-        "2 rows, each with tests that fail"
-        in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    )
+    assert f"{out}: 2 " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -276,8 +274,8 @@ def whole(body: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"repo": "roman"}, CODE, "RowUnfit: the task has the repository roman without a bug: any patch would pass"),
-        (whole("x * 2"), "f.py", "RowUnfit: the row of f: its tests pass on its files as they are"),
+        ({"repo": "roman"}, CODE, r"RowUnfit: .*\broman\b"),
+        (whole("x * 2"), "f.py", r"RowUnfit: .*\bf: "),
     ],
 )
 async def test_a_task_without_a_bug_rewards_no_patch(server, changes, path, message):
@@ -291,10 +289,10 @@ async def test_a_task_without_a_bug_rewards_no_patch(server, changes, path, mess
         )
         _, last, _ = await http.step(session, 0, action)
         assert (last["outcome"], last["reward"]) == ("env_error", None)
-        assert last["signals"]["error"].startswith(message)
+        assert re.match(message, last["signals"]["error"])
         if "tests" in changes:
             status, body, _ = await http.send("POST", "/reset", json={"task": changes})
-            assert status == 422 and "any patch would pass" in body["detail"]
+            assert status == 422 and "`files`" in body["detail"]
 
 
 async def test_a_repository_of_the_rows_own_is_judged_by_its_tests(server):
@@ -456,9 +454,9 @@ def test_rows_are_tried_when_tasks_are_made_and_unfit_ones_are_reported_and_left
     assert [(r["meta"]["repo"], r["label"]) for r in made] == [("o/lib", GOLD), ("f", fix)]
     assert "patch" not in made[0]["meta"] and set(made[1]["meta"]) >= {"files", "tests"}
     for line in (2, 3, 4, 5, 6, 8):
-        assert f"{given} line {line} is left out" in said
+        assert f"{given}:{line}: " in said
     given.write_text(json.dumps({**row, "base_commit": "0" * 40}) + "\n")
-    with pytest.raises(SystemExit, match=r"all 1 rows of .* are left out"):
+    with pytest.raises(SystemExit, match=rf"\b1 .*{given}"):
         make_tasks.main()
 
 
