@@ -116,7 +116,7 @@ def run_with_restarts(
         _say(
             f"The run ended with exit code {ended.code}."
             f" {'Resuming from its last checkpoint' if has_checkpoint else 'Starting it again'} in {pause_s:.0f} s,"
-            f" {restarts}."
+            f" {restarts} (train.max_restarts)."
         )
         pause(pause_s)
         wait = ["--train.start_wait_s", str(RESTART_WAIT_S)]

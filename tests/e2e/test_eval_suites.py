@@ -4,6 +4,7 @@ sweep of calls with its plot."""
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -66,12 +67,14 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     # as a kill leaves it
     (directory / "items.jsonl").write_text("".join(f"{line}\n" for line in lines[:20]) + lines[20][:40])
     again = command(*words, cwd=tmp_path)
-    assert again.returncode == 0 and "20 of 30 problems" in again.stderr, again.stdout[-3000:] + again.stderr[-3000:]
+    assert again.returncode == 0 and re.search(r"\b20 \w+ 30\b", again.stderr), (
+        again.stdout[-3000:] + again.stderr[-3000:]
+    )
     after = (directory / "items.jsonl").read_text().splitlines()
     assert after[:20] == lines[:20] and sorted(json.loads(line)["index"] for line in after) == list(range(30))
 
     other = command(*words, "--eval.temperature", "0.5", cwd=tmp_path)
-    assert other.returncode == 2 and "temperature: 1.0 then, 0.5 now" in other.stderr
+    assert other.returncode == 2 and re.search(r"temperature: 1\.0 .*\b0\.5\b", other.stderr)
 
     swept = command(
         "eval", "--recipe", "r.toml", "--suite", "aime24=aime.jsonl", "--items", "sweep",
@@ -88,4 +91,4 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
         "data", "select", "run/eval/aime24/problems.jsonl", "--samples", "run/eval/aime24/items.jsonl",
         "--pass-rate", "0", "1", "--out", "s.jsonl", cwd=tmp_path,
     )  # fmt: skip
-    assert chosen.returncode == 0 and "30 of 30 rows" in chosen.stdout, chosen.stdout + chosen.stderr
+    assert chosen.returncode == 0 and re.search(r"\b30 \w+ 30\b", chosen.stdout), chosen.stdout + chosen.stderr

@@ -21,7 +21,7 @@ from benchmarks.canary.faults import all_faults, install
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
+from openrlhf_tir.errors import DeltaRefused, EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.memory.threads import compute_threads
 from openrlhf_tir.pushes import Canary
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
@@ -245,7 +245,7 @@ async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, lear
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_and_costs_no_engine(engine, prompt):
-    with pytest.raises(RequestRefused, match="500 prompt tokens") as refused:
+    with pytest.raises(RequestRefused, match=r"\b500\b") as refused:
         await engine.generate([5] * 500, Sampling(8), request_id="long")
     assert not isinstance(refused.value, EngineError), "an engine error makes the pool replace the engine"
     assert engine.bounds.max_model_len < 500 and engine.broken is None
@@ -308,7 +308,7 @@ async def test_a_push_of_other_weights_is_sampled_from(engine, learner, publishe
 async def test_a_push_that_should_change_something_and_does_not_is_refused(learner, publisher):
     learner.reset(seed=2)
     await publisher.publish(2)
-    with pytest.raises(WeightsUnverified, match="did not step"):
+    with pytest.raises(WeightsUnverified, match=r"\b3\b.*\b[0-9a-f]{12}\b"):
         await publisher.publish(3, must_differ=True)
 
 
@@ -389,10 +389,10 @@ async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engi
     path = tmp_path / "w.safetensors"
     other = HfLearner(seed=9)
     await other.publish(path)
-    with pytest.raises(WeightsUnverified, match="announced"):
+    with pytest.raises(WeightsUnverified, match="0" * 12):
         await engine.update_weights(path, 5, "0" * 64)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(WeightsUnverified, match="safetensors file"):
+    with pytest.raises(WeightsUnverified, match=r"w\.safetensors"):
         await engine.update_weights(path, 5, "0" * 64)
     c = await engine.generate(prompt, Sampling(8), request_id="still")
     assert (c.versions == 4).all()
@@ -588,7 +588,7 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
     learner.nudge(fused, by=-0.03)
     learner.publish_changes = damaged
     report = await publisher.publish(12, must_differ=True)
-    assert "gets version 12 in full: The delta of version 12" in caplog.text
+    assert any(isinstance(argument, DeltaRefused) for record in caplog.records for argument in record.args or ())
     assert not report.delta and report.refused == 0 and report.canary_max_diff <= TOLERANCE
     after = await engine.generate(prompt, Sampling(32), request_id="after damage")
     assert (after.versions == 12).all() and worst(learner, prompt, after) <= TOLERANCE
@@ -618,9 +618,7 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
     core.suspend()
     try:
         kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
-        with pytest.raises(
-            EngineError, match=r"An answer of vLLM's engine process .*within timeouts\.push_s / 2 = 1 s"
-        ):
+        with pytest.raises(EngineError, match=r"timeouts\.push_s / 2 = 1 s"):
             await engine.alive()
         assert not kept.done()
     finally:
@@ -638,9 +636,9 @@ async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_caller
     await asyncio.sleep(0.02)
     with pytest.raises(WeightsUnverified, match="'receive'"):
         await engine.receive({"path": str(tmp_path / "missing.safetensors")})
-    with pytest.raises(EngineError, match="broken"):
+    with pytest.raises(EngineError, match="'receive'"):
         await waiting
-    with pytest.raises(EngineError, match="Start a new one"):
+    with pytest.raises(EngineError, match="'receive'"):
         await engine.generate(prompt, Sampling(4), request_id="no")
 
 

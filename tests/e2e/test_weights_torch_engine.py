@@ -95,11 +95,11 @@ async def test_a_published_version_is_sampled_from_and_verified(engine, prompt, 
 async def test_a_file_without_one_layer_or_with_another_digest_is_refused(engine, tmp_path):
     learner, path = HfLearner(1), tmp_path / "w.safetensors"
     digest = await learner.publish(path)
-    with pytest.raises(WeightsUnverified, match="announced"):
+    with pytest.raises(WeightsUnverified, match=digest[::-1][:12]):
         await engine.update_weights(path, 1, digest[::-1])
     learner.leave_out = "model.norm.weight"
     digest = await learner.publish(path)
-    with pytest.raises(WeightsUnverified, match=r"missing \['model.norm.weight'\]"):
+    with pytest.raises(WeightsUnverified, match=r"\['model\.norm\.weight'\]"):
         await engine.update_weights(path, 1, digest)
 
 

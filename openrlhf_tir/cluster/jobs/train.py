@@ -321,9 +321,11 @@ async def _pipeline(run: _Run, resume: bool, pushing: AsyncExitStack) -> int:
             services.stop.raise_if_asked(error)
             if not restarts.take():
                 raise
-            event = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
+            kind = LearnerDied if lost.subgroup(LearnerDied) else PayloadLost
+            event = "A learner rank is lost" if kind is LearnerDied else "Sampled groups are lost"
             services.console.print(
-                f"[yellow]{event}. All ranks start again from the last checkpoint, {restarts}.", soft_wrap=True
+                f"[yellow]{event} ({kind.reason}). All ranks start again from the last checkpoint, {restarts}.",
+                soft_wrap=True,
             )
         services.pool.hold_new_engines()
         await pushing.aclose()

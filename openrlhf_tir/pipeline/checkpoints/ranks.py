@@ -35,7 +35,7 @@ def resume_messages(state: dict[str, Any], cfg: Config) -> list[str]:
     if before == now:
         return []
     return [
-        f"the checkpoint is of {before} learner rank{'s' * (before > 1)}, this run has {now}: each reads its share of"
+        f"the checkpoint is of learner ranks ({SETTINGS}) = {before}, this run has {now}: each reads its share of"
         " their files, nothing is converted or written. Weights and optimizer are the saved ones; sums over the ranks"
         " round differently, so the results differ in the last bits"
     ]

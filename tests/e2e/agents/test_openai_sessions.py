@@ -333,9 +333,8 @@ async def test_a_format_that_would_bend_the_policy_is_refused_in_one_line_of_ope
     body = {**SDKS["litellm 1.106.2"][0], "response_format": {"type": "json_object"}}
     reply = await with_tools.post(f"{path}/v1/chat/completions", json=body)
     error = reply.json()["error"]
-    assert (
-        reply.status_code == 400 and "this session is trained on" in error["message"] and "\n" not in error["message"]
-    ), reply.text
+    assert reply.status_code == 400 and "response_format" in error["message"], reply.text
+    assert "\n" not in error["message"], reply.text
     assert "StructuredOutputsParams" not in error["message"], "names, no Python objects"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def served(directory: Path, model: Path):
         )
     try:
         endpoint, give_up = directory / "run/endpoints/rollout-0", time.monotonic() + UP_S
-        while "serving the model" not in log.read_text():
+        while not re.search(r"^http\S+/v1$", log.read_text(), re.MULTILINE):
             assert server.poll() is None and time.monotonic() < give_up, log.read_text()[-3000:]
             time.sleep(0.5)
         yield endpoint.read_text().strip()

@@ -5,6 +5,7 @@ Everything runs in tests/e2e/support/early_runs.py."""
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -85,9 +86,8 @@ def test_a_part_that_is_not_finite_is_named_and_the_batch_changes_nothing(result
     updates, digest, why, version = found["not_finite"]
     assert (updates, digest, version) == (0, found["plain_start"], 0)
     of_first_part, of_second_part = why
-    assert "sample" not in of_first_part
-    assert "advantages" in of_second_part
-    assert "0/3/0 sample 1" in of_second_part
+    assert not re.search(r"\d/\d/\d", of_first_part), "no sample is at fault"
+    assert re.search(r"\badvantages\b.* 0/3/0 \w+ 1\b", of_second_part)
     assert found["after_not_finite"]
 
 

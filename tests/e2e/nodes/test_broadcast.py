@@ -172,9 +172,8 @@ async def test_an_engine_whose_process_dies_costs_the_others_one_attempt(engines
         report = await publisher.publish(6, must_differ=True)
     finally:
         learner.between = lambda n: None
-    assert killed == [3] and report.refused == 1 and "vLLM's engine process died" in victim.broken, (
-        "it was not waited for until a deadline"
-    )
+    assert killed == [3] and report.refused == 1
+    assert victim.broken and "timeouts." not in victim.broken, "it was not waited for until a deadline"
     for engine in engines[:2]:
         assert all(
             (c.versions == 6).all() and worst(learner, prompt, c) < TOLERANCE
@@ -189,10 +188,10 @@ async def test_another_digest_than_the_learners_breaks_the_engine(engines, learn
     assert received.digest == sent.digest
     waiting = asyncio.create_task(engine.generate(prompt, Sampling(4), request_id="waits"))
     await asyncio.sleep(0)
-    with pytest.raises(WeightsUnverified, match="the learner announced"):
+    with pytest.raises(WeightsUnverified, match=sent.digest[::-1][:12]):
         await engine.apply_received(7, sent.digest[::-1])
     assert engine.broken
-    with pytest.raises(Exception, match="broken"):
+    with pytest.raises(Exception, match=sent.digest[::-1][:12]):
         await waiting
 
 

