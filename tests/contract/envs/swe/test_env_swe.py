@@ -401,16 +401,15 @@ async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name
 UNFIT = {
     "no such test": (
         {"FAIL_TO_PASS": ["tests/test_lib.py::test_two", "tests/test_lib.py::nope"]},
-        "FAIL_TO_PASS names 'tests/test_lib.py::nope', which pytest does not find",
+        r"FAIL_TO_PASS .*'tests/test_lib\.py::nope'",
     ),
     "no such test to pass": (
         {"PASS_TO_PASS": ["tests/test_lib.py::nope"]},
-        "PASS_TO_PASS names 'tests/test_lib.py::nope'",
+        r"PASS_TO_PASS .*'tests/test_lib\.py::nope'",
     ),
     "a test that passes": (
         {"test_patch": TEST_PATCH.replace("twice(0) == 0", "twice(0) == 1").replace("\n\n\n def", "\n \n \n def")},
-        "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is:"
-        " any patch would pass",
+        r"FAIL_TO_PASS .*'tests/test_lib\.py::test_zero'",
     ),
 }
 
@@ -420,7 +419,7 @@ async def test_a_row_that_its_own_tests_contradict_is_the_callers_mistake(server
     change, message = UNFIT[name]
     async with Http(server) as http:
         status, body, _ = await http.send("POST", "/reset", json={"task": {**mirror[1], **change}})
-        assert status == 422 and message in body["detail"], body
+        assert status == 422 and re.search(message, body["detail"]), body
 
 
 GOLD = "--- a/src/lib.py\n+++ b/src/lib.py\n@@ -1,2 +1,2 @@\n def twice(x):\n-    return 2 * x + 1\n+    return 2 * x\n"

@@ -508,7 +508,7 @@ async def test_a_row_that_cannot_be_started_is_named(remote, image, change, faul
 
 
 async def test_a_test_patch_that_does_not_apply_is_the_rows_fault_and_no_reward(remote, image):
-    with pytest.raises(RowBroken, match="test_patch does not apply"):
+    with pytest.raises(RowBroken, match="test_patch"):
         await finished(
             remote,
             {**image[1], "test_patch": image[1]["test_patch"].replace("lib.twice(-1) == -1", "lib.thrice(1)")},
@@ -519,12 +519,11 @@ async def test_a_test_patch_that_does_not_apply_is_the_rows_fault_and_no_reward(
 UNFIT_ROWS = {
     "no such test": (
         {"FAIL_TO_PASS": ["tests/test_lib.py::test_two", "tests/test_lib.py::nope"]},
-        "the row o__lib-1 at .*: FAIL_TO_PASS names 'tests/test_lib.py::nope', which pytest does not find",
+        r"\bo__lib-1 .*: FAIL_TO_PASS .*'tests/test_lib\.py::nope'",
     ),
     "a test that passes": (
         {"FAIL_TO_PASS": ["tests/test_lib.py::test_two"], "base_commit": "later"},
-        "FAIL_TO_PASS names 'tests/test_lib.py::test_two', which passes in the repository as it is: "
-        "any patch would pass",
+        r"FAIL_TO_PASS .*'tests/test_lib\.py::test_two'",
     ),
 }
 
