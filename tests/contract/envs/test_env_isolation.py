@@ -173,7 +173,7 @@ async def test_in_a_container_that_masks_proc_only_proc_is_missing(open_dir):
     [
         (None, "apt-get"),
         (NO_NAMESPACES, namespace_remedy()),
-        ("shift $(($# - 1)); exec /usr/bin/true", "sandbox"),
+        ("shift $(($# - 1)); exec /usr/bin/true", "--isolation none"),
     ],
 )
 def test_isolation_bwrap_without_namespaces_is_refused_with_the_remedy(open_dir, monkeypatch, bwrap, remedy):
