@@ -145,7 +145,7 @@ async def test_a_server_that_never_answers_fails_the_sample(server_of, pool_of):
         ('{"rewards": [1, 2]}', r"\b2\b.*\b1\b"),
         pytest.param('{"rewards": [1%s]}' % ("0" * 400), r"rewards.*\b10", id="beyond every float"),
         pytest.param('{"rewards": [1%s]}' % ("0" * 5000), r"\bJSON\b", id="more digits than Python reads"),
-        pytest.param("[" * 900 + "1" + "]" * 900, r"reward\.remote_url", id="deep"),
+        pytest.param("[" * 900 + "1" + "]" * 900, r"\brewards\b", id="deep"),
         pytest.param("[" * 30_000, r"\bJSON\b", id="endless"),
     ],
 )
