@@ -3,8 +3,9 @@
 code  name          meaning                                                      who starts the run again
 0     DONE          the command succeeded                                        no one
 1     NO            the command did its work and the answer is no (check-env,    `train.max_restarts` (a run)
-                    audit, size, control, an import without a recipe), or its
-                    output's reader left. Python: an uncaught exception
+                    audit, size, control, an import without a recipe, user
+                    code that --check-only could not try), or its output's
+                    reader left. Python: an uncaught exception
 2     MISTAKE       the user's input cannot work; the message says why           nobody: it would fail again
 3     FAULT         infrastructure failed for good; --resume continues the run   `train.max_restarts`
 4     UNAVAILABLE   something that the run needs is not there now: a server      `train.max_restarts`, which waits

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..config import Config
 from ..config.flags import add_config_flags
 from .configuration import config_and_problems
-from .exit_codes import status_of
+from .exit_codes import DONE, NO, status_of
 from .parent import add_die_with_parent, apply_die_with_parent
 from .restarts import run_with_restarts
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rehearsed(cfg: Config) -> int:
-    """Play episodes without a model and print what was seen.
+    """Play episodes without a model, print what was seen, and return the exit code: NO if user code was not tried.
 
     Raises:
         MethodBroken: User code failed.
@@ -88,8 +88,11 @@ def _rehearsed(cfg: Config) -> int:
         raise MethodBroken(f"{len(bugs)} error(s) in your code; the first: {bugs[0].words}")
     if result.faults:
         raise Unavailable(f"Not all episodes could be played: {result.faults[0].words}")
+    if result.untried:
+        print("all other checks passed, but your code was not tried, for the reason given above")
+        return NO
     if result.episodes:
         print(f"all checks passed ({result.episodes} episodes played)")
     else:
         print("all other checks passed: no episode was played")
-    return 0
+    return DONE

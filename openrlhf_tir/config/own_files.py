@@ -128,6 +128,18 @@ def files_of(cfg: Config) -> list[Path]:
     return list(files)
 
 
+def has_user_code(cfg: Config) -> bool:
+    """Return True if a configuration names user code: in a file, or in a module that is installed."""
+    names: list[str] = []
+
+    def note(name: str) -> str:
+        names.append(name)
+        return name
+
+    renamed(cfg.model_dump(), note)
+    return any(pattern.fullmatch(name) for name in names for pattern in (_FILE, _MODULE, _TABLE))
+
+
 def copied(path: Path, directory: Path) -> Path:
     """Copy a file of user code, with the modules and packages beside it that it imports, and return its copy.
 

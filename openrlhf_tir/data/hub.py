@@ -23,13 +23,13 @@ def offline_by() -> str | None:
     return next((name for name in OFFLINE_VARIABLES if os.environ.get(name, "").upper() in TRUE), None)
 
 
-def is_cached(model: str) -> bool:
-    """Return True if the hub's cache on this machine has a model's configuration."""
+def is_cached(model: str, file: str = "config.json") -> bool:
+    """Return True if the hub's cache on this machine has a file of a model, by default its configuration."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return isinstance(try_to_load_from_cache(model, "config.json"), str)
+        return isinstance(try_to_load_from_cache(model, file), str)
     except HFValidationError:
         return False
 

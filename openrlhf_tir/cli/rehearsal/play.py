@@ -23,6 +23,7 @@ from ...config.environments import Environment, entry_of
 from ...config.paths import local_path
 from ...config.secrets import ENV_TOKEN
 from ...config.sections.reward import REMOTE
+from ...data.hub import is_cached
 from ...engines.codec import HfCodec
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
@@ -48,8 +49,9 @@ from .tried import TriedEstimator, TriedLoss, estimator_inputs
 
 STEP_S = 6.0
 """Deadline of a step of a user's environment in seconds: the rehearsal should take a minute at most."""
-START_S = 40.0
-"""Deadline for the servers to start, in seconds. One that builds an index takes longer, and is not played."""
+INDEX_S = 40.0
+"""Deadline for the servers to start if one builds an index, in seconds. An index that takes longer is not waited for;
+any other server has the time that a run gives it."""
 GROUP_S = 40.0
 """Deadline for the episodes of one row, in seconds."""
 REMOTE_AT_ONCE = 64
@@ -77,10 +79,11 @@ def rehearse(cfg: Config, progress: Callable[[str], None] = lambda line: None) -
     """
     result = Rehearsal()
     directory = local_path(cfg.actor.model_name_or_path, "actor.model_name_or_path")
-    if not directory.is_dir():
+    if not directory.is_dir() and not is_cached(cfg.actor.model_name_or_path, "tokenizer_config.json"):
         result.notes.append(
             f"no episode was played: the tokenizer of {cfg.actor.model_name_or_path} is not on this machine yet"
         )
+        result.untried = own_files.has_user_code(cfg)
         return result
     with tempfile.TemporaryDirectory(prefix="openrlhf_tir_rehearsal_") as scratch:
         asyncio.run(_Rehearsal(_shortened(cfg, Path(scratch)), result, progress).run())
@@ -140,7 +143,7 @@ class _Rehearsal:
             self.rewards = RewardsUntilOneHangs(self.pools, REMOTE_AT_ONCE if remote else cfg.reward.workers)
             self.judge = GroupEvaluator(cfg, self.pools.workers)
             await self.pools.workers.warm()  # so that the start of a worker is not part of an episode's time
-            urls = await owned.enter_async_context(self._servers())
+            urls = await owned.enter_async_context(started_servers(cfg, self.result, self.progress))
             if urls is None:
                 return
             envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(ENV_TOKEN), owner="rehearsal")
@@ -172,25 +175,6 @@ class _Rehearsal:
                 f" have {longest} tokens. Raise data.max_len."
             )
         return tasks
-
-    @asynccontextmanager
-    async def _servers(self) -> AsyncIterator[dict[str, list[str]] | None]:
-        """Start the environments' servers as a run does; yield None if that takes too long."""
-        from ...cluster.env_process import env_urls
-
-        if self.cfg.rollout.agent == "external":
-            yield {}
-            return
-        self.progress("starting the environments")
-        async with AsyncExitStack() as kept:
-            try:
-                async with asyncio.timeout(START_S):
-                    urls = await kept.enter_async_context(env_urls(self.cfg))
-            except TimeoutError:
-                self.result.notes.append(f"no episode was played: an environment did not start within {START_S:g} s")
-                yield None
-                return
-            yield urls
 
     async def _agents(self, owned: AsyncExitStack) -> AgentFile | None:
         if not self.cfg.train.agent_func_path:
@@ -241,6 +225,7 @@ class _Rehearsal:
             f" {environment.env.protocol!r} takes for a call. Raise that, or try the environment by `openrlhf-tir"
             " check-env`."
         )
+        self.result.untried |= environment.env.file is not None
 
     def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg
@@ -353,6 +338,35 @@ class _Rehearsal:
         except TirError as error:
             in_user_code = isinstance(error, MethodError)
             self.result.failed(str(error), getattr(error, "user_traceback", ""), during, in_user_code=in_user_code)
+
+
+@asynccontextmanager
+async def started_servers(
+    cfg: Config, result: Rehearsal, progress: Callable[[str], None]
+) -> AsyncIterator[dict[str, list[str]] | None]:
+    """Start the environments' servers as a run does; yield None if one builds an index, and that takes too long.
+
+    Raises:
+        ConfigError: A server cannot be started with these settings.
+        EnvError: A server did not start in the time that a run gives it, or was killed.
+    """
+    from ...cluster.env_process import env_urls
+
+    if cfg.rollout.agent == "external":
+        yield {}
+        return
+    progress("starting the environments")
+    has_index = any(e.server_info.builds_index and not e.urls for e in cfg.environments.values())
+    async with AsyncExitStack() as kept:
+        try:
+            async with asyncio.timeout(INDEX_S if has_index else None):
+                urls = await kept.enter_async_context(env_urls(cfg))
+        except TimeoutError:
+            result.notes.append(f"no episode was played: an environment did not start within {INDEX_S:g} s")
+            result.untried = own_files.has_user_code(cfg)
+            yield None
+            return
+        yield urls
 
 
 def _group_of(group: Group, members: list[Trajectory]) -> Group:

@@ -32,12 +32,14 @@ class Rehearsal:
         groups: By environment, the episodes of its first row, in the order of `scripts`.
         scripts: By environment, what each episode tests.
         notes: What could not be tried, and why.
+        untried: True if user code is a part of it.
         episodes: Number of episodes.
     """
 
     groups: dict[str, Group] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    untried: bool = False
     episodes: int = 0
     _faults: dict[str, Fault] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -26,6 +27,14 @@ def mistake(capsys, *argv: str) -> str:
     err = capsys.readouterr().err
     assert "Traceback" not in err
     return err
+
+
+@pytest.mark.parametrize("module", ["openrlhf_tir", "openrlhf_tir.cli"])
+def test_the_package_is_the_command(module, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["openrlhf-tir", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert ended.value.code == 0 and "import-trl" in capsys.readouterr().out
 
 
 def test_short_flags_set_their_fields(capsys, tmp_path):

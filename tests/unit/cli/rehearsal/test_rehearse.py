@@ -123,8 +123,9 @@ def test_right_and_wrong_answers_calls_and_cut_responses_are_played_and_the_mask
 @pytest.mark.slow
 @pytest.mark.extended
 def test_an_environment_that_no_episode_called_is_named(played):
-    (note,) = played(**{"env.protocol": "zerotir", "rollout.max_new_tokens": 4}).notes
-    assert "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
+    found = played(**{"env.protocol": "zerotir", "rollout.max_new_tokens": 4})
+    (note,) = found.notes
+    assert found.untried and "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
 
 
 LONG = pytest.mark.long
