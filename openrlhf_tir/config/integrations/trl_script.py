@@ -18,18 +18,11 @@ from typing import Any
 from ...errors import ConfigError
 from .python_script.function_names import function_names
 from .python_script.syntax import called
-from .python_script.values import CONFIGS, LOADERS, UNKNOWN, SourceReader, literal
+from .python_script.values import UNKNOWN, SourceReader, literal
 from .shared_settings import existing_path
+from .trl_configs import PEFT_FLAGS, Reached
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SFTTrainer", "AsyncGRPOTrainer")
-PEFT_FLAGS = {
-    "use_peft": "",
-    "lora_r": "r",
-    "lora_alpha": "lora_alpha",
-    "lora_target_modules": "target_modules",
-    "lora_dropout": "lora_dropout",
-}
-"""Flags of TRL's ModelConfig -> the arguments of LoraConfig that they become."""
 POSITIONS = {
     "SFTTrainer": ("model", "args", "data_collator", "train_dataset", "eval_dataset"),
     "": ("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class"),
@@ -145,10 +138,10 @@ def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
     script.others = tuple(
         f"{called(other)} in line {other.lineno}" for other in reader.calls() if other is not call and _trains(other)
     )
-    _read_config(script, reader)
-    _read_adapters(script, reader)
+    reached = Reached(script, call, reader)
+    reached.read()
     # What the script declares itself, by argparse or a dataclass, is read where the script uses it.
-    later = reader.set_later(arguments.get("args"))
+    later = reader.set_later(arguments.get("args")) if "args" in arguments or reached.hides_arguments else {}
     script.config |= {name: value for name, value in later.items() if name not in declared}
     script.config |= {name: value for name, value in given.items() if name not in PEFT_FLAGS and name not in declared}
     return script
@@ -196,37 +189,6 @@ def _trainer_call(reader: SourceReader, trainers: Mapping[str, str], path: Path)
     )
 
 
-def _read_config(script: TrlScript, reader: SourceReader) -> None:
-    """Read the arguments of the trainer's config, and whether the model is loaded in 4 or 8 bits."""
-    configs = reader.kinds(CONFIGS)
-    config = reader.chosen(script.arguments.get("args"))
-    for call in reader.calls():
-        if called(call) in configs and (call is config or not _makes(config, configs)):
-            script.config |= reader.keywords(call)
-        if called(call) in (*LOADERS, "BitsAndBytesConfig"):
-            loaded = reader.keywords(call)
-            script.quantised |= loaded.get("load_in_4bit") is True or loaded.get("load_in_8bit") is True
-
-
-def _read_adapters(script: TrlScript, reader: SourceReader) -> None:
-    """Read the arguments of LoRA. An argument `peft_config` that holds None is taken out of the trainer's."""
-    adapters = reader.chosen(script.arguments.get("peft_config"))
-    if isinstance(adapters, ast.Constant) and adapters.value is None:
-        del script.arguments["peft_config"]
-    for call in reader.calls():
-        if called(call) == "LoraConfig" and (call is adapters or not _makes(adapters, {"LoraConfig"})):
-            script.lora |= reader.keywords(call)
-        if called(call) == "get_peft_model" and not reader.has_lora_config():
-            ranks = reader.keywords(call)
-            script.lora |= {name: ranks[name] for name in PEFT_FLAGS.values() if name in ranks}
-    if reader.flags.get("use_peft"):
-        script.lora |= {PEFT_FLAGS[name]: value for name, value in reader.flags.items() if PEFT_FLAGS.get(name)}
-        script.lora.setdefault("r", 16)
-        script.lora.setdefault("lora_alpha", 32)
-    elif "get_peft_config" in reader.source(script.arguments.get("peft_config")):
-        del script.arguments["peft_config"]  # None without --use_peft
-
-
 def _makes_trainer(call: ast.Call, trainer: str, reader: SourceReader) -> bool:
     """Return True for a call that makes a trainer.
 
@@ -248,11 +210,6 @@ def _makes_trainer(call: ast.Call, trainer: str, reader: SourceReader) -> bool:
 def _trains(call: ast.Call) -> bool:
     """Return True for a call that makes a trainer."""
     return called(call).endswith("Trainer") and isinstance(call.func, ast.Name)
-
-
-def _makes(node: ast.expr | None, classes: Collection[str]) -> bool:
-    """Return True if an expression makes an object of one of these classes."""
-    return isinstance(node, ast.Call) and called(node) in classes
 
 
 def _config_file(name: Any, script: Path) -> dict[str, Any]:

@@ -244,9 +244,13 @@ class SourceReader(Definitions):
         """Return the source of an expression with values in the place of attributes that reading tells."""
         return ast.unparse(_WithValues(self).visit(ast.parse(source, mode="eval").body))
 
-    def has_lora_config(self) -> bool:
-        """Return True if the script makes a LoraConfig."""
-        return any(called(call) == "LoraConfig" for call in self.calls())
+    def is_dropped(self, call: ast.Call) -> bool:
+        """Return True for a call whose value only goes to names that nothing reads."""
+        names = {name for name, values in self._values.items() if any(value is call for _, value, _ in values)}
+        expressions = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name | ast.Attribute))
+        return bool(names) and not any(
+            isinstance(node.ctx, ast.Load) and ast.unparse(node) in names for node in expressions
+        )
 
     def arguments(self, call: ast.Call, positions: Sequence[str]) -> dict[str, ast.expr]:
         """Return the arguments of a call by name, those by position and those of `**table` included."""
@@ -317,13 +321,15 @@ class SourceReader(Definitions):
     def set_later(self, trainers_args: ast.expr | None = None) -> dict[str, Any]:
         """Return `training_args.x = value`, of names that hold one of TRL's configs or are called args.
 
-        `trainers_args`: what the trainer is given as its args; a name there is one of these.
+        `trainers_args`: what the trainer is given as its args; a name there is one of these, and one that holds another
+        config is not.
         """
-        configs = {
-            name
-            for name, made in self.assigned.items()
-            if isinstance(made, ast.Call) and called(made) in self.kinds(CONFIGS)
-        }
+        kinds = self.kinds(CONFIGS)
+        configs = {name for name, made in self.assigned.items() if isinstance(made, ast.Call) and called(made) in kinds}
+        given = self.chosen(trainers_args)
+        others: set[str] = set()
+        if isinstance(given, ast.Call) and called(given) in kinds:
+            others = {name for name in configs if all(made is not given for _, made, _ in self._values[name])}
         if isinstance(trainers_args, ast.Name):
             configs.add(trainers_args.id)
         return {
@@ -333,6 +339,7 @@ class SourceReader(Definitions):
             and isinstance(node.targets[0], ast.Attribute)
             and isinstance(node.targets[0].value, ast.Name)
             and (node.targets[0].value.id in configs or "args" in node.targets[0].value.id)
+            and node.targets[0].value.id not in others
             and self.may_hold(tests)
         }
 

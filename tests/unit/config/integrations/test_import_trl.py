@@ -859,6 +859,89 @@ def test_what_a_switch_leaves_out_is_not_in_the_recipe(imported, lora, peft):
     assert cfg.rollout.temperature == 0.5 and re.search(r" SFTTrainer .* \d+", told)
 
 
+OF_CONFIGS = """
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BitsAndBytesConfig
+from trl import GRPOConfig, GRPOTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for c in completions]
+
+
+lora = LoraConfig(r=16, lora_alpha=64)
+bits = BitsAndBytesConfig(load_in_4bit=True)
+config = GRPOConfig(learning_rate=2e-6, temperature=0.7)
+model = AutoModelForCausalLM.from_pretrained("m")
+judge = AutoModelForSequenceClassification.from_pretrained("rm")
+{more}
+trainer = GRPOTrainer(model, right, train_dataset="rows"{given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "given", "rank"),
+    [
+        ("", "", 0),
+        ("", ", peft_config=None", 0),
+        ("judge = get_peft_model(judge, lora)", "", 0),
+        ("judge.add_adapter(lora)", "", 0),
+        ("", ", peft_config=get_peft_config(arguments)", 0),
+        ("", ", peft_config=lora", 16),
+        ("model = get_peft_model(model, lora)", "", 16),
+        ("get_peft_model(model, peft_config=lora)", "", 16),
+        ("get_peft_model(model, LoraConfig())", "", 8),
+        ("model.add_adapter(lora)", "", 16),
+        ("table = {'peft_config': lora}", ", **table", 16),
+        ("table = tables(lora)", ", **table", 16),
+        ("table = tables()", ", **table", 0),
+        ("unused = LoraConfig(r=4)\ntrained = unsloth(lora)", ", peft_config=trained", 16),
+    ],
+)
+def test_adapters_that_reach_neither_trainer_nor_model_are_not_trained(imported, more, given, rank):
+    _, path, told = imported(OF_CONFIGS.format(more=more, given=f", args=config{given}"))
+    assert load(str(path), {}).ds.lora.rank == rank
+    assert bool(re.search(r"LoraConfig\S* reaches neither", told)) == (rank != 16 or "unused" in more)
+
+
+def test_adapters_of_the_command_s_flags_need_a_trainer_that_is_given_them(imported):
+    _, path, told = imported(OF_CONFIGS.format(more="", given=", args=config"), "--use_peft", "--lora_r", "4")
+    assert load(str(path), {}).ds.lora.rank == 0 and "--use_peft" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "given", "rate", "temperature"),
+    [
+        ("config.temperature = 0.5", ", args=config", 2e-6, 0.5),
+        ("config.temperature = 0.5", "", 1e-6, 1.0),
+        ("config.temperature = 0.5", ", args=None", 1e-6, 1.0),
+        ("other = GRPOConfig(temperature=0.9)\nconfig.temperature = 0.5", ", args=other", 1e-6, 0.9),
+        ("unused = GRPOConfig(temperature=0.9)\nc = made(config)", ", args=c", 2e-6, 0.7),
+    ],
+)
+def test_a_config_that_the_trainer_is_not_given_is_not_read(imported, more, given, rate, temperature):
+    _, path, told = imported(OF_CONFIGS.format(more=more, given=given))
+    cfg = load(str(path), {})
+    assert (cfg.actor.learning_rate, cfg.rollout.temperature) == (rate, temperature)
+    assert ("GRPOConfig(...) reaches neither" in told) == (given != ", args=config")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_said"),
+    [
+        ("", False),
+        ('judge = AutoModel.from_pretrained("rm", quantization_config=bits)', False),
+        ('judge = AutoModel.from_pretrained("rm", load_in_4bit=True)', False),
+        ('model = AutoModelForCausalLM.from_pretrained("m", quantization_config=bits)', True),
+        ('model = AutoModelForCausalLM.from_pretrained("m", load_in_8bit=True)', True),
+        ("config.model_init_kwargs = {'quantization_config': bits}", True),
+    ],
+)
+def test_only_the_trainer_s_model_counts_as_quantised(imported, more, is_said):
+    _, _, told = imported(OF_CONFIGS.format(more=more, given=", args=config"))
+    assert ("4 or 8 bits" in told) == is_said
+
+
 def test_a_switch_that_only_a_run_knows_is_said(imported):
     _, path, told = imported(OF_SWITCHES.format(lora="", peft=f"{LORA} if os.path.exists('adapter') else None"))
     assert load(str(path), {}).ds.lora.rank == 8 and "os.path.exists" in told
