@@ -134,8 +134,9 @@ class Reached:
         model: ast.expr | None = call
         if called(call) in ADAPTING:
             named = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "model")]
-            is_method = called(call) == "add_adapter" and isinstance(call.func, ast.Attribute)
-            model = call.func.value if is_method else next(iter(named), None)
+            model = next(iter(named), None)
+            if called(call) == "add_adapter" and isinstance(call.func, ast.Attribute):
+                model = call.func.value
         name = None if model is None else self.reader.value(model)
         return not isinstance(name, str) or not isinstance(self.policy, str) or name == self.policy
 

@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...algorithms.losses import LOSSES as POLICY_LOSSES
 from .python_script.copied_code import code_of
 from .python_script.dataset import dataset_of
 from .python_script.values import UNKNOWN, SourceReader
 from .recipe_draft import Draft
 from .shared_settings import CALLS_OF_A_RESPONSE, say_wandb_key, say_warm_up, set_no_tool, set_tools
+from .trl_left_out import account_for_unread, needs_nothing
 from .trl_script import TrlScript
 
 DEFAULTS: dict[str, Any] = {
@@ -53,6 +55,9 @@ DEFAULTS: dict[str, Any] = {
     "save_steps": 500,
     "eval_steps": None,
     "output_dir": "grpo",
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_cap": 3.0,
 }
 """What GRPOConfig says of the arguments that are read here."""
 RLOO_DEFAULTS = DEFAULTS | {"num_generations": 2, "beta": 0.05}
@@ -70,23 +75,13 @@ LOSSES = {
     "cispo": "token-mean",
 }
 """loss_type -> actor.loss_agg_mode."""
-NEEDS_NOTHING = re.compile(
-    "use_vllm|vllm_.*|bf16|fp16|tf32|logging_.*|log_.*|remove_unused_columns|ds3_gather.*|disable_dropout"
-    "|dataloader_.*|push_to_hub|hub_.*|save_strategy|save_total_limit|save_only_model|overwrite_output_dir|optim"
-    "|per_device_eval_batch_size|eval_strategy|do_.*|run_name|shuffle_dataset|use_liger.*|gradient_checkpointing_.*"
-    "|torch_dtype|dtype|attn_implementation|model_init_kwargs|num_completions_to_print|cache_implementation"
-    "|generation_batch_size|steps_per_generation|trust_remote_code|router_aux_loss_coef|ddp_.*|fsdp.*|deepspeed|pad_.*"
-)
-SENTENCES = {
-    "repetition_penalty": "tokens are sampled as the policy says: a penalty would not be the policy that is trained",
-    "generation_kwargs": "see rollout.temperature, top_p, top_k and min_p",
-    "sync_ref_model": "the reference stays the model that the run started from",
-    "top_entropy_quantile": "all tokens of a response are trained",
-    "use_adaptive_entropy": "see actor.entropy_coef",
-    "off_policy_mask_threshold": "see algo.advantage.is_correction_level",
-    "multi_objective_aggregation": "rewards are added up, then compared within a group",
-    "num_generations_eval": "see eval.n_samples_per_prompt",
+CORRECTIONS = {
+    "token_truncate": ("token", "clip"),
+    "token_mask": ("token", "mask"),
+    "sequence_truncate": ("token", "clip"),
+    "sequence_mask": ("seq", "mask"),
 }
+"""vllm_importance_sampling_mode -> algo.advantage.is_correction_level and is_correction_mode."""
 
 
 @dataclass
@@ -116,7 +111,7 @@ class TrlArguments:
         self._defaults = defaults
         self._read = {"dataset_name", "dataset_config", "dataset_train_split"}  # by `set_rows`
         unknown = [key for key in script.config if key not in self.values]
-        for key in (key for key in unknown if key != "output_dir" and not NEEDS_NOTHING.fullmatch(key)):
+        for key in (key for key in unknown if key != "output_dir" and not needs_nothing(key)):
             draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
 
     def __call__(self, key: str) -> Any:
@@ -172,12 +167,7 @@ def import_trl(
         draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
     for note in script.notes:
         draft.differs(note)
-    for key, value in trl.unread():
-        if NEEDS_NOTHING.fullmatch(key):
-            recipe.nothing.append(key)
-        else:
-            why = SENTENCES.get(key, "there is no such setting here; left out")
-            draft.differs(f"{key}={value}: {why}.")
+    recipe.nothing = account_for_unread(trl, script, draft)
     for other in script.others:
         draft.differs(f"{other}: not in this recipe, which is of the last trainer that the script makes.")
     if script.changed:
@@ -211,7 +201,7 @@ def set_model(script: TrlScript, draft: Draft, trl: TrlArguments) -> None:
         if modules not in (None, UNKNOWN):
             draft.set("ds.lora.target_modules", modules if isinstance(modules, list) else [str(modules)])
         dropout = script.lora.get("lora_dropout")
-        if isinstance(dropout, int | float) and dropout:
+        if isinstance(dropout, int | float) and dropout and not trl("disable_dropout"):
             draft.set("ds.lora.dropout", float(dropout))
 
 
@@ -488,9 +478,30 @@ def _numbers(draft: Draft, trl: TrlArguments, gpus: int, rows: int | None) -> No
     draft.set("actor.max_norm", float(trl("max_grad_norm")))
     draft.set("actor.gradient_checkpointing_enable", bool(trl("gradient_checkpointing")))
     draft.set("train.seed", int(trl("seed")))
-    save = trl("save_steps")
-    draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
+    if trl("shuffle_dataset") is False:
+        draft.set("data.shuffle", False)
+    set_saves(draft, trl, max(1, rows // int(draft.settings["rollout.batch_size"])) * per if rows else None)
     trl("eval_steps")
+
+
+def set_saves(draft: Draft, trl: TrlArguments, updates_of_epoch: int | None) -> None:
+    """Set how often a checkpoint is saved.
+
+    Args:
+        draft: The recipe.
+        trl: The arguments.
+        updates_of_epoch: The number of updates of a pass over the rows; None where it is not known.
+    """
+    steps, strategy = trl("save_steps"), trl("save_strategy")
+    if strategy == "epoch" and updates_of_epoch is None:
+        draft.differs("save_strategy='epoch': the rows are not known here. Set ckpt.save_steps.")
+    if strategy in ("no", "epoch"):
+        steps = updates_of_epoch if strategy == "epoch" else None
+    elif strategy == "best":
+        draft.differs(
+            "save_strategy='best': every save_steps here, the best by evaluation included (ckpt.best_metric)."
+        )
+    draft.set("ckpt.save_steps", int(steps) if isinstance(steps, int) and steps > 0 else -1)
 
 
 def _warm_up(draft: Draft, trl: TrlArguments, updates: int | None) -> None:
@@ -594,9 +605,14 @@ def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
         draft.set("algo.advantage.no_std_norm", True, "scale_rewards")
     elif scale == "batch":
         draft.differs("scale_rewards='batch': rewards are scaled within a group here.")
-    if loss not in LOSSES:
-        draft.differs(f"loss_type={loss!r}: PPO's clipped loss with token-mean here.")
     sequence = trl("importance_sampling_level") == "sequence"
+    if sequence and loss != "grpo":
+        draft.differs(
+            f"loss_type={loss!r} with importance_sampling_level='sequence': GSPO's mean over responses here, of each"
+            " one's mean over its tokens."
+        )
+    elif loss not in LOSSES:
+        draft.differs(f"loss_type={loss!r}: PPO's clipped loss with token-mean here.")
     draft.set("actor.policy_loss_type", "gspo" if sequence else "cispo" if loss == "cispo" else "ppo")
     if not sequence:
         draft.set("actor.loss_agg_mode", LOSSES.get(loss, "token-mean"), f"loss_type {loss}")
@@ -609,6 +625,32 @@ def _method_of_grpo(draft: Draft, trl: TrlArguments) -> None:
         draft.set("algo.kl.use_loss", True)
         draft.set("algo.kl.estimator", "k3")
         draft.set("algo.kl.unbiased_gradient", bool(trl("use_bias_correction_kl")))
+    _set_correction(draft, trl)
+
+
+def _set_correction(draft: Draft, trl: TrlArguments) -> None:
+    """Set the correction for the difference between vLLM and learner, which TRL has with use_vllm alone."""
+    names = [f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "cap")]
+    corrects, mode, cap = map(trl, names)
+    if not trl("use_vllm"):
+        return
+    if not corrects:
+        draft.set("actor.pi_old", "learner", "vllm_importance_sampling_correction=False: vLLM's log-probs are not used")
+        return
+    loss = draft.settings["actor.policy_loss_type"]
+    if not POLICY_LOSSES[loss].is_corrected or mode not in CORRECTIONS:
+        draft.differs(f"vllm_importance_sampling_mode={mode!r}: left out, {loss} weighs no token so.")
+        return
+    level, ours = CORRECTIONS[mode]
+    draft.set("algo.advantage.is_correction_level", level, "vllm_importance_sampling_mode")
+    draft.set("algo.advantage.is_correction_mode", ours)
+    draft.set("algo.advantage.is_correction_threshold", [max(1.0, float(cap))])
+    if mode.startswith("sequence"):
+        compared = "the geometric mean of them is compared" if level == "seq" else "each token's is clipped"
+        draft.differs(
+            f"vllm_importance_sampling_mode={mode!r}: TRL compares the product of a response's ratios with {cap:g}, and"
+            f" weighs its tokens by it; here {compared}, and a token has its own as weight."
+        )
 
 
 def _set_sampling_and_filters(draft: Draft, trl: TrlArguments) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from .trl_import import NEEDS_NOTHING, TrlArguments, TrlRecipe, set_model, set_outputs, set_rows, set_run_dir
+from .trl_import import TrlArguments, TrlRecipe, set_model, set_outputs, set_rows, set_run_dir, set_saves
+from .trl_left_out import account_for_unread
 from .trl_script import TrlScript
 
 DEFAULTS: dict[str, Any] = {
@@ -26,7 +26,6 @@ DEFAULTS: dict[str, Any] = {
 }
 """What SFTConfig says of the arguments that are read here."""
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
-ALSO_NOTHING = re.compile("dataset_num_proc|dataset_kwargs|packing_strategy|eos_token|activation_offloading")
 
 
 def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> TrlRecipe:
@@ -72,19 +71,14 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     draft.set("train.seed", int(trl("seed")))
     if trl("packing"):
         draft.set("ds.packing_samples", True, "forward passes without padding: no row reads another")
-    save = trl("save_steps")
-    draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
+    set_saves(draft, trl, None)
     set_outputs(draft, trl)
     _learned(draft, trl)
     for other in script.others:
         draft.differs(f"{other}: not in this recipe, which is of the last trainer that the script makes.")
     for note in script.notes:
         draft.differs(note)
-    for key, value in trl.unread():
-        if NEEDS_NOTHING.fullmatch(key) or ALSO_NOTHING.fullmatch(key):
-            recipe.nothing.append(key)
-        else:
-            draft.differs(f"{key}={value}: there is no such setting here; left out.")
+    recipe.nothing = account_for_unread(trl, script, draft)
     for key in ("formatting_func", "data_collator", "callbacks", "compute_loss_func"):
         if key in script.arguments:
             draft.differs(

@@ -363,6 +363,8 @@ class SourceReader(Definitions):
                 return self._filled(node, held, value, depth) if isinstance(value, dict) else value
             case ast.Attribute(value=ast.Name(), attr=name) if name in self.flags:  # model_args.model_name_or_path
                 return self.flags[name]
+            case ast.Attribute(value=ast.Name(id="torch"), attr="bfloat16" | "float16" | "float32" as dtype):
+                return dtype
             case ast.Attribute() if (held := self.given(node)) is not None:
                 return self.value(held, inside)
             case ast.Call():

@@ -904,6 +904,112 @@ def test_adapters_that_reach_neither_trainer_nor_model_are_not_trained(imported,
     assert bool(re.search(r"LoraConfig\S* reaches neither", told)) == (rank != 16 or "unused" in more)
 
 
+GIVEN = """
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+
+def right(completions, **kwargs):
+    return [1.0 for c in completions]
+
+
+GRPOTrainer("m", right, GRPOConfig({}), "rows")
+"""
+
+
+@pytest.mark.parametrize(
+    ("harmless", "differing"),
+    [
+        ("optim='adamw_torch_fused'", "optim='adafactor'"),
+        ("optim='adamw_torch'", "optim='adamw_8bit'"),
+        ("fp16=False", "fp16=True"),
+        ("bf16=True", "bf16=False"),
+        ("bf16=None", "bf16=torch.cuda.is_bf16_supported()"),
+        ("dtype='bfloat16'", "dtype='float16'"),
+        ("model_init_kwargs={'torch_dtype': torch.bfloat16}", "model_init_kwargs={'torch_dtype': torch.float16}"),
+        ("model_init_kwargs={'device_map': None}", "model_init_kwargs={'revision': 'v2'}"),
+        ("vllm_model_impl='vllm'", "vllm_structured_outputs_regex='[0-9]+'"),
+        ("vllm_server_host='h'", "vllm_something_new=1"),
+        ("trust_remote_code=False", "trust_remote_code=True"),
+        ("router_aux_loss_coef=0.0", "router_aux_loss_coef=0.01"),
+        ("repetition_penalty=1.0", "repetition_penalty=1.1"),
+        ("top_entropy_quantile=1.0", "top_entropy_quantile=0.2"),
+        ("sync_ref_model=False", "sync_ref_model=True"),
+        ("deepspeed={'zero_optimization': {'stage': 3}}", "deepspeed='nowhere.json'"),
+        ("deepspeed={'fp16': {'enabled': 'auto'}}", "deepspeed={'fp16': {'enabled': True}}"),
+        (
+            "deepspeed={'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto'}}}",
+            "deepspeed={'optimizer': {'type': 'AdamW', 'params': {'lr': 1e-5}}}",
+        ),
+        ("save_strategy='steps'", "save_strategy='epoch'"),
+    ],
+)
+def test_an_argument_that_needs_nothing_for_some_values_is_told_of_for_the_others(imported, harmless, differing):
+    name = differing.partition("=")[0]
+    assert f"differs: {name}" not in imported(GIVEN.format(harmless))[2]
+    assert f"differs: {name}" in imported(GIVEN.format(differing))[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("save_strategy='no'", {"ckpt.save_steps": -1}),
+        ("save_steps=30", {"ckpt.save_steps": 30}),
+        ("shuffle_dataset=False", {"data.shuffle": False}),
+        ("use_vllm=False", {"algo.advantage.is_correction_level": "off", "actor.pi_old": None}),
+        ("use_vllm=True, vllm_importance_sampling_correction=False", {"actor.pi_old": "learner"}),
+        (
+            "use_vllm=True",
+            {"algo.advantage.is_correction_level": "seq", "algo.advantage.is_correction_threshold": (3.0,)},
+        ),
+        (
+            "use_vllm=True, vllm_importance_sampling_mode='token_truncate', vllm_importance_sampling_cap=2.0",
+            {
+                "algo.advantage.is_correction_level": "token",
+                "algo.advantage.is_correction_mode": "clip",
+                "algo.advantage.is_correction_threshold": (2.0,),
+            },
+        ),
+        (
+            "use_vllm=True, vllm_importance_sampling_mode='token_mask'",
+            {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "mask"},
+        ),
+        (
+            "use_vllm=True, importance_sampling_level='sequence'",
+            {"algo.advantage.is_correction_level": "off", "actor.policy_loss_type": "gspo"},
+        ),
+    ],
+)
+def test_an_argument_that_trains_otherwise_becomes_a_setting(imported, given, expected):
+    _, path, told = imported(GIVEN.format(given))
+    cfg = load(str(path), {})
+    for name, value in expected.items():
+        held = cfg
+        for part in name.split("."):
+            held = getattr(held, part)
+        assert held == value, name
+    assert ("differs: vllm_importance_sampling_mode" in told) == (given.endswith(("use_vllm=True", "'sequence'")))
+
+
+def test_dropout_of_adapters_is_off_where_the_script_disables_dropout(imported):
+    script = SCRIPT.replace("LoraConfig(r=16", "LoraConfig(lora_dropout=0.1, r=16")
+    _, path, _ = imported(script)
+    assert load(str(path), {}).ds.lora.dropout == 0.1
+    _, path, _ = imported(script.replace("bf16=True", "disable_dropout=True"))
+    assert load(str(path), {}).ds.lora.dropout == 0.0
+
+
+def test_a_checkpoint_of_each_epoch_is_saved_where_the_rows_are_known(imported):
+    _, path, _ = imported(SCRIPT.replace("bf16=True", "save_strategy='epoch'").replace("2 * N", "N"))
+    assert load(str(path), {}).ckpt.save_steps == 1  # 2 rows, batches of 2
+
+
+@pytest.mark.parametrize(("loss", "is_said"), [("grpo", False), ("dr_grpo", True), ("dapo", True), ("luspo", True)])
+def test_what_the_ratio_of_a_response_leaves_of_the_loss_is_said(imported, loss, is_said):
+    _, path, told = imported(GIVEN.format(f"loss_type='{loss}', importance_sampling_level='sequence'"))
+    assert load(str(path), {}).actor.policy_loss_type == "gspo" and (f"loss_type='{loss}'" in told) == is_said
+
+
 def test_adapters_of_the_command_s_flags_need_a_trainer_that_is_given_them(imported):
     _, path, told = imported(OF_CONFIGS.format(more="", given=", args=config"), "--use_peft", "--lora_r", "4")
     assert load(str(path), {}).ds.lora.rank == 0 and "--use_peft" in told
