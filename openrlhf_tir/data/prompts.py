@@ -348,7 +348,7 @@ def load_prompts(
                 name = env_of(problem, [*resolved]) if resolved else problem.env or env
                 if not problem.label and name not in unlabelled:
                     raise DataError(no_label(problem.where, cfg.label_key))
-                tools = _own_tools(problem) or (entry_of(tools_of, name) if tools_of else ())
+                tools = own_tools(problem) or (entry_of(tools_of, name) if tools_of else ())
                 prompt, chat = _render(problem, cfg, resolved.get(name, template), tokenizer, tuple(tools))
             except DataError as error:
                 row_errors(error, int(counts[place]))
@@ -367,7 +367,7 @@ def load_prompts(
     return prompts
 
 
-def _own_tools(problem: Problem) -> Sequence[Mapping[str, Any]]:
+def own_tools(problem: Problem) -> Sequence[Mapping[str, Any]]:
     """Return the schemas of the row's own tools: meta.chat_tools, or TRL's column `tools`.
 
     Raises:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from ...cluster.jobs.chat_tools import tools_of
 from ...config import Config
 from ...config.environments import Environment
+from ...config.paths import local_path
 from ...data import jinja_template
+from ...data.prompts import Problem, own_tools
 from ...data.template_check import check_template
 from ...data.template_shows import shown_by
-from ...errors import ConfigError
+from ...errors import ConfigError, TirError
 from ...rollout import protocols
+from ...rollout.protocols.shown_tools import calls_tools_of_env, check_described, relies_on_template
 
 
 def check_chat(cfg: Config, e: Environment) -> None:
@@ -60,6 +66,43 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
         ]
     checked = [check_template(template, protocols.replies_of(e.env), e.env.tools) for e in environments]
     return list(dict.fromkeys(fact for check in checked for fact in check.facts()))
+
+
+class HiddenTools:
+    """Checks row by row that prompts describe the tools that the model's chat template does not show."""
+
+    def __init__(self, cfg: Config) -> None:
+        """Look at the template of a model that is on this machine, and ask the environments for their tools."""
+        self.cfg = cfg
+        self._of_env: dict[str, Sequence[Mapping[str, Any]]] = {}
+        """Environment -> its tools, of those whose calls name functions; empty if the template shows tools."""
+        model = local_path(cfg.actor.model_name_or_path, "actor.model_name_or_path")
+        with suppress(ConfigError):  # A template that is no Jinja is reported by check_template_of.
+            template = jinja_template.of_directory(model, cfg.data.chat_template_options)
+            if template is None or shown_by(template).tools or cfg.by_agent:
+                return
+            for e in filter(relies_on_template, cfg.environments.values()):
+                self._of_env[e.name] = self._tools_of(e) if calls_tools_of_env(e) else ()
+
+    def _tools_of(self, e: Environment) -> Sequence[Mapping[str, Any]]:
+        with suppress(TirError):  # A server that does not answer is reported by check_envs.
+            return e.env.tools or tools_of(self.cfg, e)
+        return ()
+
+    def check(self, problem: Problem, env: str, template: str | None) -> None:
+        """Check a row.
+
+        Args:
+            problem: The row.
+            env: Its environment.
+            template: The template of the environment's prompts.
+
+        Raises:
+            ConfigError: The model would not see the row's tools.
+        """
+        if env in self._of_env and (tools := own_tools(problem) or self._of_env[env]):
+            e = self.cfg.environments[env]
+            check_described(e, self.cfg.actor.model_name_or_path, tools, [problem.input, template], problem.where)
 
 
 def check_tools_of_endpoint(cfg: Config, model: Path) -> list[str]:

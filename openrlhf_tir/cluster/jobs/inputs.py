@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...config import Config, Data
-from ...config.environments import unlabelled
+from ...config.environments import entry_of, unlabelled
 from ...config.paths import shorten
 from ...data import PromptSet, PromptStream, lanes_of, load_prompts
 from ...data.blend import curriculum_of
-from ...data.chat_template import special_texts_of
+from ...data.chat_template import ChatTemplate, special_texts_of
 from ...data.hub import fault_of
+from ...data.template_shows import shown_by
 from ...engines.codec import HfCodec
 from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...pushes import CANARY_TEXTS
 from ...rollout.protocols.chat_format import chat_formats
+from ...rollout.protocols.shown_tools import check_described, relies_on_template
 from ...types import Task
 
 log = logging.getLogger(__name__)
@@ -67,10 +69,14 @@ class TaskPrompts:
 
 
 def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int | None = None) -> PromptSet:
-    """Return the prompts of `data` for the environments of the run. Raises as `load_prompts` does."""
+    """Return the prompts of `data` for the environments of the run. Raises as `load_prompts` does.
+
+    Raises:
+        ConfigError: The chat template does not show a prompt's tools, and the prompt does not describe them.
+    """
     templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
     tools = {name: e.env.tools for name, e in cfg.environments.items()}
-    return load_prompts(
+    prompts = load_prompts(
         data,
         tokenizer,
         env=cfg.env.name,
@@ -79,6 +85,13 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
         max_prompt_tokens=max_prompt_tokens,
         unlabelled=unlabelled(cfg),
     )
+    template = ChatTemplate.of(tokenizer, data.chat_template_options) if data.apply_chat_template else None
+    if template is not None and not cfg.by_agent and not shown_by(template).tools:
+        for task in prompts.tasks[:MAX_SEARCHED]:
+            e = entry_of(cfg.environments, task.env)
+            if task.chat and task.chat.tools and relies_on_template(e):
+                check_described(e, cfg.actor.model_name_or_path, task.chat.tools, task.prompt, task.row)
+    return prompts
 
 
 def tokenizer_of(cfg: Config) -> Any:

@@ -113,7 +113,9 @@ class TurnProtocol(EpisodeProtocol, Protocol):
 class MessagesProtocol(EpisodeProtocol, Protocol):
     """A protocol that shows observations as chat messages.
 
-    The text of a completion contains special tokens, except for the one that ends the message.
+    The text of a completion contains special tokens, except for the one that ends the message. A class may have an
+    attribute `relies_on_template`: False if the model learns of its tools otherwise than from its chat template
+    (shown_tools.py).
     """
 
     def replies(self, observation: str) -> Sequence[Mapping[str, Any]]:
@@ -243,6 +245,7 @@ class UserProtocol:
         self._name = settings.protocol
         self._cls = cls
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
+        self.relies_on_template = bool(getattr(cls, "relies_on_template", True))
         self.env_task = getattr(cls, "env_task", {})
         with self._errors_with_line():
             self._protocol = cls(max_calls=settings.max_calls, **_options(settings))

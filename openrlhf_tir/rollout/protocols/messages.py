@@ -25,7 +25,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import Completion
 from . import Call, End, Reject
-from .calls.formats import PARSERS
+from .calls.formats import OF_ONE_TOOL, PARSERS
 from .calls.printed import REWRITES
 from .calls.reasoning import without_reasoning
 from .calls.tool_call import Malformed, ParsedCall
@@ -80,6 +80,8 @@ class Messages:
                 f" {argument!r}. Known: {', '.join(REWRITES)}. Set both, or leave it out."
             )
         self.calls_left = max_calls
+        self.relies_on_template = calls != TEXT and calls not in OF_ONE_TOOL
+        """True if a call names a function, which the model has to be shown (shown_tools.py)."""
         self.budget_message = budget_message
         self.calls = calls
         self.argument = argument

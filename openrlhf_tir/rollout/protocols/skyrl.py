@@ -54,6 +54,7 @@ class SkyRL:
     """
 
     stops = (CLOSE,)
+    relies_on_template = False  # the system message of its rows describes the functions
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ LAYERS = [
     {"pipeline"},
     {"observability", "simulation"},
     {"cluster"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 """Lowest first. A part may import its own layer and those below."""
 

@@ -34,3 +34,5 @@ PARSERS: dict[str, Parser] = {
     "mistral": mistral_calls,
     "function": function_calls,
 }
+OF_ONE_TOOL = ("fence", "code", "python", "search")
+"""Formats whose calls name no function: the text between two tags is the action of the one tool that there is."""

@@ -453,3 +453,46 @@ def test_a_cpu_that_is_slow_in_bf16_is_told(ready):
         for bf16 in (True, False)
     }
     assert (len(told[True]), len(told[False])) == (0, 1)
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "parameters": {"type": "object", "properties": {"key": {}, "unit": {}}, "required": ["key"]},
+    },
+}
+DESCRIBED = [{"role": "system", "content": "You can call look_up(key)."}, {"role": "user", "content": "1+1?"}]
+UNDESCRIBED = [{"role": "user", "content": "1+1? Do not look_up anything."}]
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "settings", "is_refused"),
+    [
+        ("{{ messages }}", {}, {}, True),
+        ("{{ messages }}", {}, {"env.options": {"calls": "llama3"}}, True),
+        ("{{ messages }}{{ tools }}", {}, {}, False),
+        ("{{ messages }}", {"prompt": DESCRIBED}, {}, False),
+        ("{{ messages }}", {"prompt": UNDESCRIBED}, {}, True),
+        ("{{ messages }}", {}, {"data.input_template": "Call look_up with a key. {}"}, False),
+        ("{{ messages }}", {}, {"env.options": {"calls": "fence", "argument": "code"}}, False),
+        ("{{ messages }}", {}, {"env.max_calls": 0}, False),
+        ("{{ messages }}", {}, {"env.tools": [], "env.name": "echo"}, False),
+        ("{{ messages }}", {}, {"env.tools": []}, True),  # python_tir declares one of its own
+        ("{{ messages }}", {"meta": {"chat_tools": [TOOL]}}, {"env.tools": [], "env.protocol": "hermes"}, True),
+        ("{{ messages }}", {}, {"env.tools": [], "env.protocol": "hermes"}, False),
+        ("{{ messages }}", {}, {"env.tools": [], "env.protocol": "skyrl"}, False),
+    ],
+)
+def test_tools_that_neither_template_nor_prompt_shows_are_refused(ready, tmp_path, template, row, settings, is_refused):
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    (tmp_path / "d.jsonl").write_text(json.dumps({"prompt": "1+1?", "label": "2", **row}) + "\n")
+    run = {**ready, "rollout.batch_size": 1, "data.apply_chat_template": True, "env.protocol": "messages"}
+    cfg = load(None, {**run, "env.max_calls": 2, "env.tools": [TOOL], **settings})
+    if not is_refused:
+        check(cfg, machine=CPU)
+        return
+    with pytest.raises(ConfigError) as e:
+        check(cfg, machine=CPU)
+    assert [problem.code for problem in e.value.problems] == ["hidden_tools"]
+    assert str(tmp_path / "d.jsonl") in str(e.value) and str(tmp_path / "model") in str(e.value)
