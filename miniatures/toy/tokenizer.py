@@ -23,13 +23,16 @@ PAD_ID, EOS_ID = len(CHARACTERS), len(CHARACTERS) + 1
 VOCAB_SIZE = len(CHARACTERS) + 2
 
 CHAT_TEMPLATE = (
+    "{%- for tool in tools or [] if (tool.function or tool).name != 'python' -%}"
+    "{{- tool | tojson ~ '\\n' -}}{%- endfor -%}"
     "{%- for m in messages -%}"
     "{%- if m.role == 'tool' -%}{{- '\\n```output\\n' ~ m.content ~ '\\n\\n```\\n\\n\\n' -}}"
     "{%- elif m.role == 'assistant' -%}{{- m.content -}}"
     "{%- else -%}{{- ('' if loop.first else '\\n') ~ 'User:"
     " ' ~ m.content ~ '\\nAssistant:' -}}{%- endif -%}{%- endfor -%}"
 )
-"""The model's turn begins behind "Assistant:" and behind a tool's output, so there is no generation prompt."""
+"""The model's turn begins behind "Assistant:" and behind a tool's output, so there is no generation prompt. Tools are
+shown but for `python`, which the cold start taught without."""
 
 _ID = {c: i for i, c in enumerate(CHARACTERS)}
 _BYTE_LEVEL_NAME = {"\n": "Ċ", " ": "Ġ"}

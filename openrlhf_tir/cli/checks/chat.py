@@ -95,14 +95,15 @@ class HiddenTools:
         Args:
             problem: The row.
             env: Its environment.
-            template: The template of the environment's prompts.
+            template: The template of the environment's prompts that are texts.
 
         Raises:
             ConfigError: The model would not see the row's tools.
         """
         if env in self._of_env and (tools := own_tools(problem) or self._of_env[env]):
             e = self.cfg.environments[env]
-            check_described(e, self.cfg.actor.model_name_or_path, tools, [problem.input, template], problem.where)
+            prompt = [problem.input, template] if isinstance(problem.input, str) else problem.input
+            check_described(e, self.cfg.actor.model_name_or_path, tools, prompt, problem.where)
 
 
 def check_tools_of_endpoint(cfg: Config, model: Path) -> list[str]:

@@ -54,8 +54,9 @@ def check_described(e: Environment, model: str, tools: Sequence[Mapping[str, Any
             f"{where}: the chat template of {model} shows no tools, and the prompt does not describe"
             f" {', '.join(missing)}: the model would never see what it may call with {e.section}.protocol ="
             f" {e.env.protocol!r}. Give the model a template that has `tools`, or describe each tool with its name and"
-            " required parameters in the system message of the rows or in data.input_template, or use a protocol whose"
-            f" calls name no function ({e.section}.options.calls = 'fence').",
+            " required parameters in the system message of the rows or, for rows of text, in data.input_template. One"
+            f" tool that runs code can do without, by calls that name no function ({e.section}.options.calls ="
+            " 'fence').",
             code="hidden_tools",
             setting=f"{e.section}.protocol",
         )

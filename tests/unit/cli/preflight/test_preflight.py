@@ -475,6 +475,7 @@ UNDESCRIBED = [{"role": "user", "content": "1+1? Do not look_up anything."}]
         ("{{ messages }}", {"prompt": DESCRIBED}, {}, False),
         ("{{ messages }}", {"prompt": UNDESCRIBED}, {}, True),
         ("{{ messages }}", {}, {"data.input_template": "Call look_up with a key. {}"}, False),
+        ("{{ messages }}", {"prompt": UNDESCRIBED}, {"data.input_template": "Call look_up with a key. {}"}, True),
         ("{{ messages }}", {}, {"env.options": {"calls": "fence", "argument": "code"}}, False),
         ("{{ messages }}", {}, {"env.max_calls": 0}, False),
         ("{{ messages }}", {}, {"env.tools": [], "env.name": "echo"}, False),
