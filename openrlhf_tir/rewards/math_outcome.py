@@ -16,7 +16,7 @@ def call_facts(trajectory: Trajectory) -> dict[str, float]:
     """Return metrics of a response's calls.
 
     Returns:
-        used_code (1 if code was executed), num_calls, code_ok (share of the calls that ran without an error) and
+        used_code (1 if it called a tool), num_calls, code_ok (share of the calls that ran without an error) and
         truncated (1 if the length limit ended the response).
     """
     calls = trajectory.calls

@@ -27,8 +27,13 @@ ARGUMENT_ERRNOS = frozenset(
     {errno.E2BIG, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOEXEC, errno.ENOTEMPTY}
 )
 """Errors of the operating system about its arguments, which a model may have written."""
-NETWORK_LIBRARIES = ("aiohttp", "grpc", "http", "httpcore", "httpx", "requests", "urllib3", "websockets")
+NETWORK_LIBRARIES = ("aiohttp", "grpc", "http", "httpcore", "httpx", "httpx2", "requests", "urllib3", "websockets")
 """Packages whose errors mean that a service did not answer."""
+MODEL_CLIENTS = ("anthropic", "litellm", "openai")
+"""Packages that ask a language model over HTTP. Their errors may also mean that it answered: a wrong key, a bad
+request."""
+BUSY_STATUSES = frozenset({408, 409, 429})
+"""Statuses of HTTP below 500 after which asking again may help: too late, in conflict, too many requests."""
 
 
 class Overrun(BaseException):
@@ -85,10 +90,13 @@ def is_outage(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError | TimeoutError):
         return getattr(error, "errno", None) not in ARGUMENT_ERRNOS
-    return any(
-        base.__module__.partition(".")[0] in NETWORK_LIBRARIES and issubclass(base, Exception)
-        for base in type(error).__mro__
-    )
+    packages = {base.__module__.partition(".")[0] for base in type(error).__mro__ if issubclass(base, Exception)}
+    if packages.intersection(MODEL_CLIENTS):
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int):
+            return status >= 500 or status in BUSY_STATUSES
+        return error.__cause__ is not None and is_outage(error.__cause__)
+    return bool(packages.intersection(NETWORK_LIBRARIES))
 
 
 def described(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import http.client
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,20 @@ from openrlhf_tir.user_code.plugins import raised_at
     ],
 )
 def test_a_service_that_does_not_answer_is_an_outage_and_a_wrong_path_is_none(error, outage):
+    assert is_outage(error) is outage
+
+
+@pytest.mark.parametrize(("status", "outage"), [(None, True), (429, True), (503, True), (400, False), (401, False)])
+def test_a_language_models_server_that_does_not_answer_openais_client_is_an_outage_and_a_wrong_key_is_none(
+    status, outage
+):
+    openai = pytest.importorskip("openai")
+    if status:
+        reply = SimpleNamespace(status_code=status, headers={}, request=None)
+        error = openai.APIStatusError("no", response=reply, body=None)
+    else:
+        error = openai.APIConnectionError(request=None)
+        error.__cause__ = ConnectionRefusedError()
     assert is_outage(error) is outage
 
 
