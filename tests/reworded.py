@@ -38,7 +38,10 @@ CODE_RETURNED = (
     "openrlhf_tir.data.jinja_template",
 )
 """Modules of these rooms whose functions return Jinja or Python."""
-TELLERS = {"print", "exit", "input", "ask", "warn", "warning", "info", "error", "exception", "critical", "debug", "unknown"}
+TELLERS = {
+    *("print", "exit", "input", "ask", "unknown"),
+    *("warn", "warning", "info", "error", "exception", "critical", "debug"),
+}
 """Functions and methods whose arguments are shown to a person."""
 WORD = re.compile(r"(?<![^\s(])([A-Za-z]?[a-z]+)(?=[.,:;?!)]*(?:\s|$))")
 """A word between blanks, brackets and marks. Whatever else touches it makes it a name."""

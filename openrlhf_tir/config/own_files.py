@@ -36,6 +36,8 @@ _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
 """Without an attribute, the only class of the file may be meant (env.file); elsewhere `plugins.load` refuses it."""
 _TABLE = re.compile(r".+\.ya?ml")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
+OUR_PACKAGES = {"openrlhf_tir", "env_servers", "miniatures"}
+"""What their modules hold is not user code, also where a setting names it as such."""
 
 
 def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
@@ -137,7 +139,8 @@ def has_user_code(cfg: Config) -> bool:
         return name
 
     renamed(cfg.model_dump(), note)
-    return any(pattern.fullmatch(name) for name in names for pattern in (_FILE, _MODULE, _TABLE))
+    modules = [m["module"].partition(".")[0] for name in names if (m := _MODULE.fullmatch(name))]
+    return any(_FILE.fullmatch(name) or _TABLE.fullmatch(name) for name in names) or not set(modules) <= OUR_PACKAGES
 
 
 def copied(path: Path, directory: Path) -> Path:

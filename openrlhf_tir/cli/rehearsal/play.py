@@ -37,7 +37,7 @@ from ...rollout.group_evaluator import GroupEvaluator
 from ...rollout.group_runner import GroupRunner
 from ...rollout.protocols.agent_file.agent_file import AgentFile
 from ...rollout.protocols.chat_format import chat_formats
-from ...types import KEEP, Group, GroupKey, Segment, Task, Trajectory
+from ...types import CORRECT_ABOVE, KEEP, Group, GroupKey, Segment, Task, Trajectory
 from ...user_code import plugins
 from ...user_code.loop_watch import LoopWatch
 from ...waiting.deadlines import Deadline
@@ -76,6 +76,7 @@ def rehearse(cfg: Config, progress: Callable[[str], None] = lambda line: None) -
 
     Raises:
         ConfigError: A server of the run's own cannot be started.
+        EnvError: One did not start in time.
     """
     result = Rehearsal()
     directory = local_path(cfg.actor.model_name_or_path, "actor.model_name_or_path")
@@ -88,6 +89,11 @@ def rehearse(cfg: Config, progress: Callable[[str], None] = lambda line: None) -
     with tempfile.TemporaryDirectory(prefix="openrlhf_tir_rehearsal_") as scratch:
         asyncio.run(_Rehearsal(_shortened(cfg, Path(scratch)), result, progress).run())
     return result
+
+
+def _has_own_code(environment: Environment) -> bool:
+    """Return True if the environment or its turn protocol is user code."""
+    return environment.env.file is not None or plugins.is_own(protocols.PROTOCOL, environment.env.protocol)
 
 
 def _shortened(cfg: Config, scratch: Path) -> Config:
@@ -154,6 +160,9 @@ class _Rehearsal:
             self.runner = GroupRunner(
                 cfg, self.engine, self.codec, envs, self.rewards, lambda group: KEEP, "rehearsal", writers, chats
             )
+            for environment in cfg.environments.values():
+                if environment.name not in tasks:
+                    self._note_without_rows(environment)
             for name, env_tasks in tasks.items():
                 await self._environment(entry_of(cfg.environments, name), env_tasks)
             await self._learner_code()
@@ -208,6 +217,12 @@ class _Rehearsal:
                 self._note_without_calls(environment, group)
             await self._evaluate(group, environment)
 
+    def _note_without_rows(self, environment: Environment) -> None:
+        self.result.notes.append(
+            f"no episode of environment {environment.name} was played: none of the first {MAX_ROWS} rows is for it"
+        )
+        self.result.untried |= _has_own_code(environment)
+
     def _note_without_calls(self, environment: Environment, group: Group) -> None:
         """Note that no episode called the environment, although a model may: its code was not tried."""
         calls = [call for trajectory in group.trajectories for call in trajectory.calls]
@@ -225,7 +240,7 @@ class _Rehearsal:
             f" {environment.env.protocol!r} takes for a call. Raise that, or try the environment by `openrlhf-tir"
             " check-env`."
         )
-        self.result.untried |= environment.env.file is not None
+        self.result.untried |= _has_own_code(environment)
 
     def _scripts(self, task: Task, environment: Environment) -> list[Script]:
         cfg = self.cfg
@@ -290,8 +305,8 @@ class _Rehearsal:
     async def _evaluate(self, group: Group, e: Environment) -> None:
         """Apply group reward and filters to the whole group, its right answers, its wrong answers, and one alone."""
         valid = group.valid
-        right = [t for t in valid if t.parts["correct"] > 0.5]
-        wrong = [t for t in valid if t.parts["correct"] <= 0.5]
+        right = [t for t in valid if t.parts["correct"] > CORRECT_ABOVE]
+        wrong = [t for t in valid if t.parts["correct"] <= CORRECT_ABOVE]
         parts = {"all episodes": valid, "the right answers": right, "the wrong answers": wrong, "one": valid[:1]}
         for title, members in parts.items():
             if not members or self.result.faults:  # Stop at a fault: a filter that hangs would be waited for each time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...telemetry.printable import printable
-from ...types import Group, Trajectory
+from ...types import CORRECT_ABOVE, Group, Trajectory
 from .result import Fault, Rehearsal
 
 PROMPT_CHARS = 1200
@@ -64,7 +64,7 @@ def _table(group: Group, titles: list[str]) -> Iterator[str]:
         if trajectory.failed:
             judged = f"failed ({trajectory.failed})"
         else:
-            right = "right" if trajectory.parts.get("correct", 0.0) > 0.5 else "wrong"
+            right = "right" if trajectory.parts.get("correct", 0.0) > CORRECT_ABOVE else "wrong"
             judged = f"{trajectory.scored:8.4g}  {right}"
         counts = f"{len(trajectory.calls):2d} calls {trained:6d} {masked:5d}"
         yield f"{judged:16s} {counts}  {_shortened(titles[trajectory.index], 70)}"

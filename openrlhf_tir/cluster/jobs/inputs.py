@@ -23,13 +23,13 @@ from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...pushes import CANARY_TEXTS
 from ...rollout.protocols.chat_format import chat_formats
-from ...rollout.protocols.shown_tools import check_described, relies_on_template
+from ...rollout.protocols.shown_tools import calls_tools_of_env, check_described, relies_on_template
 from ...types import Task
 
 log = logging.getLogger(__name__)
 
 MAX_SEARCHED = 1000
-"""Prompts that are searched for texts of special tokens."""
+"""Prompts that are searched for texts of special tokens, and for tools that the chat template does not show."""
 
 
 @dataclass
@@ -89,8 +89,10 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
     if template is not None and not cfg.by_agent and not shown_by(template).tools:
         for task in prompts.tasks[:MAX_SEARCHED]:
             e = entry_of(cfg.environments, task.env)
-            if task.chat and task.chat.tools and relies_on_template(e):
-                check_described(e, cfg.actor.model_name_or_path, task.chat.tools, task.prompt, task.row)
+            offered = task.chat.tools if task.chat else ()
+            never_called = list(offered) == e.env.tools and not calls_tools_of_env(e)
+            if offered and not never_called and relies_on_template(e):
+                check_described(e, cfg.actor.model_name_or_path, offered, task.prompt, task.row)
     return prompts
 
 

@@ -137,4 +137,5 @@ def _is_auto(section: Any) -> bool:
     """Return True for a section of DeepSpeed's configuration that transformers fills with the script's arguments."""
     if not isinstance(section, Mapping):
         return section in (None, "auto")
-    return all(map(_is_auto, section.get("params", {}).values()))
+    params = section.get("params")
+    return isinstance(params, Mapping) and bool(params) and all(map(_is_auto, params.values()))

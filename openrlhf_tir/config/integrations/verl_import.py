@@ -57,7 +57,7 @@ COPIED = (
     Copied(f"{MODEL}.use_liger", "ds.use_liger_kernel", if_set(bool)),
     Copied(f"{OPTIMISER}.lr", "actor.learning_rate", float),
     Copied(f"{OPTIMISER}.weight_decay", "actor.l2", float),
-    Copied(f"{OPTIMISER}.betas", "actor.adam_betas", lambda betas: [float(beta) for beta in betas]),
+    Copied(f"{OPTIMISER}.betas", "actor.adam_betas", if_set(lambda betas: [float(beta) for beta in betas])),
     Copied(f"{ACTOR}.entropy_coeff", "actor.entropy_coef", if_set(float)),
     Copied(f"{ACTOR}.fsdp_config.optimizer_offload", "ds.adam_offload", if_set(bool)),
     Copied(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "train.micro_batch_size", if_set(int)),

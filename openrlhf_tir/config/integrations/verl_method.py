@@ -40,7 +40,7 @@ KL_ESTIMATOR_OF = {"kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl"
 OF_CRITIC = (
     Copied("critic.optim.lr", "critic.learning_rate", float),
     Copied("critic.optim.weight_decay", "critic.l2", float),
-    Copied("critic.optim.betas", "critic.adam_betas", lambda betas: [float(beta) for beta in betas]),
+    Copied("critic.optim.betas", "critic.adam_betas", if_set(lambda betas: [float(beta) for beta in betas])),
     Copied("critic.cliprange_value", "critic.value_clip", float),
     Copied("critic.model.path", "critic.model_name_or_path", if_set(str)),
     Copied("critic.ppo_epochs", "critic.epochs", if_set(int)),

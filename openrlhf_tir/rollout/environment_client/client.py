@@ -110,6 +110,7 @@ class EnvClient:
         self.stage_times = StageTimes()
         self.urls = EnvUrls(urls, max_calls=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
+        self.batches: StepBatches | None = None
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -128,7 +129,8 @@ class EnvClient:
             reset_timeout_s=cfg.reset_timeout_s,
             capacity_timeout_s=max(CAPACITY_TIMEOUT_S, cfg.step_timeout_s),
         )
-        client.send_step = StepBatches(client.check, client.send_step, client.http.step_batch)
+        client.batches = StepBatches(client.check, client.send_step, client.http.step_batch)
+        client.send_step = client.batches
         return client
 
     async def __aenter__(self) -> Self:
@@ -140,6 +142,8 @@ class EnvClient:
     async def close(self) -> None:
         """Wait for sessions that are being closed, then close the connections."""
         await self.urls.close()
+        if self.batches:
+            self.batches.close()
         while self._background:
             await asyncio.wait(self._background)
         await self.http.close()

@@ -168,6 +168,11 @@ class StepBatches:
             if batch.sending and batch.waiting and batch.is_abandoned:
                 batch.sending.cancel()
 
+    def close(self) -> None:
+        """Cancel the requests that ask for a schema."""
+        for asked in self._asked.values():
+            asked.cancel()
+
     async def _prefers_batches(self, server: str) -> bool:
         """Return True if the server prefers batches. It is asked until it has answered once.
 
@@ -186,6 +191,9 @@ class StepBatches:
             return False
         except EnvError:
             prefers = False  # a server without /schema: single steps always work
+        except BaseException:
+            del self._asked[server]
+            raise
         self._unanswered.discard(server)
         return prefers
 

@@ -245,10 +245,10 @@ class UserProtocol:
         self._name = settings.protocol
         self._cls = cls
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
-        self.relies_on_template = bool(getattr(cls, "relies_on_template", True))
         self.env_task = getattr(cls, "env_task", {})
         with self._errors_with_line():
             self._protocol = cls(max_calls=settings.max_calls, **_options(settings))
+            self.relies_on_template = bool(getattr(self._protocol, "relies_on_template", True))
             self.max_turn_tokens = getattr(self._protocol, "max_turn_tokens", None)
             self.max_context_tokens = getattr(self._protocol, "max_context_tokens", None)
         if not isinstance(self.env_task, dict):

@@ -22,6 +22,8 @@ SILENT = "(no output: print what you want to see)"
 class Artist(StopStringProtocol):
     """ARTIST's turn protocol. The method says nothing about a used-up budget, so `budget_message` has no effect."""
 
+    relies_on_template = False  # a call names no function
+
     stop = "</python>"
     env_task: ClassVar[dict[str, str]] = {"observation": "artist"}
 

@@ -34,6 +34,8 @@ def unexecuted(code: str) -> str | None:
 class ReTool(StopStringProtocol):
     """ReTool's turn protocol. The method says nothing about a used-up budget, so `budget_message` has no effect."""
 
+    relies_on_template = False  # a call names no function
+
     stop = "</code>"
     env_task: ClassVar[dict[str, str]] = {"observation": "retool"}
 

@@ -42,6 +42,8 @@ _ACTION_WITH_PAGES = re.compile(r"<(search|open|answer)>(.*?)</\1>", re.DOTALL)
 class SearchR1(TextProtocol):
     """Search-R1's turn protocol. The method says nothing about a used-up budget: `budget_message` has no effect."""
 
+    relies_on_template = False  # a call names no function
+
     def __init__(
         self,
         *,

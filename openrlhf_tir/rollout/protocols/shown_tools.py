@@ -50,13 +50,18 @@ def check_described(e: Environment, model: str, tools: Sequence[Mapping[str, Any
     words = {word for text in _texts(prompt) for word in re.findall(r"\w+", text)}
     missing = [name for name, needed in map(_described_by, tools) if not words.issuperset(needed)]
     if missing:
+        fence = (
+            " One tool that runs code can do without, by calls that name no function"
+            f" ({e.section}.options.calls = 'fence')."
+            if e.env.protocol == "messages"
+            else ""
+        )
         raise ConfigError(
             f"{where}: the chat template of {model} shows no tools, and the prompt does not describe"
             f" {', '.join(missing)}: the model would never see what it may call with {e.section}.protocol ="
             f" {e.env.protocol!r}. Give the model a template that has `tools`, or describe each tool with its name and"
-            " required parameters in the system message of the rows or, for rows of text, in data.input_template. One"
-            f" tool that runs code can do without, by calls that name no function ({e.section}.options.calls ="
-            " 'fence').",
+            " required parameters in the system message of the rows or, for rows of text, in"
+            f" data.input_template.{fence}",
             code="hidden_tools",
             setting=f"{e.section}.protocol",
         )

@@ -64,6 +64,8 @@ def shown(output: str, silent: str = SILENT) -> str:
 class ToRL(StopStringProtocol):
     """ToRL's turn protocol. The method says nothing about a used-up budget, so `budget_message` has no effect."""
 
+    relies_on_template = False  # a call names no function
+
     stop = STOP
     cuts_at_limit = True
     env_task: ClassVar[dict[str, str]] = {"observation": "torl"}

@@ -31,6 +31,8 @@ class ZeroTir(TextProtocol):
         in_code: True while the model writes code.
     """
 
+    relies_on_template = False  # a call names no function
+
     def __init__(
         self, *, max_calls: int, budget_message: bool = False, base_stops: tuple[str, ...] = BASE_STOPS
     ) -> None:

@@ -57,15 +57,19 @@ class Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("question", "is_refused"), [("1+1?", True), ("Write python(code). 1+1?", False)], ids=["hidden", "described"]
+    ("question", "max_calls", "is_refused"),
+    [("1+1?", 1, True), ("Write python(code). 1+1?", 1, False), ("1+1?", 0, False)],
+    ids=["hidden", "described", "never called"],
 )
-def test_tools_that_a_template_from_the_hub_does_not_show_are_refused_once_it_is_here(tmp_path, question, is_refused):
+def test_tools_that_a_template_from_the_hub_does_not_show_are_refused_once_it_is_here(
+    tmp_path, question, max_calls, is_refused
+):
     from openrlhf_tir.cluster.jobs.chat_tools import with_tools
     from openrlhf_tir.cluster.jobs.inputs import prompts_of
 
     (tmp_path / "d.jsonl").write_text(json.dumps({"prompt": question, "label": "2"}) + "\n")
     settings = {"data.prompt_dataset": str(tmp_path / "d.jsonl"), "data.apply_chat_template": True}
-    cfg = with_tools(load(None, {**settings, "env.protocol": "messages", "env.max_calls": 1}))
+    cfg = with_tools(load(None, {**settings, "env.protocol": "messages", "env.max_calls": max_calls}))
     if not is_refused:
         assert len(prompts_of(cfg, cfg.data, Tokenizer())) == 1
         return

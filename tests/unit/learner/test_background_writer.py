@@ -61,8 +61,8 @@ def test_a_file_has_the_values_from_before_the_step(tmp_path, held_back, keeps):
     weights = torch.arange(4.0)
     group = {"lr": 0.1}
     writer.save({"weights": [weights], "group": group}, tmp_path / "file")
-    group["lr"] = 0.2  # set before a step, and before `settle`
-    order = changed_after(writer.settle, held_back, waits=keeps)
+    group["lr"] = 0.2  # set before a step, and before `wait_before_change`
+    order = changed_after(writer.wait_before_change, held_back, waits=keeps)
     weights.add_(1.0)
     writer.written()
     assert order == (["allowed", "settled"] if keeps else ["settled", "allowed"])
@@ -85,7 +85,7 @@ def test_a_step_waits_also_while_another_thread_waits_for_the_files(tmp_path, he
     while writer._pending:
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert changed_after(writer.settle, held_back, waits=True) == ["allowed", "settled"]
+    assert changed_after(writer.wait_before_change, held_back, waits=True) == ["allowed", "settled"]
     asks.join()
 
 

@@ -482,6 +482,13 @@ UNDESCRIBED = [{"role": "user", "content": "1+1? Do not look_up anything."}]
         ("{{ messages }}", {}, {"env.tools": []}, True),  # python_tir declares one of its own
         ("{{ messages }}", {"meta": {"chat_tools": [TOOL]}}, {"env.tools": [], "env.protocol": "hermes"}, True),
         ("{{ messages }}", {}, {"env.tools": [], "env.protocol": "hermes"}, False),
+        ("{{ messages }}", {"meta": {"chat_tools": [TOOL]}}, {"env.tools": [], "env.protocol": "zerotir"}, False),
+        (
+            "{{ messages }}",
+            {},
+            {"env.protocol": "openrlhf_tir.rollout.protocols.messages:Messages", "env.options": {"calls": "fence"}},
+            False,
+        ),
         ("{{ messages }}", {}, {"env.tools": [], "env.protocol": "skyrl"}, False),
     ],
 )
