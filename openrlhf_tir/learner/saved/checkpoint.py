@@ -167,7 +167,9 @@ def load_rank(
         if not (directory / tag).is_dir():
             raise ConfigError(
                 f"{directory} was saved by a run without a {tag}, but this run has one. Resume with the"
-                " algo.advantage.estimator of that run."
+                " algo.advantage.estimator of that run.",
+                code="resume",
+                setting="algo.advantage.estimator",
             )
     meta = json.loads(meta_file.read_text())
     saved = meta["world_size"]

@@ -319,7 +319,7 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
     try:
         learner.load(out / f"ckpt-{world}")
     except ConfigError as e:
-        found["refused"] = str(e)
+        found["refused"] = e.code, e.setting
     learner.reload(learner.cfg)
     critic = learner.auxiliary.critic
     found["policy_grads"], found["critic_grads"] = _record(learner, learner.engine, critic.engine)
