@@ -128,7 +128,7 @@ def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
         ("tau_like", None, swe(), "--env.name functions"),
         ("swe_like", None, DESK, "--env.name swe"),
         ("swe_rows", {**ISSUE, "test_patch": ""}, swe(server_options={"mirror": "m"}), " o/lib .*tests"),
-        ("swe_rows", {**ISSUE, "instance_id": 7}, swe(server_options={"mirror": "m"}), "line 1: "),
+        ("swe_rows", {**ISSUE, "instance_id": 7}, swe(server_options={"mirror": "m"}), r":1: "),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_starts(tmp_path, name, row, config, said):
