@@ -83,8 +83,10 @@ class Agent:
                     await self._roll_out_next(http, urls[i % len(urls)])
                     last_answer_at = clock()
                     continue
-                except Exception as e:  # whatever answers there, the rollouts of the other workers go on
+                except (aiohttp.ClientError, TimeoutError) as e:
                     log.info("no task: %s: %s", type(e).__name__, e)
+                except Exception:  # whatever answers there, the rollouts of the other workers go on
+                    log.exception("A task of %s was not rolled out.", urls[i % len(urls)])
             await asyncio.sleep(LIST_INTERVAL_S)
 
     async def _roll_out_next(self, http: aiohttp.ClientSession, url: str) -> None:

@@ -160,8 +160,9 @@ class _Rehearsal:
             self.runner = GroupRunner(
                 cfg, self.engine, self.codec, envs, self.rewards, lambda group: KEEP, "rehearsal", writers, chats
             )
+            played = {entry_of(cfg.environments, name).name for name in tasks}
             for environment in cfg.environments.values():
-                if environment.name not in tasks:
+                if environment.name not in played:
                     self._note_without_rows(environment)
             for name, env_tasks in tasks.items():
                 await self._environment(entry_of(cfg.environments, name), env_tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..catalog import all_settings
 from ..method_summary import method_summary
@@ -16,6 +16,20 @@ from ..toml_file import literal
 
 WIDTH = 116
 """Columns of a comment."""
+
+
+class Difference(NamedTuple):
+    """Arguments of another project that have no counterpart here.
+
+    Attributes:
+        names: Pattern of the arguments.
+        sentence: Why, or what to do instead; it follows the argument and a colon.
+        harmless: Values with which nothing differs.
+    """
+
+    names: str
+    sentence: str
+    harmless: tuple[Any, ...] = (None, False)
 
 
 @dataclass

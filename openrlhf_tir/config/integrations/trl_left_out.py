@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from .recipe_draft import Draft
+from .recipe_draft import Difference, Draft
 from .trl_script import TrlScript
 
 if TYPE_CHECKING:
@@ -33,22 +33,6 @@ DTYPES = ("auto", "bfloat16", "bf16", "float32", "fp32")
 LOADING = ("attn_implementation", "device_map", "use_cache", "low_cpu_mem_usage", "cache_dir", "token")
 """Arguments of from_pretrained that change nothing that is trained."""
 SAID_ELSEWHERE = ("quantization_config", "load_in_4bit", "load_in_8bit")
-
-
-class Difference(NamedTuple):
-    """Arguments without a counterpart.
-
-    Attributes:
-        names: Pattern of the arguments.
-        sentence: Why, or what to do instead; it follows the argument and a colon.
-        harmless: Values with which nothing differs.
-    """
-
-    names: str
-    sentence: str
-    harmless: tuple[Any, ...] = (False,)
-
-
 NOT_SAMPLED = "tokens are sampled as the policy says: {} would not be the policy that is trained"
 DIFFERENCES = (
     Difference("optim", "AdamW with 32-bit states here; see actor.optim and ds.adam_offload", ADAMW),

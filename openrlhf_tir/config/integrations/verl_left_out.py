@@ -7,10 +7,9 @@ DIFFERENCES      has no counterpart: why, or what to do instead
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
 
 from ...algorithms.advantages import ESTIMATORS
-from .recipe_draft import Draft
+from .recipe_draft import Difference, Draft
 from .verl_settings import ACTOR, DEFAULTS, MODEL, NUMBERS, OPTIMISER, ROLLOUT, VerlSettings, dotted_names, shown
 
 NEEDS_NOTHING = (
@@ -74,21 +73,6 @@ NEEDS_NOTHING = (
 """Overrides that change nothing that is trained, or ask for what is so here in any case; `*` is any text. Some of them
 are read for certain methods, and change nothing with the others."""
 _NEEDS_NOTHING = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in NEEDS_NOTHING))
-
-
-class Difference(NamedTuple):
-    """Overrides without a counterpart.
-
-    Attributes:
-        names: Pattern of the overrides.
-        sentence: Why, or what to do instead; it follows the override and a colon.
-        harmless: Values with which nothing differs.
-    """
-
-    names: str
-    sentence: str
-    harmless: tuple[Any, ...] = (None, False)
-
 
 DIFFERENCES = (
     Difference(

@@ -99,7 +99,8 @@ def played(tmp_path):
             "data.prompt_dataset": str(tmp_path / "rows.jsonl"),
             "data.max_len": 128,
         }
-        return rehearse(load(None, settings | changes))
+        settings |= changes
+        return rehearse(load(None, {name: value for name, value in settings.items() if value is not None}))
 
     rehearsed.directory = tmp_path
     return rehearsed
@@ -126,6 +127,22 @@ def test_an_environment_that_no_episode_called_is_named(played):
     found = played(**{"env.protocol": "zerotir", "rollout.max_new_tokens": 4})
     (note,) = found.notes
     assert found.untried and "guess" in note and "env.protocol" in note and "rollout.max_new_tokens = 4" in note
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_an_environment_without_rows_is_named_and_was_not_tried(played):
+    env = {
+        "file": f"{played.directory}/guess.py:Guess",
+        "protocol": f"{played.directory}/mine.py:Digits",
+        "max_calls": 3,
+    }
+    unset = {f"env.{name}": None for name in ("name", "file", "protocol", "max_calls")}
+    environments = {f"envs.{name}.{key}": value for name in ("guess", "idle") for key, value in env.items()}
+    found = played(**unset, **environments)
+    (note,) = found.notes
+    assert found.untried and "idle" in note and "guess" not in note
+    assert list(found.groups) == ["guess"]
 
 
 LONG = pytest.mark.long
