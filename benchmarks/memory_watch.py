@@ -6,7 +6,8 @@ It ends with the run. Every sample is a line of FILE; `--read FILE` gives the fi
     role        the class of a Ray actor, the name of a daemon, a module of ours
     peak        the most that all processes of the role held together, in PSS, and what it consisted of: memory of its
                 own (anon), files that are mapped (libraries, a model's weights), shared memory
-    growth      of one process: a least-squares line through the lowest PSS of each update, from update 5 on
+    growth      of one process: a least-squares line through the lowest memory of each update, from update 5 on,
+                without mapped files, whose part changes with the other processes that map them
 
 PSS is read from /proc/PID/smaps_rollup, for which the kernel walks the process's page tables. The last line is JSON.
 """
@@ -25,10 +26,10 @@ import numpy as np
 import psutil
 
 from benchmarks.command import command_parser
-from benchmarks.soak_watch import latest_step, role_of
+from benchmarks.soak_watch import latest_step, role_of, smaps
 from openrlhf_tir.machine.process_memory import RunProcesses, all_processes
 
-KINDS = {"pss": "Pss:", "anon": "Pss_Anon:", "file": "Pss_File:", "shared": "Pss_Shmem:"}
+KINDS = {"pss": "Pss", "anon": "Pss_Anon", "file": "Pss_File", "shared": "Pss_Shmem"}
 """What is read of a process -> its line in smaps_rollup."""
 SETTLED = 5
 """The first update that counts for growth."""
@@ -109,10 +110,9 @@ def _command_of(run_dir: Path) -> psutil.Process:
 def _held(process: psutil.Process) -> Held | None:
     """Return what a process holds; None if it is gone or may not be read."""
     try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-        kib = {words[0]: int(words[1]) for line in lines[1:] if len(words := line.split()) > 1}
-        return Held(process.pid, role_of(process), *(kib.get(name, 0) << 10 for name in KINDS.values()))
-    except (OSError, ValueError, psutil.Error):
+        memory = smaps(process.pid)
+        return Held(process.pid, role_of(process), *(memory.get(name, 0) for name in KINDS.values()))
+    except (OSError, psutil.Error):
         return None
 
 
@@ -133,7 +133,8 @@ def figures(samples: Iterable[Moment]) -> dict[str, dict[str, Any]]:
             for kind in KINDS:
                 by_role[held.role][kind] += getattr(held, kind)
             of_process = lowest[held.role, held.pid]
-            of_process[sample.update] = min(held.pss, of_process.get(sample.update, held.pss))
+            own = held.anon + held.shared
+            of_process[sample.update] = min(own, of_process.get(sample.update, own))
         for role, parts in by_role.items():
             if parts["pss"] > peaks.get(role, {}).get("pss", 0):
                 peaks[role] = parts

@@ -259,10 +259,10 @@ def problems(
     yield from map(str, report.errors)
     grown = soak.watch.growth()
     for role, grew in grown.items():
-        if grew["pss_mib_max"] > growth_mib:
-            yield f"{role} grew by {grew['pss_mib_max']} MiB"
-        if (grew["pss_mib_per_update"] or 0) > growth_mib_per_update:
-            yield f"{role} grew by {grew['pss_mib_per_update']} MiB an update, over {grew['updates']} updates"
+        if grew["memory_mib_max"] > growth_mib:
+            yield f"{role} grew by {grew['memory_mib_max']} MiB"
+        if (grew["memory_mib_per_update"] or 0) > growth_mib_per_update:
+            yield f"{role} grew by {grew['memory_mib_per_update']} MiB an update, over {grew['updates']} updates"
         if grew["descriptors_max"] > growth_descriptors:
             yield f"{role} grew by {grew['descriptors_max']} descriptors"
     for role in roles:

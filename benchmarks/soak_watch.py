@@ -8,14 +8,18 @@ start is no leak:
     growth per update          the same difference, summed over all processes of a kind, over the updates in between
 
 One process says little about a leak of some kilobytes an update; all processes of a kind together do.
+
+Memory is what a process has of its own or shares in /dev/shm, without the files that it maps: its part of a library
+becomes larger whenever another process that maps the same library ends, on the same machine or in another run.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,12 +43,12 @@ class Sample(NamedTuple):
 
     Attributes:
         updates: Updates of the whole soak so far; updates that a resume repeats count again.
-        pss_mib: Proportional set size.
+        memory_mib: Anonymous memory and its part of shared memory.
         descriptors: Number of open file descriptors.
     """
 
     updates: int
-    pss_mib: float
+    memory_mib: float
     descriptors: int
 
 
@@ -53,12 +57,12 @@ class Growth(NamedTuple):
 
     Attributes:
         updates: Updates between the two.
-        pss_mib: Difference of the medians of the memory.
+        memory_mib: Difference of the medians of the memory.
         descriptors: Difference of the medians of the descriptors.
     """
 
     updates: float
-    pss_mib: float
+    memory_mib: float
     descriptors: float
 
 
@@ -120,8 +124,8 @@ class Watch:
         self.updates += max(0, step - self._step)
         self._step = step
         for process in self.living():
-            with suppress(psutil.Error):  # It may end while it is looked at.
-                sample = Sample(self.updates, process.memory_full_info().pss / MIB, process.num_fds())
+            with suppress(psutil.Error, OSError):  # It may end while it is looked at.
+                sample = Sample(self.updates, own_memory(smaps(process.pid)) / MIB, process.num_fds())
                 role = role_of(process)
                 life = self.lives.setdefault(process, Life(role))
                 life.role = role  # A worker of Ray is idle before it is an actor.
@@ -157,11 +161,28 @@ def _summary(lives: list[tuple[Life, Growth]]) -> dict[str, Any]:
     return {
         "lives": len(lives),
         "updates": round(updates),
-        "pss_mib_max": round(max(grew.pss_mib for _, grew in lives), 1),
-        "pss_mib_per_update": round(sum(grew.pss_mib for _, grew in lives) / updates, 4) if updates else None,
-        "peak_mib": round(max(sample.pss_mib for life, _ in lives for sample in life.samples), 1),
+        "memory_mib_max": round(max(grew.memory_mib for _, grew in lives), 1),
+        "memory_mib_per_update": round(sum(grew.memory_mib for _, grew in lives) / updates, 4) if updates else None,
+        "peak_mib": round(max(sample.memory_mib for life, _ in lives for sample in life.samples), 1),
         "descriptors_max": max(grew.descriptors for _, grew in lives),
     }
+
+
+def smaps(pid: int) -> dict[str, int]:
+    """Return what a process holds in bytes, by the names of /proc/PID/smaps_rollup, such as `Pss_Anon`.
+
+    The kernel walks the process's page tables for it. Linux gives the parts of `Pss` since 5.4.
+
+    Raises:
+        OSError: It is gone or may not be read.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(kib) << 10 for name, kib in re.findall(r"^(\w+): +(\d+) kB$", "\n".join(lines), re.MULTILINE)}
+
+
+def own_memory(parts: Mapping[str, int]) -> int:
+    """Return the bytes that a process has of its own or shares in /dev/shm, of what `smaps` says."""
+    return parts["Pss_Anon"] + parts["Pss_Shmem"]
 
 
 def latest_step(run_dir: Path) -> int:

@@ -3,6 +3,8 @@ stand-ins of one process or two, without a ledger; signals and samples are the r
 
 from __future__ import annotations
 
+import mmap
+import os
 import random
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 
 from benchmarks.crash_trial import start
 from benchmarks.soak import MOST_IDLE_STARTS, Soak, problems, summary
-from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run
+from benchmarks.soak_watch import MIN_SAMPLES, Life, Sample, Watch, latest_step, of_run, own_memory, smaps
 from openrlhf_tir.cli.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED
 
 RUN = f"""
@@ -175,8 +177,8 @@ def test_growth_an_update_is_pooled_over_the_lives_of_a_kind(tmp_path):
     watch.lives[psutil.Process()] = grown(*((i, 2.0 * i) for i in range(9)))
     watch.lives[psutil.Process().parent()] = grown(*((10 * i, 40.0) for i in range(9)))
     figures = watch.growth()["a"]
-    assert (figures["lives"], figures["updates"], figures["pss_mib_max"]) == (2, 33, 6.0)
-    assert figures["pss_mib_per_update"] == round(6 / 33, 4)
+    assert (figures["lives"], figures["updates"], figures["memory_mib_max"]) == (2, 33, 6.0)
+    assert figures["memory_mib_per_update"] == round(6 / 33, 4)
 
 
 def test_updates_that_a_resume_repeats_count_again(tmp_path):
@@ -203,3 +205,15 @@ def test_proofs_of_pushes_that_failed_are_counted_once_and_also_of_rows_that_a_r
         on.soak.watch.count_alarms()
     assert summary(on.soak, 1.0, [])["false_alarms"] == {"canary_repeats": 2, "pushes_repeated": 1, "stalls": 0}
     assert len(on.faults()) == 2
+
+
+def test_a_mapped_file_is_no_memory_of_a_process(tmp_path):
+    """A library's pages count for less in each process that maps them, so they say nothing about one of these."""
+    file = tmp_path / "library"
+    file.write_bytes(bytes(16 << 20))
+    before = smaps(os.getpid())
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped.find(b"\1") == -1, "every page is read"
+        during = smaps(os.getpid())
+    assert during["Pss_File"] - before["Pss_File"] > 15 << 20
+    assert own_memory(during) - own_memory(before) < 1 << 20
