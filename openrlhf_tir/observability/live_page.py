@@ -21,12 +21,12 @@ from ..telemetry import heartbeat, metrics
 from ..telemetry import timeline as timelines
 from ..telemetry.heartbeat import STALE_S, clock_text
 from .report import html, summary
-from .report.build import config_of, plots_of
-from .report.curves import Columns, Plot
+from .report.build import config_of, drawn, plots_of
+from .report.curves import Plot
 from .report.page import Picture, Run, render_body
 from .report.samples import LEDGER, Sample, last_step_of, samples_of, spread_over_groups, untrained_of
 from .report.samples_page import sample_view
-from .report.style import narrowed, plot_style, png
+from .report.style import plot_style
 
 REDRAW_S = 15.0
 """Seconds between two readings of the run's files."""
@@ -77,8 +77,7 @@ class LivePage:
         self._read_at = 0.0
         self._plots: dict[str, Plot] = {}
         self._columns: dict[str, list] = {}
-        self._traced = False
-        self._pictures: dict[tuple[str, bool], bytes | None] = {}
+        self._pictures: dict[str, bytes | None] = {}
 
     @property
     def name(self) -> str:
@@ -153,7 +152,7 @@ class LivePage:
             pictures = [self._picture_of(plot) for plot in self._plots.values() if self._has_data(plot)]
             if not pictures:
                 remarks.append("No learner step has ended yet: curves come with the first one.")
-            run = Run(self.name, "", result, self._columns, config, pictures, remarks, self._traced)
+            run = Run(self.name, "", result, self._columns, config, pictures, remarks)
         return html.render("watch_figures.html", body=render_body(run), remarks=remarks)
 
     def samples(self) -> str:
@@ -168,15 +167,14 @@ class LivePage:
                 parts.append({"title": title, "samples": [_sample_view(sample) for sample in samples]})
         return html.render("watch_samples.html", parts=parts)
 
-    def picture(self, file: str, *, narrow: bool) -> bytes | None:
+    def picture(self, file: str) -> bytes | None:
         """Return a figure as PNG; None if there is none of that name, or no data for it."""
         with self._lock:
             self._refresh()
-            key = (file, narrow)
-            if key not in self._pictures:
+            if file not in self._pictures:
                 plot = self._plots.get(file)
-                self._pictures[key] = None if plot is None else _drawn(plot, self._columns, narrow)
-            return self._pictures[key]
+                self._pictures[file] = None if plot is None else drawn(plot, self._columns)
+            return self._pictures[file]
 
     def figures_version(self) -> str:
         """Return a text that changes when the figures do."""
@@ -199,7 +197,6 @@ class LivePage:
         self._read_at = now
         self._columns = metrics.read(self.run_dir)
         spans = timelines.read(self.run_dir)
-        self._traced = False  # trace.json is written by the report
         self._plots = {plot.file: plot for plot in plots_of(self._columns, spans)}
         self._pictures.clear()
 
@@ -210,8 +207,7 @@ class LivePage:
             return plot.draw(self._columns) is not None
 
     def _picture_of(self, plot: Plot) -> Picture:
-        url = f"picture/{plot.file}.png?v={self._version}"
-        return Picture(plot.file, plot.title, plot.caption, url, f"{url}&narrow=1")
+        return Picture(plot.file, plot.title, plot.caption, f"picture/{plot.file}.png?v={self._version}")
 
     def _condition(self) -> tuple[str, str, str]:
         """Return the state of the run in a few words, the error that ended it ("" if none), and the step as "7/24"."""
@@ -245,12 +241,6 @@ def _stamp(path: Path) -> str:
     except OSError:
         return "0"
     return f"{stat.st_mtime_ns:x}.{stat.st_size:x}"
-
-
-def _drawn(plot: Plot, columns: Columns, narrow: bool) -> bytes | None:
-    with plot_style(), narrowed(narrow):
-        figure = plot.draw(columns)
-        return None if figure is None else png(figure)
 
 
 def _doing(facts: dict[str, Any], status: dict[str, Any]) -> str:

@@ -11,12 +11,11 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config import Logger, LoggerWandb
-from ..errors import ConfigError
 from ..telemetry.metrics import Sink
 from .tags import tag
 
@@ -29,13 +28,12 @@ RETRY_S = 60.0
 def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any]) -> list[Mirror]:
     """Return a mirror for each tracker that is configured, for `telemetry.metrics.MetricsLog`.
 
+    The checks before a run have seen that their packages are installed, and that wandb has its key.
+
     Args:
         run_dir: The run directory.
         logger: The [logger] section.
         config: The configuration, which the mirrors show as hyper-parameters.
-
-    Raises:
-        ConfigError: The package of a configured mirror is not installed.
     """
     mirrors = []
     if logger.tensorboard_dir:
@@ -115,62 +113,28 @@ class TensorBoardSink:
     torch."""
 
     def __init__(self, directory: Path, config: Mapping[str, Any]):
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise ConfigError(
-                f"logger.tensorboard_dir is set, but TensorBoard's package is missing ({error})."
-                " Run 'pip install tensorboard' or unset logger.tensorboard_dir."
-            ) from error
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         self._event = event_pb2
-        self._summary = summary_pb2
+        self._summary = summary_pb2.Summary
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(directory), flush_secs=10)
-        self._hyper_parameters(hyper_parameters(config), directory.resolve().parent.name)
+        self._add(hparams_pb(hyper_parameters(config), trial_id=directory.resolve().parent.name), 0)
 
-    def _hyper_parameters(self, values: Mapping[str, bool | float | str], name: str) -> None:
-        """Write the event that TensorBoard's HParams tab reads: one session, which is this run."""
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-        start = plugin_data_pb2.SessionStartInfo(group_name=name, start_time_secs=time.time())
-        for key, value in values.items():
-            if isinstance(value, bool):
-                start.hparams[key].bool_value = value
-            elif isinstance(value, float):
-                start.hparams[key].number_value = value
-            else:
-                start.hparams[key].string_value = value
-        experiment = api_pb2.Experiment(
-            hparam_infos=[api_pb2.HParamInfo(name=key, type=_hparam_type(value)) for key, value in values.items()],
-            metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=shown)) for shown in SHOWN_BESIDE],
-        )
-        for event_tag, data in (
-            (metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment)),
-            (metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start)),
-        ):
-            value = self._summary.Summary.Value(tag=event_tag, metadata=metadata.create_summary_metadata(data))
-            value.tensor.CopyFrom(metadata.NULL_TENSOR)
-            self._add([value], 0)
-
-    def _add(self, values: Sequence[Any], step: int) -> None:
-        self._writer.add_event(
-            self._event.Event(wall_time=time.time(), step=step, summary=self._summary.Summary(value=values))
-        )
+    def _add(self, summary: Any, step: int) -> None:
+        self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, summary=summary))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._add([self._summary.Summary.Value(tag=name, simple_value=value) for name, value in values.items()], step)
+        scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._add(self._summary(value=scalars), step)
 
     def text(self, step: int, texts: Mapping[str, str]) -> None:
-        from tensorboard.compat.proto import tensor_pb2, types_pb2
-        from tensorboard.plugins.text import metadata
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
-        values = []
         for name, text in texts.items():
-            text_metadata = metadata.create_summary_metadata(display_name=name, description="")
-            tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()])
-            values.append(self._summary.Summary.Value(tag=name, metadata=text_metadata, tensor=tensor))
-        self._add(values, step)
+            self._add(text_pb(name, text), step)
 
     def rollback(self, step: int) -> None:
         # A START event tells TensorBoard to hide what earlier files hold from this step on.
@@ -185,19 +149,9 @@ class WandbSink:
     """One wandb run per run directory. Its id is kept in the file `wandb_id`, so a resume continues the same run."""
 
     def __init__(self, run_dir: Path, settings: LoggerWandb, config: Mapping[str, Any]):
-        try:
-            import wandb
-        except ImportError as error:
-            raise ConfigError(
-                f"logger.wandb.key or logger.wandb.mode is set, but wandb is missing ({error})."
-                " Run 'pip install wandb', or leave both unset."
-            ) from error
+        import wandb
+
         offline = settings.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
-        if settings.key == "env" and not offline and not os.environ.get("WANDB_API_KEY"):
-            raise ConfigError(
-                "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, leave logger.wandb.key unset, or"
-                " set logger.wandb.mode = 'offline', which needs no key."
-            )
         if settings.key not in (None, "env") and not offline:
             wandb.login(key=settings.key)
         self._run = wandb.init(
@@ -233,10 +187,6 @@ class WandbSink:
         self._run.finish()
 
 
-SHOWN_BESIDE = ("eval/accuracy", "reward/reward_mean", "rollout/accuracy")
-"""Tags that TensorBoard's HParams tab shows beside the hyper-parameters."""
-
-
 def hyper_parameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
     """Return the configuration as the trackers show it: dotted names; values that are not numbers are texts."""
     flat: dict[str, bool | float | str] = {}
@@ -254,14 +204,6 @@ def hyper_parameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]
 
     add(config, "")
     return flat
-
-
-def _hparam_type(value: bool | float | str) -> int:
-    from tensorboard.plugins.hparams import api_pb2
-
-    if isinstance(value, bool):
-        return api_pb2.DATA_TYPE_BOOL
-    return api_pb2.DATA_TYPE_FLOAT64 if isinstance(value, float) else api_pb2.DATA_TYPE_STRING
 
 
 def _run_id(run_dir: Path) -> str:

@@ -4,7 +4,7 @@
     GET /state.json    the part that changes all the time, and the versions of the others
     GET /figures       curves and tables
     GET /samples       sampled trajectories
-    GET /picture/NAME.png?narrow=1
+    GET /picture/NAME.png
 
 On a loopback address everyone on the machine may read the page, but only under a loopback name: this keeps out a web
 page from elsewhere whose host name was made to resolve to 127.0.0.1. On any other address a token is required, once as
@@ -61,7 +61,7 @@ def watch_app(page: LivePage, token: str | None = None) -> Starlette:
         return HTMLResponse(page.samples())
 
     def picture(request: Request) -> Response:
-        image = page.picture(request.path_params["name"], narrow="narrow" in request.query_params)
+        image = page.picture(request.path_params["name"])
         if image is None:
             return PlainTextResponse("There is no such figure.", status_code=404)
         return Response(image, media_type="image/png")

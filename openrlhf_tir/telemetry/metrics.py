@@ -136,6 +136,17 @@ def total(columns: Mapping[str, list], name: str) -> float:
     return sum(value or 0 for value in columns.get(name, ()))
 
 
+def untrained(columns: Mapping[str, list]) -> dict[str, float]:
+    """Return the metrics that count dropped and failed groups, with their sum over the run, the largest first."""
+    counts = {name: total(columns, name) for name in columns if name.startswith(("drops/", "failed/"))}
+    return {name: count for name, count in sorted(counts.items(), key=lambda item: -item[1]) if count}
+
+
+def last(columns: Mapping[str, list], name: str) -> float | None:
+    """Return the last value of a metric; None if no step has it."""
+    return next((value for value in reversed(columns.get(name, [])) if value is not None), None)
+
+
 def _has_evaluation(row: Mapping[str, Any]) -> bool:
     """Return True if the row holds the figures of an evaluation. Such a row holds nothing else."""
     return any(name.startswith("eval/") for name in row)

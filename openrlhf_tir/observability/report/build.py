@@ -18,7 +18,6 @@ from ...telemetry.lost import lost_processes
 from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns, Plot
-from .cycle_bars import CYCLE_CURVES
 from .environments import ENV_CURVES, names_of
 from .held_out import HELD_OUT_CURVES, ks_of
 from .page import Picture, Run, render
@@ -109,18 +108,23 @@ def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
             lambda _: timeline(spans, window) if window else None,
         ),
     ]
-    return [*CURVES[:1], *overlap, *CURVES[1:], *CYCLE_CURVES, *held_out_curves, *env_curves, *BIAS_CURVES]
+    return [*CURVES[:1], *overlap, *CURVES[1:], *held_out_curves, *env_curves, *BIAS_CURVES]
+
+
+def drawn(plot: Plot, columns: Columns) -> bytes | None:
+    """Return a figure as PNG; None if the run has no data for it."""
+    with plot_style():
+        figure = plot.draw(columns)
+        return None if figure is None else png(figure)
 
 
 def _draw(plot: Plot, columns: Columns, directory: Path) -> Picture | None:
     """Draw and save a figure. Without data, remove the plot of an earlier report."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
-    with plot_style():
-        figure = plot.draw(columns)
-        if figure is None:
-            return None
-        image = png(figure)
+    image = drawn(plot, columns)
+    if image is None:
+        return None
     directory.mkdir(parents=True, exist_ok=True)
     path.write_bytes(image)
     return Picture(plot.file, plot.title, plot.caption, data_uri(image))

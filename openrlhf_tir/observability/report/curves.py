@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ...telemetry.metrics import untrained
 from .style import COLORS, MUTED, SURFACE, legend_above, new_figure, ticks_at_steps
 
 MAX_BARS = 90
@@ -139,12 +140,7 @@ def n_calls(columns: Columns) -> Figure | None:
 def drops(columns: Columns) -> Figure | None:
     """Draw the groups that were dropped or failed, by reason, the most frequent first."""
     columns = trained(columns)
-    counts = {
-        name: sum(value or 0 for value in values)
-        for name, values in columns.items()
-        if name.startswith(("drops/", "failed/"))
-    }
-    reasons = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+    reasons = untrained(columns)
     if not reasons:
         return None
     figure, (axes,) = new_figure(3.0)
@@ -199,13 +195,13 @@ def staleness(columns: Columns) -> Figure | None:
 def health(columns: Columns) -> Figure | None:
     """Draw a panel for each of the learner's health metrics that the run has."""
     panels = {
-        "Entropy": (("entropy",), "nats per token", False),
-        "KL to the rollout policy": (("kl_rollout",), "nats per token", False),
-        "KL to the reference": (("kl_ref",), "nats per token", False),
-        "Gradient norm": (("grad_norm",), "before clipping", False),
-        "Clipping": (("clip_low", "clip_high"), "share of tokens", False),
-        "Proof of each push": (("canary_excess",), "above 1 it is refused", False),
-        "Effective sample size": (("ess",), "share of tokens", False),
+        "Entropy": (("entropy",), "nats per token"),
+        "KL to the rollout policy": (("kl_rollout",), "nats per token"),
+        "KL to the reference": (("kl_ref",), "nats per token"),
+        "Gradient norm": (("grad_norm",), "before clipping"),
+        "Clipping": (("clip_low", "clip_high"), "share of tokens"),
+        "Proof of each push": (("canary_excess",), "above 1 it is refused"),
+        "Effective sample size": (("ess",), "share of tokens"),
     }
     present = {
         title: panel for title, panel in panels.items() if any(series(columns, name) is not None for name in panel[0])
@@ -213,21 +209,12 @@ def health(columns: Columns) -> Figure | None:
     if not present:
         return None
     figure, axes = _panels(len(present), 2.3)
-    for ax, (title, (names, unit, is_logarithmic)) in zip(axes, present.items(), strict=True):
+    for ax, (title, (names, unit)) in zip(axes, present.items(), strict=True):
+        measured = [values for name in names if (values := series(columns, name)) is not None]
         for name, color in zip(names, COLORS[:2], strict=False):
             line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
         ax.set(title=title, ylabel=unit)
-        values = np.concatenate(
-            [
-                measured[~np.isnan(measured)]
-                for measured in (series(columns, name) for name in names)
-                if measured is not None
-            ]
-        )
-        if is_logarithmic and values.min() > 0:
-            whole_decades(ax, values)
-        else:
-            ax.set_ylim(bottom=min(0.0, values.min()))
+        ax.set_ylim(bottom=min(0.0, *(float(np.nanmin(values)) for values in measured)))
     return finish(figure, axes)
 
 
@@ -394,7 +381,7 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure and `count` axes, at most three in a row; `height` is that of a row in inches."""
     columns = min(3, count)
     rows = -(-count // columns)
-    figure, axes = new_figure(height * rows, columns=columns, rows=rows, panels=count)
+    figure, axes = new_figure(height * rows, columns=columns, rows=rows)
     for ax in axes[count:]:
         ax.set_axis_off()
     return figure, axes[:count]

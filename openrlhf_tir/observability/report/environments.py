@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ...telemetry.metrics import total
+from ...telemetry.metrics import last, total
 from .curves import Columns, Plot, finish, line
 from .style import COLORS, new_figure
 
@@ -54,7 +54,7 @@ def _sum_over_reasons(columns: Columns, prefix: str) -> float:
 
 
 def _last(columns: Columns, name: str) -> str:
-    value = next((value for value in reversed(columns.get(name, [])) if value is not None), None)
+    value = last(columns, name)
     return "–" if value is None else f"{value:.3g}"
 
 

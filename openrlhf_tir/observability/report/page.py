@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from ...config import Config
+from ...telemetry.metrics import last, untrained
 from . import cycle, html
 from .environments import HEAD, rows_of
 from .summary import Summary, percent, points, rows
@@ -33,15 +34,13 @@ class Picture(NamedTuple):
         file: Name of the figure.
         title: Its heading.
         caption: How to read it.
-        wide: The figure. Dark pages show it inverted (templates/style.css).
-        narrow: For the width of a phone; "" where the wide figure is scrolled instead.
+        source: The figure. Dark pages show it inverted (templates/style.css).
     """
 
     file: str
     title: str
     caption: str
-    wide: str
-    narrow: str = ""
+    source: str
 
 
 class Run(NamedTuple):
@@ -54,7 +53,7 @@ class Run(NamedTuple):
     config: dict[str, Any]
     pictures: list[Picture]
     remarks: list[str]
-    traced: bool
+    traced: bool = False
     samples: str = ""
 
 
@@ -97,7 +96,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         for label, before, after in rows(end):
             if label in TILES:
                 tiles.append((f"held-out {label}", percent(after), f"from {percent(before)} ({points(before, after)})"))
-    elif accuracy := _last(run.columns, "accuracy"):
+    elif accuracy := last(run.columns, "accuracy"):
         tiles.append(("training accuracy", percent(accuracy), "last step"))
     if end:
         tiles += [
@@ -127,14 +126,10 @@ def _scores(end: Summary | None) -> list[tuple[str, str, str, str]]:
 def _drops(columns: dict[str, list]) -> list[tuple[str, str, str]]:
     """(reason, kind, groups of the whole run), the commonest first."""
     kinds = {"drops": "filtered", "failed": "failed"}
-    counts = {
-        name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))
-    }
     rows = []
-    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+    for name, count in untrained(columns).items():
         kind, reason = name.split("/", 1)
-        if count:
-            rows.append((reason, kinds[kind], f"{count:,.0f}"))
+        rows.append((reason, kinds[kind], f"{count:,.0f}"))
     return rows
 
 
@@ -171,10 +166,6 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _value(value: Any) -> str:
     return "–" if value is None else str(value)
-
-
-def _last(columns: dict[str, list], name: str) -> float | None:
-    return next((value for value in reversed(columns.get(name, [])) if value is not None), None)
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...telemetry.timeline import Span, overlap_ratio
-from .style import COLORS, INK, MUTED, SURFACE, fitted, is_narrow, new_figure
+from .style import COLORS, INK, MUTED, SURFACE, new_figure
 
 MAX_ENGINE_LANES = 8
 """More engines than this share one lane."""
@@ -57,7 +57,6 @@ def timeline(spans: Sequence[Span], window: tuple[float, float] | None = None) -
 
     lanes = _lanes(inside)
     figure, (axes,) = new_figure(1.1 + 0.5 * len(lanes))
-    title = fitted(title)
     for y, (name, lane_spans) in enumerate(reversed(lanes.items())):
         if name.startswith("engine"):
             _area(axes, y, lane_spans, left, right)
@@ -164,7 +163,7 @@ def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, named: bool) -
         axes.text(
             (span.start + span.end) / 2,
             y,
-            span.name.rpartition(" ")[2] if is_narrow() else span.name,
+            span.name,
             ha="center",
             va="center",
             fontsize=8.5,
