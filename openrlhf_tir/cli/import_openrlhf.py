@@ -7,28 +7,23 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, Script
 from ..config.integrations.openrlhf_commands import RECIPES, Call, calls_of
 from ..config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft
 from ..config.integrations.rehearsal import rehearse
 from ..data.chat_template import special_texts_of
-from ..errors import ConfigError
 from .exit_codes import NO
 from .imports import (
-    add_script_arguments,
-    chosen_command,
+    Project,
+    add_bash_arguments,
     count_rows,
     first_rows,
     give_recipe,
-    line_of,
-    read_bash,
     recipe_text,
     say,
     say_differences,
-    script_words,
-    write_files_of,
+    training_call,
 )
 
 EXAMPLES = """examples
@@ -47,8 +42,11 @@ SPECIAL = re.compile(r"<\|[a-z_]+\|>|<｜[^｜]+｜>|</?s>|<(?:start|end)_of_tur
 """Special tokens of chat templates: of Qwen, Llama 3, Phi, DeepSeek, Llama 2 and Gemma."""
 
 
+PROJECT = Project("OpenRLHF", "import-openrlhf", "flags")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_script_arguments(parser, EXAMPLES, project="OpenRLHF", behind="the flags themselves")
+    add_bash_arguments(parser, PROJECT, EXAMPLES)
     parser.usage = (
         "%(prog)s [--out FILE] [--number N] [--force] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
         "       %(prog)s [--out FILE] [--program NAME] -- FLAGS..."
@@ -62,49 +60,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = script_words(args)
-    if not words:
-        raise ConfigError(
-            "Nothing to import. Give a script, openrlhf-tir import-openrlhf SCRIPT.sh, or flags:"
-            " openrlhf-tir import-openrlhf -- FLAGS..."
-        )
-    calls = calls_of([Command(tuple(words), 0)])
-    if calls or words[0].startswith("--"):
-        script, source = Script(), Source("openrlhf", [Path.cwd()])
-        calls = calls or [Call(args.program, (args.program,), tuple(words), 0)]
-    else:
-        path = Path(words[0])
-        script, source = read_bash(path, words[1:], "import-openrlhf"), Source(path.name, _directories(path))
-        calls = calls_of(script.commands)
-    for note in script.notes:
-        say(note)
-    trains = [call for call in calls if call.program in RECIPES]
-    for call in calls:
-        if call not in trains:
-            say(f"{line_of(call.line)}{call.program}: {call.sentence}")
-    if not trains:
-        if not calls:
-            say(f"{source.name} starts no program of OpenRLHF: it remains as it is, bash {' '.join(words)}.")
+    def without_program(words: list[str]) -> Call | None:
+        return Call(args.program, (args.program,), tuple(words), 0) if words[0].startswith("--") else None
+
+    found = training_call(args, PROJECT, calls_of, without_program)
+    if found is None:
         return NO
-    chosen = chosen_command(args.number, trains)
-    if args.out is None and args.run is not None:
-        args.out = f"{Path(source.name).stem}.toml"
-    chosen = replace(chosen, flags=write_files_of(script, chosen.flags, args.out, force=args.force))
-    imported, text = recipe_of(chosen, source, rehearsal=args.rehearse)
+    call, flags, path = found
+    source = Source("openrlhf", [Path.cwd()]) if path is None else Source(path.name, _directories(path))
+    imported, text = recipe_of(replace(call, words=flags), source, rehearsal=args.rehearse)
     say(f"{imported.summary}.")
     for sentence in imported.draft.defaults:
         say(f"OpenRLHF's default: {sentence}")
     say_differences(imported.draft, imported.problems)
-    return give_recipe(args, text, "sft" if chosen.program == "train_sft" else "train")
+    return give_recipe(args, text, "sft" if call.program == "train_sft" else "train")
 
 
 def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:
     """Return the recipe of one command, as settings and as text."""
     cut = rehearse if rehearsal else None
     if call.program == "train_sft":
-        imported = import_train_sft(call.flags, source, call.gpus, cut)
+        imported = import_train_sft(call.words, source, call.gpus, cut)
     else:
-        imported = import_train_ppo(call.flags, source, rows_of, cut, is_rendered)
+        imported = import_train_ppo(call.words, source, rows_of, cut, is_rendered)
     draft = imported.draft
     if call.is_own:
         draft.differs(

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config.fine_tuning import RANKS_OF
 from ..config.integrations.bash_script import read_script, readable
 from ..config.integrations.rehearsal import rehearse
-from ..config.integrations.trl_import import TrlRecipe, import_trl
+from ..config.integrations.trl_import import import_trl
 from ..config.integrations.trl_script import COMMANDS, TrlScript, read_trl_script, read_trl_text, text_of_command
 from ..config.integrations.trl_sft import import_trl_sft
 from ..config.method_summary import method_summary
@@ -18,18 +18,15 @@ from ..config.problems import Problems
 from ..config.rules import violations_of_fine_tuning
 from ..config.settings import attempt
 from ..errors import ConfigError
-from .exit_codes import DONE
 from .imports import (
-    add_force,
-    add_rehearse,
+    add_script_arguments,
     count_rows,
     first_rows,
+    give_recipe,
     recipe_text,
     say,
     say_differences,
-    say_how_to_rehearse,
-    start,
-    write,
+    script_words,
 )
 
 EXAMPLES = """example
@@ -47,82 +44,67 @@ The script is read, not run. What only a run can tell is said."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLES
+    words = (
+        "Python script that makes one of TRL's trainers, or a bash script that starts it; behind it the flags that it"
+        " is given"
+    )
+    add_script_arguments(parser, EXAMPLES, words, "the recipe [NAME-OF-THE-SCRIPT.toml]")
     parser.usage = (
         "%(prog)s [--out FILE] [--gpus N] [--rehearse] [--force] SCRIPT.py [FLAGS OF THE SCRIPT...]\n"
         "                                [--run [FLAGS...]]"
     )
-    parser.add_argument("--out", metavar="FILE", help="the recipe [NAME-OF-THE-SCRIPT.toml]")
     parser.add_argument(
         "--gpus", type=int, metavar="N", help="devices that the script ran on [what a bash script says, or 1]"
-    )
-    add_rehearse(parser)
-    add_force(parser)
-    parser.add_argument(
-        "script",
-        metavar="SCRIPT.py",
-        help="Python script that makes one of TRL's trainers, or a bash script that starts it",
-    )
-    parser.add_argument(
-        "words", nargs=argparse.REMAINDER, help="flags that the script is given; behind --run, flags of the run"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    words = list(args.words)
-    if words[:1] == ["--"]:
-        del words[0]
-    flags = None
-    if "--run" in words:
-        i = words.index("--run")
-        flags = words[i + 1 :]
-        del words[i:]
-    if "--out" in words[:-1]:  # behind the script it is ours as well
-        i = words.index("--out")
-        args.out = words[i + 1]
-        del words[i : i + 2]
-    if "--force" in words:
-        words.remove("--force")
-        args.force = True
-    path = Path(args.script)
+    name, *words = script_words(args) or [""]
+    if not name:
+        raise ConfigError("Nothing to import. Give a script: openrlhf-tir import-trl SCRIPT.py")
+    path = Path(name)
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch"):
         script, path, gpus = _from_bash(path, words)
-        args.gpus = args.gpus or gpus
     else:
-        script, _ = read_trl_script(path, words)
-    args.gpus = args.gpus or 1
-    out = Path(args.out or f"{path.stem}.toml")
-    functions = f"{out.stem}_functions.py"
+        script, gpus = read_trl_script(path, words)[0], None
+    gpus = args.gpus or gpus or 1
+    args.out = args.out or f"{path.stem}.toml"
+    out = Path(args.out)
+    functions, rows_file = f"{out.stem}_functions.py", f"{out.stem}_rows.jsonl"
     # Code is found beside the recipe that names it, data where a command is started: that may be elsewhere.
-    rows = str((out.parent / f"{out.stem}_rows.jsonl").absolute())
+    rows = str((out.parent / rows_file).absolute())
     problems = Problems()
+    summary = ""
     if script.trainer == "SFTTrainer":
         command = "sft"
-        summary = ""
-        recipe = import_trl_sft(script, path.stem, rows, args.gpus)
-        if args.rehearse:
-            rehearse(recipe.draft)
-        attempt(None, recipe.draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
+        recipe = import_trl_sft(script, path.stem, rows, gpus)
     else:
         command = "train"
-        recipe = import_trl(script, path.stem, functions, rows, args.gpus, count_rows, first_rows)
-        if args.rehearse:
-            rehearse(recipe.draft)
+        recipe = import_trl(script, path.stem, functions, rows, gpus, count_rows, first_rows)
+    if args.rehearse:
+        rehearse(recipe.draft)
+    if command == "sft":
+        attempt(None, recipe.draft.settings, problems, violations_of_fine_tuning, ranks_of=RANKS_OF)
+    else:
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
         cfg = attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
         summary = method_summary(cfg)
-    origin = f"{path.name}, line {script.line}: TRL's {script.trainer}"
-    written = _write(out, recipe, origin, summary, problems.lines, force=args.force)
-    if summary:
         say(f"{summary}.")
     say_differences(recipe.draft, problems.lines)
-    say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir {command} --recipe {out} --check-only")
-    if not args.rehearse:
-        say_how_to_rehearse()
-    if flags is None:
-        return DONE
-    start(command, out, flags)
+    text = recipe_text(
+        f"From {path.name}, line {script.line}: TRL's {script.trainer}. Made by `openrlhf-tir import-trl`.",
+        recipe.draft,
+        source="script",
+        summary=summary,
+        problems=problems.lines,
+        nothing=recipe.nothing,
+    )
+    files = {}
+    if recipe.code:
+        files[functions] = f'"""Functions of {path.name}, for the recipe {out.name}."""\n\n{recipe.code}'
+    if recipe.rows:
+        files[rows_file] = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows)
+    return give_recipe(args, text, command, files)
 
 
 def _from_bash(path: Path, words: Sequence[str]) -> tuple[TrlScript, Path, int | None]:
@@ -183,23 +165,3 @@ def _processes(words: Sequence[str]) -> int | None:
             text = value if equals else next(iter(words[i + 1 : i + 2]), "")
             return int(text) if text.isdecimal() and int(text) else None
     return None
-
-
-def _write(out: Path, recipe: TrlRecipe, origin: str, summary: str, problems: list[str], *, force: bool) -> list[str]:
-    """Write the recipe, its functions and its rows, and return the names of the files."""
-    text = recipe_text(
-        f"From {origin}. Made by `openrlhf-tir import-trl`.",
-        recipe.draft,
-        source="script",
-        summary=summary,
-        problems=problems,
-        nothing=recipe.nothing,
-    )
-    files = {out.name: text}
-    if recipe.code:
-        docstring = f'"""Functions of {origin.partition(",")[0]}, for the recipe {out.name}."""\n\n'
-        files[f"{out.stem}_functions.py"] = docstring + recipe.code
-    if recipe.rows:
-        files[f"{out.stem}_rows.jsonl"] = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows)
-    write({out.parent / name: text for name, text in files.items()}, force=force)
-    return [*files]

@@ -5,28 +5,24 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, Script
+from ..config.integrations.bash_script import Command
 from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.verl_import import import_verl
 from ..config.integrations.verl_overrides import read_overrides
-from ..errors import ConfigError
 from .exit_codes import NO
 from .imports import (
-    add_script_arguments,
-    chosen_command,
+    Project,
+    add_bash_arguments,
     count_rows,
     first_rows,
     give_recipe,
-    line_of,
-    read_bash,
     recipe_text,
     say,
     say_differences,
-    script_words,
-    write_files_of,
+    training_call,
 )
 
 EXAMPLES = """examples
@@ -56,6 +52,9 @@ OTHERS = {
 """A program of verl's that trains nothing by RL -> what does its work here."""
 
 
+PROJECT = Project("verl", "import-verl", "overrides")
+
+
 @dataclass(frozen=True)
 class Call:
     """A command of the script that starts one of verl's programs."""
@@ -65,18 +64,13 @@ class Call:
     line: int
 
     @property
-    def trains(self) -> bool:
-        """Return True if it becomes a recipe."""
-        return self.other is None
-
-    @property
-    def other(self) -> str | None:
-        """What does the work of a program that is not RL training."""
-        return next((why for name, why in OTHERS.items() if name in self.program.rpartition(".")[2]), None)
+    def sentence(self) -> str:
+        """What does the work of a program that is not RL training; empty for one that is."""
+        return next((f"{why}." for name, why in OTHERS.items() if name in self.program.rpartition(".")[2]), "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_script_arguments(parser, EXAMPLES, project="verl", behind="the overrides themselves")
+    add_bash_arguments(parser, PROJECT, EXAMPLES)
     parser.usage = (
         "%(prog)s [--out FILE] [--number N] [--force] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
         "       %(prog)s [--out FILE] -- OVERRIDES..."
@@ -84,42 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = script_words(args)
-    if not words:
-        raise ConfigError(
-            "Nothing to import. Give a script, openrlhf-tir import-verl SCRIPT.sh, or overrides:"
-            " openrlhf-tir import-verl -- algorithm.adv_estimator=grpo ..."
-        )
-    calls = calls_of([Command(tuple(words), 0)])
-    if calls or "=" in words[0] or words[0].startswith("-"):
-        script, name, directories = Script(), "verl", [Path.cwd()]
-        calls = calls or [Call("verl.trainer.main_ppo", tuple(words), 0)]
-    else:
-        path = Path(words[0])
-        script, name = read_bash(path, words[1:], "import-verl"), path.stem
-        here = path.absolute().parent
-        directories = [Path.cwd(), here, *here.parents[:3]]
-        calls = calls_of(script.commands)
-    for note in script.notes:
-        say(note)
-    trains = [call for call in calls if call.trains]
-    for call in calls:
-        if not call.trains:
-            say(f"{line_of(call.line)}{call.program}: {call.other}.")
-    if not trains:
-        if not calls:
-            say(
-                f"{' '.join(words)} starts no program of verl (python3 -m verl.trainer.main_ppo ...)."
-                " If the script wants arguments, give them behind its name."
-            )
+    found = training_call(args, PROJECT, calls_of, _without_program)
+    if found is None:
         return NO
-    chosen = chosen_command(args.number, trains)
-    if args.out is None and args.run is not None:
-        args.out = f"{name}.toml"
-    chosen = replace(chosen, words=write_files_of(script, chosen.words, args.out, force=args.force))
+    call, overrides, path = found
+    name, directories = "verl", [Path.cwd()]
+    if path is not None:
+        here = path.absolute().parent
+        name, directories = path.stem, [Path.cwd(), here, *here.parents[:3]]
     recipe = import_verl(
-        read_overrides(chosen.words),
-        program=chosen.program,
+        read_overrides(overrides),
+        program=call.program,
         name=name,
         directories=directories,
         sources_of=sources_of,
@@ -130,15 +99,21 @@ def run(args: argparse.Namespace) -> int:
     say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
         say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
-    where = f"{name}, line {chosen.line}" if chosen.line else "a command line"
+    where = f"{name}, line {call.line}" if call.line else "a command line"
     text = recipe_text(
-        f"From {where}: {chosen.program}. Made by `openrlhf-tir import-verl`.",
+        f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`.",
         recipe.draft,
         summary=recipe.summary,
         problems=recipe.problems,
         nothing=recipe.nothing,
     )
     return give_recipe(args, text)
+
+
+def _without_program(words: list[str]) -> Call | None:
+    """Return the trainer's call for words that are its overrides."""
+    is_override = "=" in words[0] or words[0].startswith("-")
+    return Call("verl.trainer.main_ppo", tuple(words), 0) if is_override else None
 
 
 def calls_of(commands: Sequence[Command]) -> list[Call]:

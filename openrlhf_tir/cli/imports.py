@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from ..config.integrations.bash_script import Script, read_script, readable, unknowns
+from ..config.integrations.bash_script import Command, Script, read_script, readable, unknowns
 from ..config.integrations.recipe_draft import Draft, toml_of
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
@@ -22,28 +22,51 @@ def has_no_gpu() -> bool:
     return not Machine().gpus and "RAY_ADDRESS" not in os.environ
 
 
-def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, project: str, behind: str) -> None:
-    """Add the arguments of a command that imports a bash script or a command line.
+class Project(NamedTuple):
+    """Whose scripts a command imports.
 
-    Args:
-        examples: Shown behind the flags.
-        project: Whose programs the script starts.
-        behind: What stands behind `--` instead of a script.
+    Attributes:
+        name: The project.
+        command: The command.
+        behind: What stands behind `--` instead of a script, in a word.
     """
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = examples.replace("%", "%%")
-    parser.add_argument(
-        "words",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT",
-        help=f"bash script that calls {project}, with the arguments it takes; or, behind --, {behind}",
+
+    name: str
+    command: str
+    behind: str
+
+
+def add_bash_arguments(parser: argparse.ArgumentParser, project: Project, examples: str) -> None:
+    """Add the arguments of a command that imports a bash script or a command line."""
+    words = (
+        f"bash script that calls {project.name}, with the arguments it takes; or, behind --, the {project.behind}"
+        " themselves"
     )
-    parser.add_argument("--out", metavar="FILE", help="write the recipe there instead of printing it")
+    add_script_arguments(parser, examples, words, "write the recipe there instead of printing it")
     parser.add_argument(
         "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
     )
-    add_rehearse(parser)
-    add_force(parser)
+
+
+def add_script_arguments(parser: argparse.ArgumentParser, examples: str, words: str, out: str) -> None:
+    """Add the arguments that all imports have.
+
+    Args:
+        parser: The parser.
+        examples: Shown behind the flags.
+        words: The help of the script and its arguments.
+        out: The help of --out.
+    """
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = examples.replace("%", "%%")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT", help=words)
+    parser.add_argument("--out", metavar="FILE", help=out)
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that are there and say something else")
     parser.add_argument(
         "--run",
         nargs=argparse.REMAINDER,
@@ -70,7 +93,7 @@ def script_words(args: argparse.Namespace) -> list[str]:
         name, equals, value = word.partition("=")
         if word in ("--rehearse", "--force"):
             setattr(args, word.removeprefix("--"), True)
-        elif name in ("--out", "--number"):
+        elif name == "--out" or (name == "--number" and "number" in args):
             value = value if equals else next(rest, "")
             if not value:
                 raise ConfigError(f"{name} has no value. Give it one behind a space: {name} VALUE.")
@@ -80,15 +103,6 @@ def script_words(args: argparse.Namespace) -> list[str]:
         else:
             kept.append(word)
     return kept
-
-
-def add_rehearse(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that cuts a recipe down to a machine without GPUs."""
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
-    )
 
 
 def read_bash(path: Path, arguments: Sequence[str], command: str) -> Script:
@@ -112,11 +126,6 @@ def read_bash(path: Path, arguments: Sequence[str], command: str) -> Script:
     return read_script(path, arguments=arguments)
 
 
-def add_force(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that allows an import to replace files."""
-    parser.add_argument("--force", action="store_true", help="replace files that are there and say something else")
-
-
 def say(sentence: str) -> None:
     """Print a sentence about the import to stderr, since the recipe itself may go to stdout."""
     print(f"import: {readable(sentence)}", file=sys.stderr)
@@ -130,22 +139,84 @@ def say_differences(draft: Draft, problems: Iterable[str]) -> None:
         say(f"correct this: {problem}")
 
 
-class Started(Protocol):
-    """A command of a script that starts a program."""
+class ScriptCall(Protocol):
+    """A command of a script that starts one of a project's programs."""
 
     @property
     def program(self) -> str:
         """The program."""
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """What stands behind the program."""
+
+    @property
     def line(self) -> int:
         """Where it stands; 0 for a command that comes from no script."""
 
+    @property
+    def sentence(self) -> str:
+        """Why it becomes no recipe; empty where it becomes one."""
 
-AnyStarted = TypeVar("AnyStarted", bound=Started)
+
+AnyCall = TypeVar("AnyCall", bound=ScriptCall)
 
 
-def chosen_command(number: int, commands: Sequence[AnyStarted]) -> AnyStarted:
+def training_call(
+    args: argparse.Namespace,
+    project: Project,
+    calls_of: Callable[[Sequence[Command]], list[AnyCall]],
+    without_program: Callable[[list[str]], AnyCall | None],
+) -> tuple[AnyCall, tuple[str, ...], Path | None] | None:
+    """Return the training command that is imported, the words behind its program, and its script if it is in one.
+
+    Return None, after a sentence, if there is no training command. Files that the script itself writes and the words
+    name are written beside the recipe.
+
+    Args:
+        args: The arguments of `add_bash_arguments`.
+        project: The project.
+        calls_of: Returns those of some commands that start a program of the project.
+        without_program: Returns the command for words that name no program; None if they are no such command either.
+
+    Raises:
+        ConfigError: Nothing is given, or the script cannot be read.
+    """
+    words = script_words(args)
+    if not words:
+        raise ConfigError(
+            f"Nothing to import. Give a script, openrlhf-tir {project.command} SCRIPT.sh, or {project.behind}:"
+            f" openrlhf-tir {project.command} -- {project.behind.upper()}..."
+        )
+    path = None
+    script = Script()
+    calls = calls_of([Command(tuple(words), 0)])
+    if not calls and (call := without_program(words)) is not None:
+        calls = [call]
+    elif not calls:
+        path = Path(words[0])
+        script = read_bash(path, words[1:], project.command)
+        calls = calls_of(script.commands)
+    for note in script.notes:
+        say(note)
+    for call in calls:
+        if call.sentence:
+            say(f"{line_of(call.line)}{call.program}: {call.sentence}")
+    if not calls:
+        say(
+            f"{' '.join(words)} starts no program of {project.name}. If the script wants arguments, give them behind"
+            " its name."
+        )
+    trains = [call for call in calls if not call.sentence]
+    if not trains:
+        return None
+    chosen = chosen_command(args.number, trains)
+    if args.out is None and args.run is not None:
+        args.out = f"{project.name.lower() if path is None else path.stem}.toml"
+    return chosen, write_files_of(script, chosen.words, args.out, force=args.force), path
+
+
+def chosen_command(number: int, commands: Sequence[AnyCall]) -> AnyCall:
     """Return the training command that --number names, counted from 1, and say which others there are.
 
     Raises:
@@ -292,13 +363,16 @@ def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(recipe), *flags])
 
 
-def give_recipe(args: argparse.Namespace, text: str, command: str = "train") -> int:
+def give_recipe(
+    args: argparse.Namespace, text: str, command: str = "train", beside: Mapping[str, str] | None = None
+) -> int:
     """Print a recipe, or write it to --out and start it where --run asks for that, and return the exit code.
 
     Args:
         args: The arguments of `add_script_arguments`.
         text: The recipe.
         command: The command that runs it.
+        beside: Name -> text of files that the recipe needs in its directory.
 
     Raises:
         ConfigError: A file is there with another text, or it cannot be written.
@@ -307,10 +381,12 @@ def give_recipe(args: argparse.Namespace, text: str, command: str = "train") -> 
         print(text, end="")
         return DONE
     path = Path(args.out)
-    write({path: text}, force=args.force)
-    say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
-    if not args.rehearse:
-        say_how_to_rehearse()
+    files = {path: text, **{path.parent / name: content for name, content in (beside or {}).items()}}
+    write(files, force=args.force)
+    written = ", ".join(map(str, files))
+    say(f"written: {written}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
+    if not args.rehearse and has_no_gpu():
+        say("this machine has no GPU. Import with --rehearse to try the recipe with a small model on its processors")
     if args.run is None:
         return DONE
     start(command, path, args.run)
@@ -333,12 +409,6 @@ def first_rows(names: Sequence[str], split: str = "train") -> list[dict[str, Any
             except TirError:
                 continue
     return rows
-
-
-def say_how_to_rehearse() -> None:
-    """Say how the recipe is tried on this machine, where it has no GPU."""
-    if has_no_gpu():
-        say("this machine has no GPU. Import with --rehearse to try the recipe with a small model on its processors")
 
 
 def count_rows(names: Sequence[str], split: str = "train") -> int | None:

@@ -54,7 +54,8 @@ class Call:
     program: str
     launcher: tuple[str, ...]
     """The words up to the program, itself included."""
-    flags: tuple[str, ...]
+    words: tuple[str, ...]
+    """Its flags."""
     line: int
 
     @property
@@ -72,7 +73,7 @@ class Call:
     @property
     def text(self) -> str:
         """The command as a shell takes it."""
-        return shlex.join(readable(word) for word in (*self.launcher, *self.flags))
+        return shlex.join(readable(word) for word in (*self.launcher, *self.words))
 
     @property
     def is_own(self) -> bool:
@@ -82,7 +83,9 @@ class Call:
 
     @property
     def sentence(self) -> str:
-        """Why a command has no recipe, with the command that does the work."""
+        """Why a command has no recipe, with the command that does the work; empty where it has one."""
+        if self.program in RECIPES:
+            return ""
         if self.program in OTHERS:
             return f"{OTHERS[self.program]}."
         why = PROGRAMS.get(self.program, f"this project has nothing like openrlhf.cli.{self.program}")
@@ -104,7 +107,7 @@ def calls_of(commands: Sequence[Command]) -> list[Call]:
     for command in commands:
         call = _call(command)
         if call is not None:
-            calls.setdefault((call.program, *call.flags), call)
+            calls.setdefault((call.program, *call.words), call)
     return [*calls.values()]
 
 

@@ -222,7 +222,6 @@ def set_rows(
         split: The setting that names their split.
     """
     draft = recipe.draft
-    assert script.reader is not None
     node = script.arguments.get("train_dataset")
     name, keywords, done = dataset_of(script.reader, node)
     name = str(script.config.get("dataset_name") or name)
@@ -261,7 +260,6 @@ def set_rows(
 def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, trl: TrlArguments) -> None:
     """Rewards and tools, with the code that they need in a file of its own."""
     draft, reader = recipe.draft, script.reader
-    assert reader is not None
     wanted: list[str] = []
     made: dict[str, str] = {}
     names = script.names("reward_funcs")
@@ -337,7 +335,6 @@ def _reward(
         made: The same of names that are given the value of an expression.
     """
     reader = script.reader
-    assert reader is not None
     if reader.is_defined(name) or reader.is_made(name):
         wanted.append(name)
         return f"{code_file}:{name}"
@@ -407,7 +404,6 @@ def _place_of(script: TrlScript, name: str) -> tuple[str, str] | None:
     `from rewards import f` gives the module, whose code is copied; `rewards.f` the file of the module.
     """
     reader = script.reader
-    assert reader is not None
     module, dot, function = name.rpartition(".")
     if not dot:
         found = reader.imported(name)

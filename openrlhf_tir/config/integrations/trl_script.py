@@ -57,6 +57,7 @@ class TrlScript:
     line: int
     arguments: dict[str, ast.expr]
     """The arguments of the trainer, by name."""
+    reader: SourceReader
     config: dict[str, Any] = field(default_factory=dict)
     """The arguments of its config; UNKNOWN where only a run can tell."""
     lora: dict[str, Any] = field(default_factory=dict)
@@ -66,14 +67,13 @@ class TrlScript:
     """Other trainers that the script makes, each with its line."""
     quantised: bool = False
     """Whether the model is loaded in 4 or 8 bits."""
-    reader: SourceReader | None = None
     directories: tuple[Path, ...] = ()
     """Where relative paths may begin, the likeliest first."""
 
     @property
     def notes(self) -> list[str]:
         """What reading the script could not tell for certain, each sentence once."""
-        return [*dict.fromkeys(self.reader.notes)] if self.reader else []
+        return [*dict.fromkeys(self.reader.notes)]
 
     def path_of(self, name: str) -> str:
         """Return the absolute path of a file or directory that the script names, or the name where there is none."""
@@ -82,13 +82,11 @@ class TrlScript:
     def value(self, name: str) -> Any:
         """Return the value of one of the trainer's arguments; None where it is not given."""
         node = self.arguments.get(name)
-        assert self.reader is not None
         return None if node is None else self.reader.value(node)
 
     def names(self, name: str) -> list[str]:
         """Return the names of functions in an argument: one, or a list of them. What is no name is its source."""
         node = self.arguments.get(name)
-        assert self.reader is not None
         return [] if node is None else function_names(self.reader, node)
 
     def source(self, name: str) -> str:
@@ -133,7 +131,7 @@ def read_trl_text(text: str, path: Path, words: Sequence[str]) -> TrlScript:
     call = _trainer_call(reader, trainers, path)
     trainer = trainers[called(call)]
     arguments = reader.arguments(call, POSITIONS.get(trainer, POSITIONS[""]))
-    script = TrlScript(trainer, call.lineno, arguments, reader=reader, directories=(Path.cwd(), path.parent))
+    script = TrlScript(trainer, call.lineno, arguments, reader, directories=(Path.cwd(), path.parent))
     script.changed = reader.overrides(called(call))
     script.others = tuple(
         f"{called(other)} in line {other.lineno}" for other in reader.calls() if other is not call and _trains(other)

@@ -158,7 +158,7 @@ def test_the_files_that_the_scripts_name_can_be_loaded(script, tmp_path):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_has_openrlhfs_flags_only(script):
     (call,) = calls_of(read_script(EXAMPLES / f"{script}.sh").commands)
-    given = read_flags(call.flags, TRAIN_PPO_RAY)
+    given = read_flags(call.words, TRAIN_PPO_RAY)
     assert not given.notes and len(given.values) > 25 and given.values.keys() <= RULES.keys()
 
 

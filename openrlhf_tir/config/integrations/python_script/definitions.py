@@ -9,6 +9,8 @@ from typing import Self
 
 from .syntax import names_in, statements
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 class Definitions:
     """The functions, classes and imports of a script.
@@ -26,19 +28,24 @@ class Definitions:
         self.tree = tree
         self.directory = directory
         self.modules = {}
+        self._functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._imported: dict[str, tuple[str, str]] = {}
+        for node in ast.walk(tree):  # the outermost first
+            if isinstance(node, FUNCTIONS):
+                self._functions.setdefault(node.name, node)
+            elif isinstance(node, ast.ClassDef):
+                self._classes.setdefault(node.name, node)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._imported.setdefault(alias.asname or alias.name, (node.module or "", alias.name))
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._imported.setdefault(alias.asname or alias.name, (alias.name, ""))
 
     def imported(self, name: str) -> tuple[str, str] | None:
         """Return (module, name in it) of a name that the script imports; ("module", "") of a module."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return node.module or "", alias.name
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return alias.name, ""
-        return None
+        return self._imported.get(name)
 
     def local_module(self, name: str) -> Path | None:
         """Return the file of a module that lies beside the script, or in the package that the script is of; None where
@@ -53,25 +60,17 @@ class Definitions:
         """Return True if the script, or a module beside it that was read, defines this function or class."""
         if name in self.modules:
             return self.modules[name].is_defined(name)
-        return any(
-            isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and n.name == name
-            for n in ast.walk(self.tree)
-        )
-
-    def _imported_names(self) -> list[str]:
-        """Return the names that the script imports from modules."""
-        return [a.asname or a.name for n in ast.walk(self.tree) if isinstance(n, ast.ImportFrom) for a in n.names]
+        return name in self._functions or name in self._classes
 
     def kinds(self, bases: Sequence[str]) -> dict[str, str]:
         """Return the names of some classes of TRL's, of classes from elsewhere that are called like them, and of the
         script's own subclasses -> the class of TRL's."""
         kinds = {name: name for name in bases}
-        for name in self._imported_names():
-            alike = next((kind for kind in bases if kind in name), None)
+        for name, (_, imported) in self._imported.items():
+            alike = next((kind for kind in bases if imported and kind in name), None)
             if alike is not None:
                 kinds.setdefault(name, alike)
-        classes = sorted((n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef)), key=lambda n: n.lineno)
-        for made in classes:
+        for made in sorted(self._classes.values(), key=lambda node: node.lineno):
             for base in made.bases:
                 name = ast.unparse(base).rpartition(".")[2]
                 if name in kinds:
@@ -81,12 +80,15 @@ class Definitions:
     def overrides(self, name: str) -> str:
         """Return the name of one of the script's classes with its methods, or of one from elsewhere with its module;
         empty for one of TRL's."""
-        for made in ast.walk(self.tree):
-            if isinstance(made, ast.ClassDef) and made.name == name:
-                methods = [m.name for m in made.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
-                return f"{name} ({', '.join(methods) or 'no methods'})"
+        if name in self._classes:
+            return f"{name} ({', '.join(self._methods(name)) or 'no methods'})"
         place = self.imported(name)
         return "" if place is None or place[0].partition(".")[0] == "trl" else f"{name} (of {place[0]})"
+
+    def _methods(self, name: str) -> list[str]:
+        """Return the names of the methods of one of the script's classes; [] for another name."""
+        made = self._classes.get(name)
+        return [member.name for member in made.body if isinstance(member, FUNCTIONS)] if made else []
 
     def function(self, name: str) -> ast.FunctionDef | None:
         """Return the definition of a function at the script's top level."""
@@ -96,8 +98,7 @@ class Definitions:
         """Return the definition of a function anywhere in the script, or in a module that was read."""
         if name in self.modules:
             return self.modules[name]._reward_function(name)
-        kinds = ast.FunctionDef | ast.AsyncFunctionDef
-        return next((n for n in ast.walk(self.tree) if isinstance(n, kinds) and n.name == name), None)
+        return self._functions.get(name)
 
     def parameters(self, name: str) -> list[str]:
         """Return the names of the parameters that a function of the script has to be given, and of `environments`.
@@ -130,13 +131,7 @@ class Definitions:
 
     def has_method(self, name: str, method: str) -> bool:
         """Return True if one of the script's classes has a method."""
-        return any(
-            member.name == method
-            for made in ast.walk(self.tree)
-            if isinstance(made, ast.ClassDef) and made.name == name
-            for member in made.body
-            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
+        return method in self._methods(name)
 
     def called_with_own(self, source: str) -> bool:
         """Return True if an expression calls something that the script, or a module beside it, defines, as `Length()`,

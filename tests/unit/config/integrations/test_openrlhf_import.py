@@ -193,7 +193,7 @@ def test_the_launcher_says_how_many_gpus_a_node_has(launcher, gpus):
 def test_a_slurm_wrapper_leads_to_the_script_that_it_sources():
     (call,) = calls("slurm_wrapper.sh")
     assert call.program == "train_sft" and call.gpus == 8
-    assert "my-org/instructions" in call.flags
+    assert "my-org/instructions" in call.words
 
 
 def test_flat_names_are_read_and_what_openrlhf_has_dropped_is_said():
