@@ -24,7 +24,7 @@ from ..config import Config, Reward, own_files, rules
 from ..config.environments import Environment, in_section
 from ..config.integrations.reward_signatures import UnknownSignature, convention_of
 from ..config.method_summary import method_summary
-from ..config.paths import local_path, query_path, shorten
+from ..config.paths import shorten
 from ..config.problems import Problems
 from ..config.recipe_paths import RULE
 from ..data import templates
@@ -58,13 +58,12 @@ from .checks.host import (
     runs_here,
     slow_precision,
 )
-from .checks.hub_name import check_hub_name
+from .checks.hub_name import model_directory
 from .checks.learner import check_budget, check_lora, check_lora_of_mixture, check_positions, check_routing
 from .checks.load_elsewhere import load_elsewhere
 from .checks.method import check_method
 from .checks.roles import check_roles
 from .checks.shadowed import check_shadowed
-from .checks.weights import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -349,19 +348,14 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
             "actor.model_name_or_path is not set. Give a HF directory or name,"
             " or make a small model with `openrlhf-tir toy-model`."
         )
-    path = local_path(name, "actor.model_name_or_path")
-    if not query_path(path, Path.is_dir, "actor.model_name_or_path"):
-        toy = ", or make a small model with `openrlhf-tir toy-model`"
-        return None, [check_hub_name(cfg, name, path, "actor.model_name_or_path", toy)]
-    if not (path / "config.json").is_file():
-        raise ConfigError(
-            f"{path} has no config.json, so it is not a model. Point actor.model_name_or_path at a HF model directory."
-        )
+    toy = ", or make a small model with `openrlhf-tir toy-model`"
+    path, facts = model_directory(cfg, name, "actor.model_name_or_path", toy)
+    if path is None:
+        return None, facts
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
     if (path / "tokenizer.json").is_file():
         json_object(path / "tokenizer.json")
-    check_weights(path, "actor.model_name_or_path")
     return path, []
 
 

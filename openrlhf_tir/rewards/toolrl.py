@@ -105,6 +105,11 @@ def _lines(text: str) -> list[str]:
     return text.split("<tool_call>")[1].split("</tool_call>")[0].strip().split("\n")
 
 
+def is_target(text: str) -> bool:
+    """Return whether a label is a target of ToolRL."""
+    return any(tag in text for tag in ("<think>", "<tool_call>", "<response>"))
+
+
 def gold_calls(target: str) -> list[dict[str, Any]]:
     """Return the calls of a target, each with a name and parameters; none if it has no <tool_call>.
 

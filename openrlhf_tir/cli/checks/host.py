@@ -108,13 +108,11 @@ def check_backend(cfg: Config, machine: Machine) -> None:
     Raises:
         ConfigError: They are.
     """
-    if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
+    if cfg.vllm.sync_backend in ("nccl", "ipc") and machine.gpus == 0 and runs_here(cfg):
         raise ConfigError(
-            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none."
-            " Use 'gloo', which is the same on CPUs, or 'file'."
+            f"vllm.sync_backend = {cfg.vllm.sync_backend!r} needs GPUs, and this machine has none. Use 'file' or"
+            " 'auto'; 'gloo' does on CPUs what 'nccl' does on GPUs."
         )
-    if cfg.vllm.sync_backend == "ipc" and machine.gpus == 0 and runs_here(cfg):
-        raise ConfigError("vllm.sync_backend = 'ipc' needs GPUs, and this machine has none. Use 'file' or 'auto'.")
 
 
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")

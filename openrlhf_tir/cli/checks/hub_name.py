@@ -1,26 +1,41 @@
-"""Check the name of a model that is no directory here: a path that does not exist, or a name on the hub."""
+"""Check that a model's name is a directory with its files, or may be a name on the hub."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ...config import Config
-from ...config.paths import shorten
+from ...config.paths import local_path, query_path, shorten
 from ...config.recipe_paths import RULE
 from ...data.hub import is_cached, offline_by
 from ...errors import ConfigError
 from .host import runs_here
+from .weights import check_weights
 
 
-def check_hub_name(cfg: Config, name: str, path: Path, setting: str, alternative: str = "") -> str:
-    """Return a fact that says where the model will come from.
+def model_directory(cfg: Config, name: str, setting: str, alternative: str = "") -> tuple[Path | None, list[str]]:
+    """Return a model's directory; None with a fact for a name that looks like one on the hub.
 
     Args:
         cfg: The configuration.
         name: The model's name as it is configured.
-        path: The directory that the name would mean here; there is none.
         setting: The setting that names it.
-        alternative: What else may be done, as the end of a sentence.
+        alternative: What else may be done if there is no such directory, as the end of a sentence.
+
+    Raises:
+        ConfigError: It is no model, or its weights are missing or damaged.
+    """
+    path = local_path(name, setting)
+    if not query_path(path, Path.is_dir, setting):
+        return None, [_check_hub_name(cfg, name, path, setting, alternative)]
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path} has no config.json, so it is not a model. Point {setting} at a HF model directory.")
+    check_weights(path, setting)
+    return path, []
+
+
+def _check_hub_name(cfg: Config, name: str, path: Path, setting: str, alternative: str) -> str:
+    """Return a fact that says where a model will come from that is no directory here.
 
     Raises:
         ConfigError: The name is a path, or the hub may not be asked and its cache lacks the model.

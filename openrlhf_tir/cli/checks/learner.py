@@ -6,19 +6,17 @@ Headers are read, nothing is loaded.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from ...config import Config
 from ...config.sections.learner import ALL_LINEAR, target_fault
 from ...errors import ConfigError
 from ...memory.model_size import Experts
+from .weights import tensors_of
 
 log = logging.getLogger(__name__)
 EXPERTS = "experts"
@@ -83,18 +81,22 @@ def check_routing(cfg: Config, model: Mapping[str, Any]) -> None:
     """
     if not cfg.rollout.routing_replay or not model:
         return
-    try:
-        experts = Experts.of(model)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return  # a damaged configuration, which the loading of the model reports
     text = model.get("text_config") or model
-    if experts is None:
+    if _has_experts(model) is False:
         raise ConfigError(
             f"rollout.routing_replay = true, but {cfg.actor.model_name_or_path!r} (model_type"
             f" {text.get('model_type')!r}) is no mixture of experts. Set rollout.routing_replay to false."
         )
     if fault := _routers_fault(model):
         raise ConfigError(fault)
+
+
+def _has_experts(model: Mapping[str, Any]) -> bool | None:
+    """Return None for a damaged configuration, which the loading of the model reports."""
+    try:
+        return Experts.of(model) is not None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _routers_fault(model: Mapping[str, Any]) -> str | None:
@@ -129,11 +131,7 @@ def check_lora_of_mixture(cfg: Config, model: Mapping[str, Any]) -> None:
     """
     if not cfg.ds.lora.rank or cfg.ds.lora.target_modules != [ALL_LINEAR]:
         return
-    try:
-        experts = Experts.of(model) if model else None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return  # a damaged configuration, which the loading of the model reports
-    if experts is not None:
+    if _has_experts(model):
         raise ConfigError(
             f"ds.lora.target_modules = {ALL_LINEAR}, but {cfg.actor.model_name_or_path!r} is a mixture of experts, and"
             " LoRA trains neither experts nor routers here. Name the layers of its attention: --ds.lora.target_modules"
@@ -152,24 +150,11 @@ def check_lora(cfg: Config, model: Path) -> None:
     targets = cfg.ds.lora.target_modules
     if not cfg.ds.lora.rank or targets == [ALL_LINEAR]:
         return
-    try:
-        layers = {name.removesuffix(".weight") for name in _names(model) if name.endswith(".weight")}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"{model} holds weights that cannot be read ({error}). Download or save it again.") from error
+    tensors = tensors_of(model, "actor.model_name_or_path")
+    layers = {name.removesuffix(".weight") for name in tensors if name.endswith(".weight")}
     if not layers or any(f".{EXPERTS}." in layer for layer in layers):
         return
     for target in targets:
         if not any(layer == target or layer.endswith(f".{target}") for layer in layers):
             known = {layer.rpartition(".")[2] for layer in layers} - set(NOT_TRAINED)
             raise ConfigError(target_fault(target, sorted(name for name in known if "norm" not in name)))
-
-
-def _names(model: Path) -> Iterator[str]:
-    """Yield the names of the tensors in a model's safetensors files."""
-    index = model / "model.safetensors.index.json"
-    if index.is_file():
-        yield from json.loads(index.read_text())["weight_map"]
-        return
-    for path in sorted(model.glob("*.safetensors")):
-        with safe_open(path, "np") as weights:
-            yield from weights.keys()

@@ -20,7 +20,7 @@ from ...config.environments import Environment
 from ...config.rewards import OWN, REWARDS, LabelKind
 from ...data.prompts import Problem
 from ...errors import DataError
-from ...rewards import verl_default
+from ...rewards import toolrl, verl_default
 
 DESCRIPTIONS: dict[LabelKind, str] = {
     "answer": "an answer as text",
@@ -94,7 +94,7 @@ def _rewards(e: Environment) -> Iterator[str]:
 
 def _kind(label: str) -> LabelKind | Literal[""]:
     """Return the kind of a label; "" if nothing is to be answered or called, which several methods have."""
-    if any(tag in label for tag in ("<think>", "<tool_call>", "<response>")):
+    if toolrl.is_target(label):
         return "steps"
     try:
         value = json.loads(label)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -40,8 +40,30 @@ def check_weights(path: Path, setting: str) -> None:
         path: A Hugging Face model directory.
         setting: The setting that names it, for the message.
     """
-    if faults := [*_pointers(path), *_weight_faults(path)]:
-        raise ConfigError("\n".join(f"{setting} = {str(path)!r}: {fault}" for fault in faults))
+    _refuse(path, setting, [*_pointers(path), *_weight_faults(path)])
+
+
+def tensors_of(path: Path, setting: str) -> dict[str, str]:
+    """Return tensor -> file of a model whose weights were checked; {} if they are no safetensors.
+
+    An index comes first, also where the weights are in one file.
+
+    Raises:
+        ConfigError: The index is damaged.
+    """
+    index = path / f"{SAFETENSORS}{INDEX}"
+    if index.exists():
+        _refuse(path, setting, _index_faults(index))
+        return dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"])
+    if not (path / SAFETENSORS).exists():
+        return {}
+    with safe_open(path / SAFETENSORS, "numpy") as weights:
+        return dict.fromkeys(weights.keys(), SAFETENSORS)
+
+
+def _refuse(path: Path, setting: str, faults: Iterable[str]) -> None:
+    if lines := [f"{setting} = {str(path)!r}: {fault}" for fault in faults]:
+        raise ConfigError("\n".join(lines))
 
 
 def _pointers(path: Path) -> Iterator[str]:
