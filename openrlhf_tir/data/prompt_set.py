@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -77,11 +77,6 @@ class StoredTasks(Sequence[Task]):
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
 
-    @property
-    def distinct(self) -> Iterable[Task]:
-        """Every distinct task once, in the order of the numbers in `places`."""
-        return map(task_of, self.rows)
-
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return the result of `compute`, a JSON value, which is kept beside the cached tasks under `name`."""
         memo: dict[str, Any] = {}
@@ -138,13 +133,6 @@ class PromptSet:
 
     def __getitem__(self, i: int) -> Task:
         return self.tasks[i]
-
-    @property
-    def distinct(self) -> int:
-        """Number of tasks that differ in prompt, label, environment or meta."""
-        if isinstance(self.tasks, StoredTasks):
-            return len(np.unique(self.tasks.places))
-        return len({(task.prompt, task.label, task.env, json.dumps(task.meta)) for task in self.tasks})
 
     def envs(self) -> tuple[list[str], np.ndarray]:
         """Return the names of the environments, and the index of each task's environment: [tasks] int."""

@@ -126,7 +126,7 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
     """Convert a row of ToolRL, whose label is a target text that its reward can read."""
     converted = verl(where, row)
     target = text_of(where, row, "reward_model.ground_truth")
-    if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
+    if not toolrl_reward.is_target(target):
         raise DataError(
             f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or"
             " <response>. Correct the row."

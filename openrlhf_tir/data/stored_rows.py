@@ -84,31 +84,24 @@ class StoredRows(Sequence[tuple[Any, ...]]):
 
         self._source = source
         opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
-        self._reader = pa.ipc.open_file(opened)
-        batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
-        self._batches = batches
-        self._length = sum(batch.num_rows for batch in batches)
+        self._table = pa.ipc.open_file(opened).read_all()
+        self._columns = self._table.columns
 
     def __reduce__(self) -> tuple[type[StoredRows], tuple[Source]]:
         return StoredRows, (self._source,)
 
     def __len__(self) -> int:
-        return self._length
+        return self._table.num_rows
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        number, row = divmod(place % len(self), ROWS_A_BATCH)
-        return tuple(column[row].as_py() for column in self._batches[number].columns)
+        return tuple(column[place].as_py() for column in self._columns)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column alone; the others' pages are not read."""
-        import pyarrow as pa
-
-        return pa.chunked_array([batch.column(name) for batch in self._batches], pa.large_string())
+        return self._table.column(name)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for batch in self._batches:
+        for batch in self._table.to_batches():
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

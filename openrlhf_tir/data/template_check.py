@@ -70,26 +70,16 @@ def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Se
 def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
     """Return True if the template shows a reply only after a call."""
     reason = ""
+    seen = [{**message, "content": SEEN} for message in replies]
+    tool = next((str(message["name"]) for message in replies if message.get("name")), "tool")
     for call in (False, True):
-        after = [
-            {**message, "content": SEEN, **({"tool_call_id": call_id([USER])} if message["role"] == "tool" else {})}
-            for message in replies
-        ]
-        tool = next((str(message["name"]) for message in replies if message.get("name")), "tool")
+        after = _with_ids([USER], seen)
         try:
             tail = template.tail([USER], after, tools, call=call)
             turn = stand_in([USER], call=True, word=tool) if call else stand_in([USER])
             # A second turn must work too.
             longer = [USER, turn, *after]
-            template.tail(
-                longer,
-                [
-                    {**message, "tool_call_id": call_id(longer)} if message["role"] == "tool" else message
-                    for message in after
-                ],
-                tools,
-                call=call,
-            )
+            template.tail(longer, _with_ids(longer, seen), tools, call=call)
         except TemplateRefuses as error:
             reason = reason or str(error)
             continue
@@ -103,16 +93,20 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
     )
 
 
+def _with_ids(before: Sequence[Message], replies: Sequence[Message]) -> list[Message]:
+    """Return the replies that follow these messages; a tool's names the call that it answers."""
+    return [
+        {**message, "tool_call_id": call_id(before)} if message["role"] == "tool" else message for message in replies
+    ]
+
+
 def _rewrites(template: ChatTemplate, turn: str, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
     """Return True if two turns with their replies are rendered otherwise than they grow in an episode: turn, tail,
     turn, tail."""
     messages: list[Mapping[str, Any]] = [USER]
     grown = template.render(messages, tools)
     for _ in range(2):
-        after = [
-            {"tool_call_id": call_id(messages), **message} if message["role"] == "tool" else message
-            for message in replies
-        ]
+        after = _with_ids(messages, replies)
         grown += turn + template.tail(messages, after, tools)
         messages += [{"role": "assistant", "content": turn}, *after]
     return grown != template.render(messages, tools)

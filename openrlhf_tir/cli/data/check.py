@@ -8,21 +8,18 @@ from __future__ import annotations
 import argparse
 
 from ...config import Data
-from .rows import MAX_LISTED, add_row_arguments, counting, data_of
+from .rows import MAX_LISTED, add_row_arguments, counting, data_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data check train.parquet                          the columns decide which schema it is
   openrlhf-tir data check rows.jsonl --row-schema toolrl         a named schema; bad rows are listed, exit code 2
   openrlhf-tir data check rows.jsonl --on-bad-row skip           bad rows are counted and listed, exit code 0
 A run checks the same rows before it starts (train --check-only), also against its environments and templates."""
-ONLY_CHECKED = ("hammer", "retool_sft", "toolace", "xlam")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    from ...data.schemas import SCHEMAS
-
-    add_row_arguments(parser, schemas=sorted([*SCHEMAS, *ONLY_CHECKED]))
+    add_row_arguments(parser, function_calls=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,23 +42,21 @@ def run(args: argparse.Namespace) -> int:
         remedy = "Correct them, or leave them out: --on-bad-row skip here, --data.on_bad_row skip in a run."
         raise DataError("\n".join(total.listed) + more + f"\n{total.count} bad rows. {remedy}")
     total.check_some_good(good, args.sources)  # A run without a good row would fail too.
-    for line in total.listed:
-        print(f"  bad: {line}")
-    if total.count > len(total.listed):
-        print(f"  and {total.count - len(total.listed)} more bad rows")
+    tell(total)
     return 0
 
 
 def _examine(cfg: Data, bad) -> tuple[int, list[str]]:
     """Return the number of good rows of one source, and lines about it. Bad rows are added to `bad`."""
-    from ...data.prepare.others import OTHERS, check_other
+    from ...data.prepare.function_calls import SOURCES
+    from ...data.prepare.others import check_other
     from ...data.prepare.summary import Summary
     from ...data.prompts import rows_and_problems
     from ...errors import DataError
 
     (source,) = cfg.datasets
     with counting(f"check {source}") as tick:
-        if cfg.row_schema in OTHERS:
+        if cfg.row_schema in SOURCES:
             rows, facts = check_other(cfg, bad, tick)
             schema = cfg.row_schema
         else:

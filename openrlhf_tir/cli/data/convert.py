@@ -20,11 +20,9 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    from ...data.prepare.function_calls import SOURCES
     from ...data.prepare.official import WRITERS
-    from ...data.schemas import SCHEMAS
 
-    add_row_arguments(parser, schemas=sorted([*SCHEMAS, *SOURCES]))
+    add_row_arguments(parser, function_calls=True)
     add = parser.add_argument
     add(
         "--to",

@@ -26,9 +26,7 @@ schema wraps around them. Rows are written with the columns that they had."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    from ...data.schemas import SCHEMAS
-
-    add_row_arguments(parser, schemas=sorted(SCHEMAS))
+    add_row_arguments(parser)
     add = parser.add_argument
     add(
         "--against",

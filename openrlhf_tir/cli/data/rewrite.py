@@ -22,9 +22,7 @@ into the environment variable that --token-env names."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    from ...data.schemas import SCHEMAS
-
-    add_row_arguments(parser, schemas=sorted(SCHEMAS))
+    add_row_arguments(parser)
     add = parser.add_argument
     add("--solution-key", default="solution", metavar="COLUMN", help="column of the solution in words [solution]")
     add(

@@ -22,13 +22,17 @@ MAX_LISTED = 1000
 """Bad rows that a command lists."""
 
 
-def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]) -> None:
+def add_row_arguments(parser: argparse.ArgumentParser, *, function_calls: bool = False) -> None:
     """Add the sources, and how their rows are read, to a parser. The flags are named as in the `data` section.
 
     Args:
         parser: The parser.
-        schemas: Names that --row-schema accepts.
+        function_calls: Whether the command reads the sources of Tool-N1's rows too.
     """
+    from ...data.prepare.function_calls import SOURCES
+    from ...data.schemas import SCHEMAS
+
+    schemas = sorted([*SCHEMAS, *(SOURCES if function_calls else ())])
     parser.add_argument(
         "sources",
         nargs="+",

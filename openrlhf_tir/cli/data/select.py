@@ -21,9 +21,7 @@ with filter.names = [], for --learning-impact."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to `parser`."""
-    from ...data.schemas import SCHEMAS
-
-    add_row_arguments(parser, schemas=sorted(SCHEMAS))
+    add_row_arguments(parser)
     add = parser.add_argument
     add(
         "--samples",

@@ -143,8 +143,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         )
     if training:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
-        if prompts.distinct < len(prompts):
-            log.info("%d prompts, of which %d are distinct", len(prompts), prompts.distinct)
     held_out = [*prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks] if cfg.eval.dataset else []
     searched = (prompts.tasks if len(prompts) else held_out)[:MAX_SEARCHED]
     # If the model is on this machine, the checks have reported this already, for all rows.

@@ -2,8 +2,7 @@
 each.
 
 What a method's rows have no place for is lost: the name of an environment, and `meta` except its data source. A label
-of another form than the method's is translated (tool_dialogues.py) or refused. `jsonl` is this project's own form and
-keeps everything.
+of another form than the method's is refused. `jsonl` is this project's own form and keeps everything.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 
 from ...config.paths import shown
 from ...errors import DataError, unknown
-from .. import tool_n1
+from ...rewards import tooln1 as tooln1_reward
+from ...rewards import toolrl as toolrl_reward
 from ..fields import kind
 from ..prompts import Problem
 from ..schemas import DAPO_HEAD
 from ..templates import SEARCHR1
-from . import tool_dialogues
 
 TORL_SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 DAPO = (
@@ -90,31 +89,24 @@ def torl(problem: Problem, i: int) -> dict[str, Any]:
 
 
 def toolrl(problem: Problem, i: int) -> dict[str, Any]:
-    """Return a row of ToolRL, translated from Tool-N1's form if necessary."""
-    messages, target = chat_of(problem), problem.label
-    if _form_of(problem) == "tooln1":
-        messages, target = tool_dialogues.to_toolrl(problem.where, messages, target)
-    return _verl(problem, i, messages, target, "rlla", "math")
+    """Return a row of ToolRL."""
+    if not toolrl_reward.is_target(problem.label):
+        raise _not_held(problem, "not ToolRL's target, a text with <think>, <tool_call> or <response>")
+    return _verl(problem, i, chat_of(problem), problem.label, "rlla", "math")
 
 
 def tooln1(problem: Problem, i: int) -> dict[str, Any]:
-    """Return a row of Tool-N1, translated from ToolRL's form if necessary."""
-    messages, calls, raw = chat_of(problem), problem.label, {}
-    if _form_of(problem) == "toolrl":
-        raw = tool_dialogues.to_tooln1(problem.where, messages, calls)
-        messages, calls = tool_n1.convert(problem.where, raw)
-    row = _verl(problem, i, messages, calls, "toolcall", "toolcall")
-    return {**row, "extra_info": {**row["extra_info"], "prompt_type": "qwen"}, **raw}
+    """Return a row of Tool-N1."""
+    try:
+        tooln1_reward.gold_calls(problem.label)
+    except ValueError:
+        raise _not_held(problem, "not Tool-N1's list of calls") from None
+    row = _verl(problem, i, chat_of(problem), problem.label, "toolcall", "toolcall")
+    return {**row, "extra_info": {**row["extra_info"], "prompt_type": "qwen"}}
 
 
-def _form_of(problem: Problem) -> str:
-    form = tool_dialogues.form_of(problem.label)
-    if form is None:
-        raise DataError(
-            f"{problem.where}: the label {shown(problem.label, 60)} is neither ToolRL's target nor Tool-N1's list of"
-            " calls. Convert it to jsonl or verl."
-        )
-    return form
+def _not_held(problem: Problem, what: str) -> DataError:
+    return DataError(f"{problem.where}: the label {shown(problem.label, 60)} is {what}. Convert it to jsonl or verl.")
 
 
 def searchr1(problem: Problem, i: int) -> dict[str, Any]:
@@ -158,16 +150,13 @@ def answer_of(problem: Problem) -> str:
         what = f"one of {OTHERS_TASKS[source]}"
     elif isinstance(label, dict) and "target" in label:
         what = "Search-R1's list of gold answers"
-    elif tool_dialogues.form_of(problem.label) == "toolrl":
+    elif toolrl_reward.is_target(problem.label):
         what = "ToolRL's target"
     elif isinstance(label, dict) or (isinstance(label, list) and any(isinstance(part, dict) for part in label)):
         what = "an object" if isinstance(label, dict) else "a list of objects"
     else:
         return problem.label
-    raise DataError(
-        f"{problem.where}: the label {shown(problem.label, 60)} is {what}, where this schema holds one answer as text."
-        " Convert it to jsonl or verl."
-    )
+    raise _not_held(problem, f"{what}, where this schema holds one answer as text")
 
 
 def _json(text: str) -> Any:

@@ -90,7 +90,7 @@ def chains_of(
             chains.append(chain)
             chain = []
             rendered_so_far = ""
-        written, _ = _end_of(response, template)
+        written = _up_to_end(response, template)
         chain.append(Piece(before[len(rendered_so_far) :], "template"))
         chain += [
             Piece(text, "env" if tool else "model", rendered=not tool)
@@ -186,14 +186,12 @@ def _turn(
     return before, whole[len(before) :]
 
 
-def _end_of(response: str, template: ChatTemplate) -> tuple[str, str]:
-    """Return a message up to the special token that ends it, and the white space that the template writes after that
-    token.
+def _up_to_end(response: str, template: ChatTemplate) -> str:
+    """Return a message without the white space that the template writes after the special token that ends it.
 
     Without such a token the whole message is returned.
     """
     pieces = template.pieces(response)
-    closing = ""
     if len(pieces) > 1 and not pieces[-1][1] and not pieces[-1][0].strip():
-        closing = pieces[-1][0]
-    return response.removesuffix(closing), closing
+        return response.removesuffix(pieces[-1][0])
+    return response

@@ -160,44 +160,13 @@ def test_a_malformed_source_row_names_line_field_and_type_and_may_be_skipped(tmp
     assert bad.count == 1
 
 
-def test_tool_n1s_calls_become_toolrls_prompt_and_target_and_come_back(tmp_path):
-    first = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "n1.jsonl", row_schema="toolace")
-    rl = convert(first, "toolrl", tmp_path / "rl.jsonl")
-    (_, one), (given, two) = read(rl, row_schema="toolrl")
-    assert (
-        two
-        == "<think> I should use the appropriate tool with proper parameters to respond to the user's need. </think>\n"
-        '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Bergen"}}\n</tool_call>'
-    )
-    assert one.count('"parameters"') == 2 and '"arguments"' not in one
-    assert load("toolrl")(says(two), Task("", two), in_run(name="toolrl")).reward == 4.0
-    system, user = (m["content"] for m in given)
-    assert (
-        '1. Name: Weather Now\nDescription: Weather of a city.\nParameters: {"city": {"type": "string"}}\n' in system
-        and "arguments" not in system
-    )
-    assert (
-        user.startswith("**Dialogue Records History**\n<user> ")
-        and '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Oslo"}}\n' in user
-    )
-    assert "<obs> " in user and "<response> " in user
-    assert [m["role"] for m in given] == ["system", "user"]
-    back = convert(rl, "tooln1", tmp_path / "back.jsonl")
-    assert read(back, row_schema="tooln1") == read(first, row_schema="tooln1")
-    assert {row["data_source"] for _, row in read_json(back)} == {"toolcall"}
-
-
 def test_what_toolrl_or_tool_n1_cannot_hold_is_refused_with_line_and_reason(tmp_path):
-    with pytest.raises(DataError, match=r"hammer\.jsonl line 2 .*ToolRL's"):
-        convert(SAMPLES / "hammer.jsonl", "toolrl", tmp_path / "o.jsonl", row_schema="hammer")
-    with pytest.raises(DataError, match=r"toolrl\.jsonl line 1: .*\"1\. "):
-        convert(SAMPLES / "toolrl.jsonl", "tooln1", tmp_path / "o.jsonl")
     data = tmp_path / "d.jsonl"
     for to, label, said in [
-        ("toolrl", "42", "'42' .*ToolRL's .*Tool-N1's"),
-        ("tooln1", "42", "'42' "),
-        ("toolrl", json.dumps(CALL), "<tools>"),
-        ("tooln1", "<think> t </think>", r"\*\*Dialogue Records History"),
+        ("toolrl", "42", "'42' .*ToolRL's"),
+        ("toolrl", json.dumps(CALL), "ToolRL's"),
+        ("tooln1", "42", "'42' .*Tool-N1's"),
+        ("tooln1", "<think> t </think>", "Tool-N1's"),
     ]:
         data.write_text(json.dumps({"prompt": [{"role": "user", "content": "a"}], "label": label}))
         with pytest.raises(DataError, match=rf"d\.jsonl line 1: .*{said}"):
@@ -205,29 +174,11 @@ def test_what_toolrl_or_tool_n1_cannot_hold_is_refused_with_line_and_reason(tmp_
     assert not (tmp_path / "o.jsonl").exists()
 
 
-def test_a_reply_without_calls_is_an_empty_list_in_tool_n1(tmp_path):
-    system = (
-        "**Available Tools**\n1. Name: f\nDescription: two\nlines\nParameters: {}\n2. Name: g\nDescription:"
-        ' \nParameters: {"x": 1}\n'
-    )
-    user = (
-        "**Dialogue Records History**\n<user> Go."
-        " </user>\n<think> t </think>\n<response> Where? </response>\n<user> On. </user>"
-    )
-    chat = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    data = tmp_path / "d.jsonl"
-    data.write_text(json.dumps({"prompt": chat, "label": "<think> t </think>\n<response> No. </response>"}))
-    ((given, label),) = read(convert(data, "tooln1", tmp_path / "o.jsonl"), row_schema="tooln1")
-    assert label == "[]" and [(m["role"], m["content"]) for m in given[1:]] == [
-        ("user", "Go."),
-        ("assistant", "Where?"),
-        ("user", "On."),
-    ]
-    _, row = next(read_json(tmp_path / "o.jsonl"))
-    assert json.loads(row["tools"]) == [
-        {"name": "f", "description": "two\nlines", "parameters": {}},
-        {"name": "g", "description": "", "parameters": {"x": 1}},
-    ]
+@pytest.mark.parametrize("to", ["toolrl", "tooln1"])
+def test_a_step_with_tools_survives_its_methods_own_rows(tmp_path, to):
+    source = SAMPLES / f"{to}.jsonl"
+    made = convert(source, to, tmp_path / "made.jsonl")
+    assert read(made, row_schema=to) == read(source)
 
 
 @pytest.mark.parametrize("to", ["torl", "dapo", "orz", "zerotir"])

@@ -131,7 +131,7 @@ def test_a_row_without_a_column_that_the_template_names_is_a_bad_row(tmp_path):
 def test_rows_that_differ_in_a_column_are_one_problem_with_columns_of_their_own(tmp_path):
     rows = [{"prompt": f"{i % 2}+1?", "label": str(i % 2 + 1), "index": i // 3} for i in range(6)]
     prompts = load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows)))
-    assert prompts.distinct == 2 and [task.extra["index"] for task in prompts.tasks] == [0, 0, 0, 1, 1, 1]
+    assert len(prompts.tasks.rows) == 2 and [task.extra["index"] for task in prompts.tasks] == [0, 0, 0, 1, 1, 1]
     assert [task.extra["index"] for task in prompts.tasks[2:5]] == [0, 1, 1] and prompts[5].extra["index"] == 1
 
 
@@ -139,7 +139,7 @@ def test_rows_whose_prompts_are_made_of_a_column_are_different_problems(tmp_path
     rows = [{"prompt": "1+1?", "label": "2", "level": level} for level in (1, 2, 1)]
     data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), input_template="{level}: {}")
     prompts = load_prompts(data)
-    assert prompts.distinct == 2 and [task.prompt for task in prompts.tasks] == ["1: 1+1?", "2: 1+1?", "1: 1+1?"]
+    assert len(prompts.tasks.rows) == 2 and [task.prompt for task in prompts.tasks] == ["1: 1+1?", "2: 1+1?", "1: 1+1?"]
 
 
 def test_a_column_that_changed_since_a_checkpoint_changes_its_digest(tmp_path):

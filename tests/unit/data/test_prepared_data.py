@@ -76,7 +76,7 @@ def test_a_problem_is_tokenised_once_and_stays_as_many_rows_as_it_has(tmp_path):
     prompts = prompts_of(dapo(tmp_path / "d.parquet"), tokenizer)
     assert tokenizer.asked == ["1+1?", "2+2?", "much too long a question"]
     assert [(task.prompt, task.label) for task in prompts.tasks] == [("1+1?", "0"), ("2+2?", "1")] * 3
-    assert prompts.dropped == {"prompt_too_long": 3} and prompts.distinct == 2 and len(prompts) == 6
+    assert prompts.dropped == {"prompt_too_long": 3} and len(prompts.tasks.rows) == 2 and len(prompts) == 6
 
 
 def test_small_data_leaves_nothing_on_disk(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_later_start_gives_the_same_prompts_and_asks_no_tokenizer(tmp_path, ca
     first, later = CountingTokenizer(), CountingTokenizer()
     before, after = prompts_of(source, first), prompts_of(source, later)
     assert [*before.tasks] == [*after.tasks] and len(after) == 6
-    assert (before.dropped, before.distinct) == (after.dropped, after.distinct)
+    assert (before.dropped, len(before.tasks.rows)) == (after.dropped, len(after.tasks.rows))
     assert len(first.asked) == 3 and later.asked == []
 
 

@@ -94,12 +94,6 @@ def test_wrong_responses_are_taken_only_when_asked_for_and_by_their_reward():
     assert [r["reward"] for r in distill(rows, Selection(wrong=True, min_reward=0.5)).rows] == [0.7]
 
 
-def test_a_log_that_does_not_say_how_responses_ended_is_refused():
-    old = kept(runs=[{"source": "model", "text": "4"}])
-    with pytest.raises(DataError, match=r"--logger\.trajectories 1"):
-        distill([old], Selection())
-
-
 def test_a_distilled_row_is_learned_where_its_trajectory_was_trained(tmp_path):
     """From tokens through the log and back: the same tokens, and the same ones with a weight."""
     words = vocabulary()
