@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--quick", action="store_true", help="only ask the server to describe itself")
     add("--steps", type=whole(at_least=1), default=1000, metavar="N", help="steps of the leak check [1000]")
-    add("--concurrency", type=whole(at_least=1), default=16, metavar="N", help="concurrent steps [16]")
     add(
         "--flood",
         type=whole(at_least=1),
@@ -96,9 +95,7 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
         if (text := getattr(args, name)) is not None
     }
     actions = dataclasses.replace(SERVERS.get(env, OTHER).actions, **own_actions, **tasks)
-    options = Options(
-        steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib
-    )
+    options = Options(steps=args.steps, flood=args.flood, max_growth_mib=args.max_growth_mib)
     console = Console()
     with console.status("checking") as status:
         findings = asyncio.run(

@@ -16,14 +16,9 @@ from ..simulation.workload import SEED_WORKLOAD
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..simulation.workload import Acceptance, Workload
+    from ..simulation.workload import Workload
 
-MODES = {
-    "sync": {"mode": "sync"},
-    "one_step": {"mode": "one_step"},
-    "pipeline_drain": {"mode": "pipeline_drain"},
-    "pipeline": {"mode": "pipeline"},
-}
+MODES = ("sync", "one_step", "pipeline_drain", "pipeline")
 """What is compared if no --pipeline option says otherwise."""
 
 
@@ -45,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="acceptance: constant, falling, or jumping at half time, as the workload says [main]",
     )
     add("--learner-seconds", type=real(), metavar="S", help="seconds of a learner step [the workload's]")
-    add("--learner-ratio", type=real(), default=1.0, metavar="X", help="times this [1]")
     add(
         "--gpus",
         type=whole(at_least=2),
@@ -62,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    from dataclasses import replace
+
     from ..simulation.faults import read_faults
     from ..simulation.run import learner_seconds, simulate
     from ..simulation.workload import Workload
@@ -70,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     read = Workload.read(args.workload)
     cfg, workload = sized(args, read)
     scenario = {"main": workload.acceptance, "late": workload.late, "jump": workload.jump}[args.scenario]
-    learner_s = args.learner_ratio * (args.learner_seconds or learner_seconds(workload))
+    learner_s = args.learner_seconds or learner_seconds(workload)
     if args.gpus:
         return _plan(args, workload, learner_s, cfg.updates_per_batch)
     results = {}
@@ -82,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         results[name] = simulate(
             workload,
             config,
-            acceptance=stretched(scenario, cfg),
+            acceptance=replace(scenario, steps=cfg.train.max_steps),
             learner_s=learner_s,
             faults=read_faults(args.workload),
         )
@@ -122,13 +118,6 @@ def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workloa
     )
 
 
-def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:
-    """Return the acceptance scenario over the steps of this run."""
-    from dataclasses import replace
-
-    return replace(acceptance, steps=cfg.train.max_steps)
-
-
 def compared(args: argparse.Namespace) -> dict[str, dict]:
     """Return the configurations to compare: name -> changes of the [pipeline] section."""
     changes = {
@@ -137,7 +126,7 @@ def compared(args: argparse.Namespace) -> dict[str, dict]:
         if name.startswith("pipeline.")
     }
     if not changes and not args.recipe:
-        return MODES
+        return {mode: {"mode": mode} for mode in MODES}
     return {", ".join(f"{name} {value}" for name, value in changes.items()) or args.recipe: {}}
 
 
@@ -213,13 +202,10 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, update
     )
     console = Console(stderr=args.json)
     with console.status("simulating") as status:
-        done = []
-
-        def tick(plan) -> None:
-            done.append(plan)
-            status.update(f"{len(done)}/{len(candidates) * len(STALENESS)} plans")
-
-        planned = plans(workload, candidates, tick=tick)
+        planned = []
+        for plan in plans(workload, candidates):
+            planned.append(plan)
+            status.update(f"{len(planned)}/{len(candidates) * len(STALENESS)} plans")
     chosen = recommend(planned)
     settings = {
         "vllm.num_engines": chosen.split.engines,

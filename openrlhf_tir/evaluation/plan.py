@@ -126,7 +126,7 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
         directory = items_dir / suite_file.suite.name
         _check_env(cfg, suite_file.suite)
         suite_file = with_rows(suite_file, directory, entry_of(cfg.environments, cfg.env.name))
-        rows, _ = convert(suite_file, directory / PROBLEMS, cfg.env.protocol)
+        rows = convert(suite_file, directory / PROBLEMS, cfg.env.protocol)
         _check_chat(cfg, suite_file.suite.name, directory / PROBLEMS)
         size_note = size_fact(suite_file.suite, rows)
         facts = (size_note, *graded) if size_note else graded

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from ..config import Reward
 from ..config.paths import local_path, query_path
 from ..config.rewards import REWARDS
@@ -413,16 +411,13 @@ def _gold(suite_file: SuiteFile) -> dict[str, Any]:
     return gold
 
 
-def convert(suite_file: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int, str]:
-    """Write the set in our form.
+def convert(suite_file: SuiteFile, target: Path, protocol: str = "tool") -> int:
+    """Write the set in our form and return the number of rows.
 
     Args:
         suite_file: The suite and its file.
         target: The file to write.
         protocol: See `rows_of`.
-
-    Returns:
-        The number of rows, and a digest of them.
 
     Raises:
         DataError: The set has no rows.
@@ -439,7 +434,7 @@ def convert(suite_file: SuiteFile, target: Path, protocol: str = "tool") -> tupl
             " directory, or remove that one."
         )
     target.write_text(text, encoding="utf-8")
-    return len(lines), xxhash.xxh3_64_hexdigest(text.encode())
+    return len(lines)
 
 
 def size_fact(suite: Suite, rows: int) -> str | None:

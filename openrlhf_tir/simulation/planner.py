@@ -10,7 +10,7 @@ on `gpus_per_engine` GPUs, whatever the number of engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..errors import ConfigError
@@ -91,17 +91,8 @@ def splits(workload: Workload, *, gpus: int, gpus_per_engine: int, learner_s: fl
     return [split(engines) for engines in sorted({min(most, max(1, round(best * factor))) for factor in AROUND})]
 
 
-def plans(
-    workload: Workload, candidates: list[Split], *, tick: Callable[[Plan], None] = lambda plan: None
-) -> list[Plan]:
-    """Simulate every candidate with every staleness bound and pipeline.depth = "auto".
-
-    `tick` is called with each plan as soon as it is known.
-    """
-    return list(_plans(workload, candidates, tick))
-
-
-def _plans(workload: Workload, candidates: list[Split], tick: Callable[[Plan], None]) -> Iterator[Plan]:
+def plans(workload: Workload, candidates: list[Split]) -> Iterator[Plan]:
+    """Simulate every candidate with every staleness bound and pipeline.depth = "auto", and yield its plan."""
     for split in candidates:
         sized = replace(
             workload.with_batch(workload.prompts, workload.samples_per_prompt, engines=split.engines),
@@ -109,9 +100,7 @@ def _plans(workload: Workload, candidates: list[Split], tick: Callable[[Plan], N
         )
         for staleness in STALENESS:
             cfg = configure(sized, mode="pipeline", max_staleness=staleness, depth="auto")
-            plan = Plan(split, staleness, simulate(sized, cfg, learner_s=split.learner_s))
-            tick(plan)
-            yield plan
+            yield Plan(split, staleness, simulate(sized, cfg, learner_s=split.learner_s))
 
 
 def recommend(plans: list[Plan]) -> Plan:
