@@ -107,13 +107,8 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
             " Give rows that name theirs: --eval.dataset FILE."
         )
     suite_files = [find(text, suites_dir) for text in dict.fromkeys(named)]
-    if duplicates := sorted(
-        {
-            suite_file.suite.name
-            for suite_file in suite_files
-            if sum(other.suite.name == suite_file.suite.name for other in suite_files) > 1
-        }
-    ):
+    names = [suite_file.suite.name for suite_file in suite_files]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
             f"--suite {duplicates[0]} is given with two files. Evaluate one after the other, with an --items directory"
             " each."

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ...config.numbers import share, whole
-from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counted, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl       both in one file, as openrlhf-tir reads it
@@ -90,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             )
 
     with counting("convert") as tick:
-        count = write_rows(args.out, _ticked(rows, tick, check))
+        count = write_rows(args.out, counted(rows, tick, check))
     print(f"{count} rows of {args.to} in {args.out}")
     for reason, rows_left_out in left_out.most_common():
         print(f"  {rows_left_out} left out, as the method does: {reason}")
@@ -98,13 +96,3 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {bad.count} bad rows left out")
     tell(bad)
     return 0
-
-
-def _ticked(rows: Iterator[Any], tick, at_end) -> Iterator[Any]:
-    """Yield the rows, calling `tick` for each, and `at_end` with their number."""
-    count = 0
-    for row in rows:
-        count += 1
-        tick()
-        yield row
-    at_end(count)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...config import Data
 from ...config.numbers import share, whole
 from ...config.paths import shorten
-from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counted, counting, data_of, files_of, tell
 
 if TYPE_CHECKING:
     from ...data.bad_rows import Bad, BadRows
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise error.reworded(lambda text: text.replace(SPLIT_SETTING, "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
-            _ticked((question_of(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
+            question_of(p.input) for p in counted(problems(cfg, BadRows(args.on_bad_row)), tick)
         )
     removed: list[dict[str, Any]] = []
 
@@ -217,9 +217,3 @@ def _shows_its_columns(cfg: Data, source: str) -> bool:
                 raise unknown from None
         return False
     return True
-
-
-def _ticked(texts: Iterator[str], tick) -> Iterator[str]:
-    for text in texts:
-        tick()
-        yield text

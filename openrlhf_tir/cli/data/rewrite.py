@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.numbers import real, whole
-from .rows import MAX_LISTED, add_row_arguments, counting, data_of, files_of, tell
+from .rows import MAX_LISTED, add_row_arguments, counted, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data rewrite worked.jsonl --url http://127.0.0.1:8000/v1 --model deepseek-r1 --out retool_sft.jsonl
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...data.prepare.code_traces import Replies, demonstrations
     from ...data.prepare.files import check_target, write_rows
-    from ...errors import ConfigError
+    from ...errors import ConfigError, DataError
     from ...rewards.checking.model_verdict import chat
 
     if bool(args.judge_url) != bool(args.judge_model):
@@ -76,9 +76,17 @@ def run(args: argparse.Namespace) -> int:
 
     rewrite = asker(args.url, args.model, args.max_tokens)
     judge = asker(args.judge_url, args.judge_model, args.max_tokens) if args.judge_url else None
+
+    def check(count: int) -> None:
+        if not count:
+            reasons = ", ".join(f"{reason} {number}" for reason, number in left_out.most_common()) or "no rows"
+            raise DataError(
+                f"{', '.join(args.sources)}: no demonstration is left ({reasons}). Give solutions that end in a box."
+            )
+
     with counting("rewrite") as tick:
         rows = demonstrations(_worked(args, bad, tick), rewrite, judge, args.workers, left_out)
-        count = write_rows(args.out, _at_least_one(rows, args, left_out))
+        count = write_rows(args.out, counted(rows, at_end=check))
     print(f"{count} demonstrations in {args.out}")
     for reason, rows_left_out in left_out.most_common():
         print(f"  {rows_left_out} left out: {reason}")
@@ -106,18 +114,3 @@ def _worked(args: argparse.Namespace, bad: Any, tick: Any) -> Iterator[Any]:
                     " its column with --solution-key, or correct the row."
                 )
             )
-
-
-def _at_least_one(rows: Iterator[Any], args: argparse.Namespace, left_out: Counter[str]) -> Iterator[Any]:
-    """Yield the rows. Raises DataError if there are none."""
-    from ...errors import DataError
-
-    count = 0
-    for row in rows:
-        count += 1
-        yield row
-    if not count:
-        reasons = ", ".join(f"{reason} {number}" for reason, number in left_out.most_common()) or "no rows"
-        raise DataError(
-            f"{', '.join(args.sources)}: no demonstration is left ({reasons}). Give solutions that end in a box."
-        )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...config import Data
 from ...config.numbers import whole
@@ -16,6 +16,7 @@ from ...errors import ConfigError, unknown
 if TYPE_CHECKING:
     from ...data.bad_rows import BadRows
 
+T = TypeVar("T")
 EVERY = 500
 """Rows between two movements of the progress bar, because moving it takes longer than reading a row."""
 MAX_LISTED = 1000
@@ -144,6 +145,18 @@ def counting(description: str) -> Iterator[Callable[[], None]]:
                 advance(EVERY, f"{done:,} rows")
 
         yield tick
+
+
+def counted(
+    rows: Iterable[T], tick: Callable[[], None] = lambda: None, at_end: Callable[[int], None] = lambda count: None
+) -> Iterator[T]:
+    """Yield the rows, calling `tick` for each, and `at_end` with their number."""
+    count = 0
+    for row in rows:
+        count += 1
+        tick()
+        yield row
+    at_end(count)
 
 
 def tell(bad: BadRows) -> None:
