@@ -457,8 +457,8 @@ class Expansions:
         counts = re.sub(r"\$\{#[^}]*\}", lambda match: self._text(match[0]), expression)
         text = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)\b|\$([0-9#])", number, counts)
         try:
-            return str(int(calculate(text)))
-        except (ValueError, ArithmeticError, SyntaxError):
+            return str(calculate(text))
+        except ValueError:
             return unknown(raw)
 
     def _there(self, name: str) -> Path | None:
