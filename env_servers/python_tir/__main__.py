@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from env_servers.env import Env
-from env_servers.flags import call_seconds, command_parser
+from env_servers.flags import call_seconds, command_parser, whole
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -111,14 +111,14 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--max-notebooks",
-        type=int,
+        type=whole(1),
         default=256,
         metavar="N",
         help="interpreters of sessions with state that are kept at once; more get 429 (default: %(default)s)",
     )
     p.add_argument(
         "--notebooks-mib",
-        type=int,
+        type=whole(NEW_BYTES >> 20),
         default=memory_mib() // 2,
         metavar="N",
         help="memory of all these interpreters together, beyond which no new one starts (default: half of the memory"
@@ -192,9 +192,6 @@ def env_factory(
 def main() -> None:
     """Start the server."""
     args = parser().parse_args()
-    if args.max_notebooks < 1 or args.notebooks_mib << 20 < NEW_BYTES:
-        flags = f"--max-notebooks {args.max_notebooks}, --notebooks-mib {args.notebooks_mib}"
-        sys.exit(f"python_tir does not start: {flags} keep no session. Use at least 1 and {NEW_BYTES >> 20}.")
     run_copies(args)
     limits = dataclasses.replace(Limits(), code_timeout_s=args.code_timeout, memory_bytes=args.memory_mib << 20)
     try:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,10 +25,8 @@ from env_servers.admission import CapacityFull
 from openrlhf_tir.http_guard.leaving import unless_client_leaves
 
 from .files import FetchFiles, Files
-from .limits import Limits
 from .run_code import KEEP_BYTES, OUTPUT_LIMIT, CommandRunResult, RunStatus, Seconds, as_text, command_result
 from .sandbox import SandboxError
-from .warm.call import Slot
 from .warm.notebooks import Cell, Notebook, Notebooks
 
 log = logging.getLogger(__name__)
@@ -163,24 +160,12 @@ class _InterpreterEnded(Exception):
         self.result = result
 
 
-@dataclass
-class _Sandbox:
-    """The part of a sandbox that `Notebook` uses, with limits that change from call to call."""
-
-    open_session: Callable[[], Awaitable[Slot]]
-    limits: Limits
-
-
 class _Conversation:
     """The session of one request. It counts against the server's notebooks and their memory, with its own limits."""
 
     def __init__(self, notebooks: Notebooks) -> None:
-        self.sandbox = _Sandbox(notebooks.sandbox.open_session, notebooks.sandbox.limits)
-        self.admit = notebooks.admit
-        self.set_used_bytes = notebooks.set_used_bytes
-        self.release = notebooks.release
         self._limits = notebooks.sandbox.limits
-        self.notebook = Notebook(self)
+        self.notebook = Notebook(notebooks)
         self.cells: list[CellResult] = []
         self._start = time.monotonic()
 
@@ -266,8 +251,8 @@ class _Conversation:
             _InterpreterEnded: No state is left to continue with.
         """
         flood = max(self._limits.flood_bytes, 2 * keep_bytes)
-        self.sandbox.limits = replace(self._limits, code_timeout_s=seconds, keep_bytes=keep_bytes, flood_bytes=flood)
-        cell = await self.notebook.run(source)
+        limits = replace(self._limits, code_timeout_s=seconds, keep_bytes=keep_bytes, flood_bytes=flood)
+        cell = await self.notebook.run(source, limits)
         if result is not None:
             result.stdout = as_text(cell.execution.stdout)
             result.stderr = as_text(cell.execution.stderr)

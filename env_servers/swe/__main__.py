@@ -14,7 +14,7 @@ import functools
 import sys
 from pathlib import Path
 
-from env_servers.flags import command_parser
+from env_servers.flags import command_parser, seconds, whole
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.python_tir.__main__ import memory_mib
@@ -53,49 +53,49 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--max-turns",
-        type=int,
+        type=whole(1),
         default=MAX_TURNS,
         metavar="N",
         help="steps of a session; the last is graded (default: %(default)s)",
     )
     p.add_argument(
         "--command-timeout",
-        type=float,
+        type=seconds,
         default=LIMITS.code_timeout_s - MARGIN_S,
         metavar="S",
         help="seconds after which the model reads that a command is still running (default: %(default)s)",
     )
     p.add_argument(
         "--test-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="wall clock of the hidden tests of one patch (default: %(default)s)",
     )
     p.add_argument(
         "--memory-mib",
-        type=int,
+        type=whole(64),
         default=LIMITS.memory_bytes >> 20,
         metavar="N",
         help="memory of one session, and of one test run (default: %(default)s)",
     )
     p.add_argument(
         "--files-mib",
-        type=int,
+        type=whole(1),
         default=LIMITS.file_bytes >> 20,
         metavar="N",
         help="files of one session (default: %(default)s)",
     )
     p.add_argument(
         "--start-workers",
-        type=int,
+        type=whole(1),
         default=START_WORKERS,
         metavar="N",
         help="sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)",
     )
     p.add_argument(
         "--start-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="seconds in which a session must start, its wait for a start worker included;"
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--evaluate-workers",
         "--evaluations",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="patches judged at once, beside the --workers steps that run; more wait (default: --workers)",
     )
@@ -150,23 +150,7 @@ def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[S
 def main() -> None:
     """Start the server."""
     args = parser().parse_args()
-    if (
-        args.max_turns < 1
-        or not args.command_timeout > 0
-        or not args.test_timeout > 0
-        or args.memory_mib < 64
-        or args.files_mib < 1
-    ):
-        sys.exit(
-            "swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0,"
-            " --memory-mib at least 64."
-        )
-    evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
-    if evaluations < 1 or args.start_workers < 1 or not args.start_timeout > 0:
-        sys.exit(
-            "swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, otherwise no"
-            " session ever starts, or ends."
-        )
+    evaluations = args.evaluate_workers or args.workers
     run_copies(args)
     stages = Stages(start=args.start_workers, evaluate=evaluations, max_waiting_starts=args.max_queue)
     if args.runtime_api or args.docker:

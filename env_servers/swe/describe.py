@@ -61,16 +61,14 @@ Nobody helps you, and there is no network.
 """
 
 
-def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
+def issue(package: str, failures: Mapping[str, str]) -> str:
     """Return the text of an issue: at most two failed tests, in their own words and with the observed values.
 
     Args:
         package: Name of the package.
         failures: Failed tests and their messages.
-        hint: Where to look; "": nothing is said.
     """
-    look = f" (look at {hint})" if hint else ""
-    parts = [f"Something in the package `{package}` does not do what it should{look}."]
+    parts = [f"Something in the package `{package}` does not do what it should."]
     # of several sets of parameters only the first failure
     first_of_test = {name.partition("[")[0]: (name, text) for name, text in list(failures.items())[::-1]}
     for name, text in list(reversed(first_of_test.values()))[:2]:

@@ -54,17 +54,6 @@ class Examiner:
         self._test_s = test_s
         self._without_patch: OrderedDict[bytes, Outcome] = OrderedDict()
 
-    async def plain(self, tree: Tree, suite: Suite, *, whole: bool = False) -> Outcome:
-        """Run the tests on a repository without a patch.
-
-        Raises:
-            SandboxError: The sandbox failed, or the tests reached their time limit on a busy machine.
-        """
-        outcome = await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=whole)
-        if outcome.ended == TIME_LIMIT:
-            await refuse_if_busy(self._sandbox)
-        return outcome
-
     async def patched(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
         """Examine a patched repository.
 
@@ -129,11 +118,17 @@ class Examiner:
         return contradiction(outcome, result, copy, suite.must_pass)
 
     async def as_it_is(self, tree: Tree, suite: Suite) -> Outcome:
-        """Return the outcome of all tests in the suite's files on the repository without a patch. Raises
-        SandboxError."""
+        """Return the outcome of all tests in the suite's files on the repository without a patch.
+
+        Raises:
+            SandboxError: The sandbox failed, or the tests reached their time limit on a busy machine.
+        """
         key = _digest(tree, suite)
         if key not in self._without_patch:
-            self._without_patch[key] = await self.plain(tree, suite, whole=True)
+            outcome = await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=True)
+            if outcome.ended == TIME_LIMIT:
+                await refuse_if_busy(self._sandbox)
+            self._without_patch[key] = outcome
         self._without_patch.move_to_end(key)
         while len(self._without_patch) > MAX_REMEMBERED:
             self._without_patch.popitem(last=False)

@@ -89,7 +89,7 @@ def sources_of(source: Source) -> dict[str, str]:
 
 
 async def verified(
-    grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str, frame: openhands.Frame
+    grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, frame: openhands.Frame
 ) -> dict[str, Any] | None:
     """Return the row of a change; None if no hidden test catches it.
 
@@ -108,8 +108,7 @@ async def verified(
         raise RuntimeError(
             f"{name}, {path}:{mutant.line} ({mutant.change}): its own gold patch is {solved.reason}: {solved.detail}"
         )
-    where = {"none": "", "file": path, "function": f"{path}, {mutant.where}" if mutant.where else path}[hint]
-    text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol, frame=frame)
+    text = prompt(name, f"/tmp/{name}", issue(name, report.failures), protocol, frame=frame)
     bug = {
         "path": path,
         "line": mutant.line,
@@ -130,7 +129,6 @@ async def rows(
     seed: int,
     repos: list[str],
     protocol: str,
-    hint: str,
     workers: int,
     split: Split = "train",
     frame: openhands.Frame = openhands.OURS,
@@ -145,9 +143,7 @@ async def rows(
             batch = list(itertools.islice(waiting, min(2 * workers, count - yielded)))
             if not batch:
                 return
-            for row in await asyncio.gather(
-                *(verified(grader, *candidate, protocol, hint, frame) for candidate in batch)
-            ):
+            for row in await asyncio.gather(*(verified(grader, *candidate, protocol, frame) for candidate in batch)):
                 if row is not None:
                     yielded += 1
                     yield row
@@ -278,12 +274,6 @@ def parser() -> argparse.ArgumentParser:
         help=f"repositories, of {', '.join(names())} (default: all)",
     )
     p.add_argument(
-        "--hint",
-        choices=["none", "file", "function"],
-        default="none",
-        help="what the issue says about the place (default: %(default)s)",
-    )
-    p.add_argument(
         "--protocol",
         choices=sorted(CALLS_TEXT),
         default="skyrl",
@@ -353,7 +343,6 @@ async def write(args: argparse.Namespace) -> int:
                 args.seed,
                 args.repos,
                 args.protocol,
-                args.hint,
                 args.workers,
                 args.split,
                 _frame_of(args),

@@ -60,36 +60,24 @@ class Mutant:
 
     Attributes:
         source: The changed source.
-        where: The function that has the change, as Class.method; empty at module level.
         line: The line of the change.
         change: What was changed.
     """
 
     source: str
-    where: str
     line: int
     change: str
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Yield every single change, in the order of the places. All other lines are as they were."""
+    """Yield every single change, in a fixed order. All other lines are as they were."""
     tree = ast.parse(source)
     meaning = ast.dump(tree)
-    for node, where in _places(tree, ""):
+    for node in ast.walk(tree):
         for old, new, change in _changes(node):
             changed = _replaced(source, meaning, old, new)
             if changed is not None:
-                yield Mutant(changed, where, getattr(old, "lineno", 0), change)
-
-
-def _places(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
-    """Yield every node below a node, with the name of the function that it is in."""
-    for child in ast.iter_child_nodes(node):
-        inner = where
-        if isinstance(child, ast.FunctionDef | ast.ClassDef):
-            inner = f"{where}.{child.name}" if where else child.name
-        yield child, inner
-        yield from _places(child, inner)
+                yield Mutant(changed, getattr(old, "lineno", 0), change)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, str]]:

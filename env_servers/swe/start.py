@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import shutil
 from pathlib import Path
-from typing import Any
 
 from env_servers.python_tir.isolation.control_group import delegated_groups
 from env_servers.python_tir.isolation.seccomp import filter_program
@@ -23,7 +22,6 @@ from .grade import Grader
 from .inside_run import pristine_plugins
 from .sources import Sources
 from .stages import Stages
-from .tree import Tree
 
 START_WORKERS = 16
 """Sessions that start at once. On this machine each takes some milliseconds of a core; in containers elsewhere seconds
@@ -94,11 +92,7 @@ def shared(
         start_s: As `Shared.start_s`.
     """
     grader = Grader(sandbox, places=2 * evaluations, test_s=test_s)
-
-    async def apply(tree: Tree, patch: bytes) -> dict[str, Any]:
-        return await grader.applied(tree, patch)
-
-    backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader)
+    backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, grader.applied), grader)
     return Shared(
         backend,
         stages or Stages(start=START_WORKERS, evaluate=evaluations, max_waiting_starts=sessions),

@@ -195,10 +195,7 @@ def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardPa
     The option `notation` is "python", "json" (ToolRL's) or "tooln1". Parts: correct, format_ok (there are calls), and
     facts about the calls.
     """
-    if unknown_options := set(context.options) - {"notation"}:
-        raise unknown(
-            "reward.options key", min(unknown_options), ["notation"], "This is the option of reward.name = 'bfcl'."
-        )
+    context.check_options(["notation"], "reward.name = 'bfcl'")
     notation = str(context.options.get("notation", "python"))
     if notation not in NOTATIONS:
         raise unknown(

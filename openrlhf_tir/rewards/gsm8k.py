@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .context import RewardContext
@@ -27,10 +26,7 @@ def gsm8k(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardP
     Returns:
         Its parts are correct, format_ok (1 if it has the mark) and those of `call_facts`.
     """
-    if unknown_options := set(context.options) - {"flexible"}:
-        raise unknown(
-            "reward.options key", min(unknown_options), ("flexible",), "It is the option of reward.name = 'gsm8k'."
-        )
+    context.check_options(["flexible"], "reward.name = 'gsm8k'")
     right, marked = compare(model_text(trajectory), task.label, flexible=bool(context.options.get("flexible", False)))
     facts = {**call_facts(trajectory), "correct": float(right), "format_ok": float(marked)}
     return RewardParts(float(right), right, facts)

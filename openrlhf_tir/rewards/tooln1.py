@@ -132,10 +132,7 @@ def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     Returns:
         Its parts are correct, format_ok (1 if it has a thought and a list of calls) and those of `call_facts`.
     """
-    if unknown_options := set(context.options) - {"variant"}:
-        raise unknown(
-            "reward.options key", min(unknown_options), ["variant"], "This is the option of reward.name = 'tooln1'."
-        )
+    context.check_options(["variant"], "reward.name = 'tooln1'")
     variant = str(context.options.get("variant", "v0"))
     if variant not in VARIANTS:
         raise unknown("reward.options.variant", variant, VARIANTS, "These are the variants of reward.name = 'tooln1'.")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import RewardError, unknown
+from ..errors import RewardError
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import last_boxed, model_text
 from .context import RewardContext
@@ -68,8 +68,7 @@ async def verl_default(trajectory: Trajectory, task: Task, context: RewardContex
     text = model_text(trajectory)
     if kind is None:
         raise RewardError(no_reward(source))
-    if context.options:
-        raise unknown("reward.options key", min(context.options), (), "reward.name = 'verl' has none.")
+    context.check_options((), "reward.name = 'verl'")
     if kind == "search":
         value = verl_score(text, golds_of(task.label))
         return RewardParts(value, value > 0, {**call_facts(trajectory), "correct": float(value > 0)})

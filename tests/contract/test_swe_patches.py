@@ -83,7 +83,9 @@ async def test_a_time_limit_is_the_patchs_fault_unless_a_process_gets_too_little
     monkeypatch.setattr(grader._examiner, "_test_s", 2.0)
     base = BASES[0]
     endless = patch(base.tree, {"lib.py": "while True:\n    pass\n"})
-    never_ends = {path: (mode, b"while True:\n    pass\n") for path, (mode, _) in base.tree.items()}
+    # Outcomes without a patch are remembered, so each case has a repository of its own.
+    loop = f"while True:\n    pass  # {share}\n".encode()
+    never_ends = {path: (mode, loop) for path, (mode, _) in base.tree.items()}
     if share:
         with pytest.raises(SandboxError):
             await grader.evaluate(base.tree, endless, base.suite)

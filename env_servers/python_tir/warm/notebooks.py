@@ -14,9 +14,8 @@ end it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from env_servers.admission import CapacityFull
 
@@ -87,33 +86,11 @@ class Notebooks:
         self._bytes_of.pop(notebook, None)
 
 
-class Interpreters(Protocol):
-    """The part of a sandbox that starts interpreters."""
-
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def open_session(self) -> Callable[[], Awaitable[Slot]]: ...
-
-
-class Host(Protocol):
-    """What a notebook needs: a source of interpreters, and the permission to hold one.
-
-    It is a `Notebooks`, or the view of it that one /run_jupyter request has.
-    """
-
-    @property
-    def sandbox(self) -> Interpreters: ...
-    def admit(self, notebook: Notebook, /) -> None: ...
-    def set_used_bytes(self, notebook: Notebook, used_bytes: int, /) -> None: ...
-    def release(self, notebook: Notebook, /) -> None: ...
-
-
 class Notebook:
     """The interpreter of one session. Calls come one at a time; a cancelled one may still be ending when the next
     comes."""
 
-    def __init__(self, notebooks: Host) -> None:
+    def __init__(self, notebooks: Notebooks) -> None:
         self._notebooks = notebooks
         self._slot: Slot | None = None
         self._lost = False
@@ -121,15 +98,19 @@ class Notebook:
         self._call_lock = asyncio.Lock()
         self._calls: set[asyncio.Task[Execution]] = set()
 
-    async def run(self, code: str) -> Cell:
+    async def run(self, code: str, limits: Limits | None = None) -> Cell:
         """Run a cell. A cancelled call ends the interpreter.
+
+        Args:
+            code: Python source.
+            limits: Limits of this call; None: the sandbox's.
 
         Raises:
             SandboxError: The sandbox failed, or the interpreter died between two calls.
             CapacityFull: No further interpreter may start.
         """
         abort = asyncio.get_running_loop().create_future()
-        call = asyncio.create_task(self._run(code, abort), name="cell")
+        call = asyncio.create_task(self._run(code, limits or self._notebooks.sandbox.limits, abort), name="cell")
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         execution = await until_ended(call, abort)
@@ -137,12 +118,12 @@ class Notebook:
         self._lost = False
         return Cell(execution, restarted, self._slot is not None)
 
-    async def _run(self, code: str, abort: asyncio.Future[None]) -> Execution:
+    async def _run(self, code: str, limits: Limits, abort: asyncio.Future[None]) -> Execution:
         """Run a cell to its end, whatever happens to the caller."""
         async with self._call_lock:
             slot = await self._start() if self._slot is None else self._slot
             # the interpreter is up already, so it gets no time to start
-            call = Call(slot, replace(self._notebooks.sandbox.limits, start_timeout_s=0.0))
+            call = Call(slot, replace(limits, start_timeout_s=0.0))
             try:
                 execution = await call.run(code.encode("utf-8", "surrogatepass"), abort)
                 self._notebooks.set_used_bytes(self, slot.kept_bytes())

@@ -18,12 +18,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from env_servers.swe.backend import Work
 from env_servers.swe.grade import Report, refusal_of
 from env_servers.swe.rows import Rows
-from env_servers.swe.session import ToolResult
 from env_servers.swe.suite import Outcome
 from env_servers.swe.task import SweTask
 
@@ -84,9 +83,10 @@ class Remote:
                 self._layout,
                 judge,
                 self._api.stop,
+                self._count,
             )
             await self._stop_on_failure(container, work.begin())
-            return _CountedWork(work, self._count)
+            return work
 
         async def judge(patch: bytes) -> Report:
             await judgeable()
@@ -221,36 +221,6 @@ class Remote:
 
 async def _any_row() -> None:
     """Stand in for the check of a row if rows are not checked."""
-
-
-class _CountedWork:
-    """The work of a session, whose faults are counted."""
-
-    def __init__(self, work: RemoteWork, count: Callable[[RuntimeFault], None]) -> None:
-        self._work = work
-        self._count = count
-
-    async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
-        return await self._noted(self._work.bash(command, is_input, seconds))
-
-    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> ToolResult:
-        return await self._noted(self._work.edit(command, path, arguments))
-
-    async def patch(self) -> bytes | ToolResult:
-        return await self._noted(self._work.patch())
-
-    async def judge(self, patch: bytes) -> Report:
-        return await self._work.judge(patch)  # its faults are counted by `_with_retries`
-
-    async def close(self) -> None:
-        await self._work.close()
-
-    async def _noted(self, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except RuntimeFault as e:
-            self._count(e)
-            raise
 
 
 def image_of(task: SweTask, template: str | None) -> str:

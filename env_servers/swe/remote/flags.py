@@ -8,6 +8,8 @@ import shlex
 import shutil
 import sys
 
+from env_servers.flags import seconds, whole
+
 from .api import RuntimeApi, StartOptions
 from .backend import CHECKS, Remote
 from .container import Containers
@@ -73,14 +75,14 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--runtime-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="seconds of one request, and of one script of git in a container (default: %(default)s)",
     )
     add(
         "--runtime-retries",
-        type=int,
+        type=whole(0),
         default=2,
         metavar="N",
         help="tries after the first one, of a request that may be repeated, a start, a judgement"
@@ -88,7 +90,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--row-checks",
-        type=int,
+        type=whole(0),
         default=CHECKS,
         metavar="N",
         help="rows that are tried without a patch at once, each once, in a container beside the sessions'; 0: none is,"
@@ -96,7 +98,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--resource-factor",
-        type=int,
+        type=whole(1),
         default=1,
         metavar="N",
         help="size of the container that is requested from the API (default: %(default)s)",
@@ -106,17 +108,8 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
 def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
     """Return the backend of the flags. Exits if they cannot work. `start_s` are the seconds in which a container must
     answer."""
-    if (
-        not args.runtime_timeout > 0
-        or args.runtime_retries < 0
-        or args.row_checks < 0
-        or args.resource_factor < 1
-        or not args.repo_root.startswith("/")
-    ):
-        sys.exit(
-            "swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries and"
-            " --row-checks at least 0, --repo-root an absolute path."
-        )
+    if not args.repo_root.startswith("/"):
+        sys.exit(f"swe does not start: --repo-root {args.repo_root} is not an absolute path.")
     if args.image:
         try:
             args.image.format(instance_id="", instance_s="", instance_1776="")

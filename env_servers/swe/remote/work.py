@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from env_servers.swe.grade import Report
@@ -11,7 +12,7 @@ from env_servers.swe.inside.workspace import DIFF
 from env_servers.swe.session import MAX_PATCH_BYTES, ToolResult, printable
 
 from .container import Container
-from .faults import ImageUnfit
+from .faults import ImageUnfit, RuntimeFault
 from .image_layout import ImageLayout
 from .jobs import run_job
 
@@ -35,12 +36,24 @@ class RemoteWork:
         layout: ImageLayout,
         judging: Callable[[bytes], Awaitable[Report]],
         end: Callable[[Container], None],
+        count: Callable[[RuntimeFault], None],
     ) -> None:
+        """Create the work of a session.
+
+        Args:
+            container: The session's container.
+            base: Id of the only commit of its repository.
+            layout: What its image has.
+            judging: Judges a patch, and counts the faults of that itself.
+            end: Stops the container.
+            count: Called for each fault of a call or of the patch.
+        """
         self._container = container
         self._base = base
         self._layout = layout
         self._judging = judging
         self._end = end
+        self._count = count
 
     async def begin(self) -> None:
         """Put the model's bash into the repository, with the image's Python. Raises RuntimeFault."""
@@ -51,7 +64,8 @@ class RemoteWork:
 
     async def bash(self, command: str, is_input: bool, seconds: float) -> ToolResult:
         """Run a command, or send input to the running one. Raises RuntimeFault."""
-        observation = await self._run(command, is_input, seconds)
+        with self._counted():
+            observation = await self._run(command, is_input, seconds)
         if observation.get("observation") != "run":
             return ToolResult(printable(f"ERROR:\n{observation['content']}"), refused=True)
         metadata = _metadata(observation)
@@ -76,9 +90,10 @@ class RemoteWork:
         action_arguments = {"path": path, "impl_source": "oh_aci", **arguments}
         if command != "view":
             action_arguments["command"] = command
-        observation = await self._container.execute(
-            "read" if command == "view" else "edit", action_arguments, self._layout.work_s
-        )
+        with self._counted():
+            observation = await self._container.execute(
+                "read" if command == "view" else "edit", action_arguments, self._layout.work_s
+            )
         text = observation["content"]
         refused = observation.get("observation") == "error" or text.startswith("ERROR:")
         return ToolResult(printable(text), refused=refused)
@@ -88,7 +103,8 @@ class RemoteWork:
         script = PATCH.format(
             root=shlex.quote(self._layout.root), base=self._base, most=MAX_PATCH_BYTES, options=" ".join(DIFF)
         )
-        done = await run_job(self._container, script, {}, self._layout.work_s)
+        with self._counted():
+            done = await run_job(self._container, script, {}, self._layout.work_s)
         if "too_large" in done.out:
             return ToolResult(
                 f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MAX_PATCH_BYTES}",
@@ -105,6 +121,15 @@ class RemoteWork:
     async def close(self) -> None:
         """Stop the container."""
         self._end(self._container)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a fault of the block."""
+        try:
+            yield
+        except RuntimeFault as e:
+            self._count(e)
+            raise
 
     async def _run(self, command: str, is_input: bool, seconds: float) -> dict[str, Any]:
         return await self._container.execute(
