@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from env_servers.python_tir.isolation.job import compiled
+
 _HERE = Path(__file__).parent / "inside"
 _LOAD = """
 def _modules(programs):
@@ -30,8 +32,8 @@ def source(name: str) -> str:
 @functools.cache
 def bundle(*names: str) -> str:
     """Return Python source that makes the modules available as `programs[name]`."""
-    compiled = {name: compile(source(name), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name in names}
-    return f"{_LOAD}programs = _modules({packed(compiled)})\n"
+    programs = {name: compiled(_HERE / f"{name}.py") for name in names}
+    return f"{_LOAD}programs = _modules({packed(programs)})\n"
 
 
 def packed(value: Any) -> str:

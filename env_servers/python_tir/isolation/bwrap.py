@@ -42,9 +42,7 @@ from .control_group import ControlGroup, ControlGroups
 from .stage import Stage
 from .supervise import memory_file, supervise
 
-RUNNER = marshal.dumps(
-    compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2)
-)
+RUNNER = marshal.dumps(job.compiled(Path(__file__).with_name("runner.py")))
 BOOT = (
     f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__':"
     " '__main__', '__builtins__': dict(vars(__builtins__))})"

@@ -47,16 +47,12 @@ from .bwrap import (
     site_packages,
 )
 from .control_group import ControlGroups
+from .job import compiled
 from .stage import reachable
 
 NEEDED_ABI = 6
 """Version of Landlock that confines signals and abstract sockets: Linux 6.12."""
 _HERE = Path(__file__).parent
-
-
-def _compiled(path: Path) -> bytes:
-    """Return a file compiled and marshalled."""
-    return marshal.dumps(compile(path.read_text(), f"<{path.stem}>", "exec", dont_inherit=True, optimize=2))
 
 
 class FenceSandbox(Sandbox):
@@ -100,15 +96,14 @@ class FenceSandbox(Sandbox):
                 f"an unprivileged user cannot enter {hidden[0]}."
                 " Install Python elsewhere, or run the server as its owner."
             )
-        kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
         options = {
-            "kernel": compile(kernel, "<kernel>", "exec", dont_inherit=True, optimize=2),
+            "kernel": compiled(_HERE.parent / "warm" / "kernel.py"),
             "seccomp": seccomp,
             "readable": ["/usr", "/bin", "/lib", "/lib64", *readable],
             "runner": len(RUNNER),
         }
         packed = marshal.dumps(options)
-        fenced = _compiled(_HERE / "fenced.py")
+        fenced = marshal.dumps(compiled(_HERE / "fenced.py"))
         self._program = fenced + len(packed).to_bytes(4, "little") + packed
         self._boot = f"import marshal, os; exec(marshal.loads(os.read(0, {len(fenced)})))"
         become_subreaper()

@@ -1,4 +1,5 @@
-"""Encode a call for the runner, and decode the files that it returns. The runner's half is in `runner.py`.
+"""Compile the programs of a sandbox, encode a call for the runner, and decode the files that it returns. The runner's
+half is in `runner.py`.
 
 pack(snippet)      -> bytes that follow the runner in its stdin, with marshal: the server is trusted
 unpack(fd, fetch)  <- a memory file to which the snippet could write, so it is lengths and bytes, which are checked
@@ -9,6 +10,8 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 from ..sandbox import FETCH_BYTES, Snippet
@@ -24,6 +27,11 @@ class Fetched(NamedTuple):
 
     files: dict[str, bytes]
     left_out: dict[str, int]
+
+
+def compiled(path: Path) -> CodeType:
+    """Return a program that runs inside a sandbox, compiled: the server never imports it."""
+    return compile(path.read_text(), f"<{path.stem}>", "exec", dont_inherit=True, optimize=2)
 
 
 def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:

@@ -21,8 +21,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..isolation.bwrap import UNPRIVILEGED_UID, site_packages
+from ..isolation.job import compiled
 from ..isolation.supervise import memory_file
 from ..limits import Limits
 from ..sandbox import SandboxError
@@ -50,11 +52,8 @@ def _programs(seccomp: bytes | None) -> bytes:
         name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")
     }
     sources["runner"] = _HERE.parent / "isolation" / "runner.py"
-    compiled = {
-        name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2)
-        for name, path in sources.items()
-    }
-    return marshal.dumps({**compiled, "seccomp": seccomp})
+    programs: dict[str, Any] = {name: compiled(path) for name, path in sources.items()}
+    return marshal.dumps({**programs, "seccomp": seccomp})
 
 
 class Container:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from env_servers.swe.backend import Work
 from env_servers.swe.grade import Report, refusal_of
@@ -26,7 +27,7 @@ from env_servers.swe.rows import Rows
 from env_servers.swe.suite import Outcome
 from env_servers.swe.task import SweTask
 
-from .container import Container, Containers
+from .container import Containers
 from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
 from .image_layout import ImageLayout, prepare_repository
@@ -77,22 +78,20 @@ class Remote:
 
         async def start() -> Work:
             container = await self._api.start(image)
-            work = RemoteWork(
-                container,
-                await self._stop_on_failure(container, prepare_repository(container, task, self._layout)),
-                self._layout,
-                judge,
-                self._api.stop,
-                self._count,
-            )
-            await self._stop_on_failure(container, work.begin())
+            try:
+                base = await prepare_repository(container, task, self._layout)
+                work = RemoteWork(container, base, self._layout, judge, self._api.stop, self._count)
+                await work.begin()
+            except BaseException:
+                self._api.stop(container)
+                raise
             return work
 
         async def judge(patch: bytes) -> Report:
             await judgeable()
             if (refusal := refusal_of(patch)) is not None:
                 return refusal
-            return await self._verdict(task, image, patch)
+            return await self._verdict(task, patch)
 
         work = await self._with_retries(start)
         try:  # after the session's start, which shows that the image starts
@@ -105,34 +104,30 @@ class Remote:
     async def _untouched(self, task: SweTask) -> Outcome:
         """Run the row's tests without a patch in a container of its image. If the container is lost, try another
         one."""
-
-        async def run() -> Outcome:
-            async with self._fresh(task, image_of(task, self._image)) as container:
-                return await untouched(container, task, self._layout)
-
         async with self._checks:
-            return await self._once_more(run)
+            return await self._once_more(partial(self._in_fresh, untouched, task))
 
-    async def _verdict(self, task: SweTask, image: str, patch: bytes) -> Report:
+    async def _verdict(self, task: SweTask, patch: bytes) -> Report:
         """Judge a patch. One that passes must also fail falsified tests in a container of their own."""
-        report, outcome = await self._true_verdict(task, image, patch)
+        report, outcome = await self._true_verdict(task, patch)
         if not report.resolved:
             return report
-        reason = await self._false_verdict(task, image, patch, outcome)
+        reason = await self._false_verdict(task, patch, outcome)
         return report if reason is None else dataclasses.replace(report, resolved=False, reason=reason)
 
-    async def _true_verdict(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
+    async def _true_verdict(self, task: SweTask, patch: bytes) -> tuple[Report, Outcome]:
         """Run the true tests. If the container is lost, try without the patch, and then with it again."""
+        judge = partial(self._in_fresh, judged, task, patch)
         with suppress(LostInTests):
-            return await self._with_retries(lambda: self._judge(task, image, patch))
+            return await self._with_retries(judge)
         await asyncio.sleep(pause_s(1))
-        await self._with_retries(lambda: self._judge(task, image, WITHOUT))
+        await self._with_retries(partial(self._in_fresh, judged, task, WITHOUT))
         try:
-            return await self._with_retries(lambda: self._judge(task, image, patch))
+            return await self._with_retries(judge)
         except LostInTests as e:
             return Report(False, "container_ended", detail=str(e)), Outcome({}, "no_report")
 
-    async def _false_verdict(self, task: SweTask, image: str, patch: bytes, true: Outcome) -> str | None:
+    async def _false_verdict(self, task: SweTask, patch: bytes, true: Outcome) -> str | None:
         """Run falsified copies of the tests. Return why the true tests cannot be believed; None if they can.
 
         Copies that do not end twice are run without the patch. If they end there, and again do not with the patch, the
@@ -141,26 +136,15 @@ class Remote:
         Raises:
             RuntimeFault: It could not be found out. LostInTests if the copies do not end without the patch either.
         """
+        try_copies = partial(self._in_fresh, falsified, task, patch, true)
         with suppress(LostInTests):
-            return await self._once_more(lambda: self._falsified(task, image, patch, true))
+            return await self._once_more(try_copies)
         await asyncio.sleep(pause_s(1))
-        await self._with_retries(lambda: self._copies_end(task, image))
+        await self._with_retries(partial(self._in_fresh, copies_end, task))
         try:
-            return await self._with_retries(lambda: self._falsified(task, image, patch, true))
+            return await self._with_retries(try_copies)
         except LostInTests as e:
             return e.ended
-
-    async def _copies_end(self, task: SweTask, image: str) -> None:
-        async with self._fresh(task, image) as container:
-            await copies_end(container, task, self._layout)
-
-    async def _judge(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
-        async with self._fresh(task, image) as container:
-            return await judged(container, task, self._layout, patch)
-
-    async def _falsified(self, task: SweTask, image: str, patch: bytes, true: Outcome) -> str | None:
-        async with self._fresh(task, image) as container:
-            return await falsified(container, task, self._layout, patch, true)
 
     async def _once_more(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run in a container, and in another one if that is lost while tests run. Raises RuntimeFault."""
@@ -169,23 +153,17 @@ class Remote:
         await asyncio.sleep(pause_s(1))
         return await self._with_retries(run)
 
-    @asynccontextmanager
-    async def _fresh(self, task: SweTask, image: str) -> AsyncIterator[Container]:
-        """Start a container with the task's repository, and stop it behind the block."""
-        container = await self._api.start(image)
+    async def _in_fresh(self, work: Callable[..., Awaitable[T]], task: SweTask, *arguments: Any) -> T:
+        """Return the result of `work(container, task, layout, *arguments)` in a container of its own.
+
+        The container has the task's repository, and is stopped afterwards.
+        """
+        container = await self._api.start(image_of(task, self._image))
         try:
             await prepare_repository(container, task, self._layout)
-            yield container
+            return await work(container, task, self._layout, *arguments)
         finally:
             self._api.stop(container)
-
-    async def _stop_on_failure(self, container: Container, work: Awaitable[T]) -> T:
-        """Return the result of some work in a container, which is stopped if the work fails."""
-        try:
-            return await work
-        except BaseException:
-            self._api.stop(container)
-            raise
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of some work, tried again after faults that another try may avoid."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
@@ -255,10 +255,14 @@ def _in_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
 
 
 def _in_any_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
+    return _can_be_paired(a, b, _equal_forms)
+
+
+def _can_be_paired(a: Sequence[Any], b: Sequence[Any], same: Callable[[Any, Any], bool]) -> bool:
     """Return True if the items can be paired. Equality is transitive, so the first match is as good as any other."""
     unmatched = [*b]
     for x in a:
-        at = next((i for i, y in enumerate(unmatched) if _equal_forms(x, y)), None)
+        at = next((i for i, y in enumerate(unmatched) if same(x, y)), None)
         if at is None:
             return False
         del unmatched[at]
@@ -549,13 +553,7 @@ def _same_pieces(a: Any, b: Any) -> bool:
             return same_value(p, q)
         return bool(p == q)
 
-    unmatched = pieces(b)
-    for piece in pieces(a):
-        at = next((i for i, other in enumerate(unmatched) if same(piece, other)), None)
-        if at is None:
-            return False
-        del unmatched[at]
-    return not unmatched
+    return _can_be_paired(pieces(a), pieces(b), same)
 
 
 def _set_of(form: Form) -> tuple[str, Any] | None:
