@@ -231,7 +231,7 @@ class Site:
         size, start = path.stat().st_size, time.perf_counter()
         proved = prove(path, made)
         seconds = time.perf_counter() - start
-        if name == "full":  # as PushFiles does without deltas
+        if name == "full":  # as FileTransport does without deltas
             path.replace(self.directory / SPARE)
         else:
             path.unlink()

@@ -10,14 +10,17 @@ a row with a value that is not finite equals every other such row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 import torch
 import xxhash
 
 MAX_BLOCK_ELEMENTS = 1 << 22
-"""Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
-_HASH_WEIGHT = 6364136223846793005
-"""Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
+"""Most elements that are compared at a time, unless a row is longer. Limits the memory for it."""
+BLOCK_WORDS = 1 << 21
+"""Words that are weighted at a time; this limits the memory for it to 16 MiB, beside as much for the weights."""
+_MULTIPLIER = 6364136223846793005
+"""Odd multiplier of the position weights (Knuth's MMIX generator)."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a value -> integers of the same size, as which its bits are compared."""
 
@@ -108,23 +111,38 @@ def blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> It
         yield block.contiguous().reshape(-1).view(_INTEGERS[block.element_size()])
 
 
-def position_sums(bits: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the sum and the weighted sum of blocks of bits modulo 2**64, [2] int64, computed where they are.
+def position_sums(words: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return the sum of integers and the same weighted by position, both modulo 2**64, [2] int64 on their device.
 
-    The second sum has a weight for each position, so that it changes if values are exchanged or shifted.
+    Nothing waits for the device. All weights are odd, so that a change within one integer of eight bytes always changes
+    the weighted sum. Integers that are exchanged or shifted change it too, because each has another weight.
+
+    Args:
+        words: Flat tensors of integers. What is compared must be cut in the same way.
+        device: Where they are.
     """
+    weights = _weights(device)
     total = torch.zeros((), dtype=torch.int64, device=device)
     weighted = torch.zeros((), dtype=torch.int64, device=device)
-    begin = 0
-    for rows in bits:
-        # A row may be longer than a block.
-        for part in rows.split(MAX_BLOCK_ELEMENTS):
-            values = part.to(torch.int64)
-            position = torch.arange(begin, begin + values.numel(), dtype=torch.int64, device=device)
-            weight = (2 * position + 1) * _HASH_WEIGHT
-            # Not linear in the position any more: differences that cancel in a linear sum do not in this one.
-            weight ^= weight >> 29
-            total += values.sum()
-            weighted += (values * weight).sum()
-            begin += values.numel()
+    parts = (part for tensor in words for part in tensor.split(BLOCK_WORDS))
+    for number, part in enumerate(parts):
+        values = part.to(torch.int64)
+        total += values.sum()
+        # Each part has an odd multiplier of its own, so that parts which are exchanged show as well.
+        weighted += (values * weights[: len(values)]).sum() * _part_multiplier(number)
     return torch.stack((total, weighted))
+
+
+@cache
+def _weights(device: torch.device) -> torch.Tensor:
+    """Return the weights of a part's integers, [BLOCK_WORDS] int64, all odd."""
+    position = torch.arange(BLOCK_WORDS, dtype=torch.int64, device=device)
+    weight = (2 * position + 1) * _MULTIPLIER
+    # Not linear in the position any more: differences that cancel in a linear sum do not in this one.
+    return (weight ^ (weight >> 29)) | 1
+
+
+def _part_multiplier(number: int) -> int:
+    """Return the odd multiplier of a part's weighted sum, as a signed 64-bit integer."""
+    value = ((2 * number + 1) * 0x9E3779B97F4A7C15 | 1) % 2**64
+    return value - 2**64 if value >= 2**63 else value

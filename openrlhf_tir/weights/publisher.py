@@ -135,15 +135,13 @@ class WeightPublisher:
         canary_tokens: int = 8,
         seed: int = 0,
         deadline: Deadline = PUSH,
-        delta: bool = False,
         transport: Transport | None = None,
-        place: Callable[[], Path] | None = None,
     ) -> None:
         """Create a publisher; nothing is pushed yet.
 
         Args:
             learner: The learner, which has the weights.
-            engines: The live engines. The owner adds those that `joining` proved and removes the dead.
+            engines: The live engines. The owner adds those that `join` proved and removes the dead.
             directory: Where files for the engines go, if `transport` is not given.
             canary_prompts: Tokenised prompts; the first CANARY_TEXTS are scored at every push, the next ones in a
                 second round.
@@ -152,9 +150,7 @@ class WeightPublisher:
             canary_tokens: Tokens that an engine samples after each text.
             seed: Seed of these tokens.
             deadline: Deadline of an engine's part of a push.
-            delta: Write only what changed, where that is possible.
-            transport: How weights get to engines; files if not given.
-            place: Returns the directory to use now, if engines may move to other nodes during the run.
+            transport: How weights get to engines; full files if not given.
         """
         if not canary_prompts:
             raise ConfigError(
@@ -162,7 +158,7 @@ class WeightPublisher:
             )
         self.learner = learner
         self.engines = engines
-        self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline, place=place)
+        self.transport = transport or FileTransport(learner, directory, delta=False, deadline=deadline)
         texts = [prompt[-TEXT_TOKENS:] for prompt in canary_prompts]
         self.rounds = [texts[:CANARY_TEXTS], texts[CANARY_TEXTS : 2 * CANARY_TEXTS] or texts[:CANARY_TEXTS]]
         """The texts of the first and of the second round of a proof."""
@@ -285,12 +281,11 @@ class WeightPublisher:
             self._written_for_join = None
             yield
 
-    @asynccontextmanager
-    async def joining(self, engine: RemoteEngine) -> AsyncIterator[None]:
-        """Bring one new engine to the learner's weights and prove it; inside the block it may become a member.
+    async def join(self, engine: RemoteEngine, admit: Callable[[], None] = lambda: None) -> None:
+        """Bring one new engine to the learner's weights, prove it, and call `admit`, which may make it a member.
 
-        The lock is held until the block ends, so that no push begins between the proof and the membership: otherwise
-        the engine could be admitted with a proof of the push before. The block must not await.
+        The lock is held until `admit` has returned, so that no push begins between the proof and the membership:
+        otherwise the engine could be admitted with a proof of the push before.
 
         Between a step and the next push (during a drain, with pipeline.push_every > 1, in fine-tuning) the learner
         cannot score the last push any more. The engine then gets the learner's current weights, which are newer than
@@ -311,11 +306,6 @@ class WeightPublisher:
                 raise EngineGone(f"{engine.name} was lost while version {self.transport.version} was pushed to it.")
             if trial.refused:
                 raise WeightsUnverified(f"Version {self.transport.version} is not proved on a new engine: {trial.why}.")
-            yield
-
-    async def join(self, engine: RemoteEngine, admit: Callable[[], None] = lambda: None) -> None:
-        """Prove one new engine by `joining` and call `admit` in the same step."""
-        async with self.joining(engine):
             admit()
 
     async def close(self) -> None:

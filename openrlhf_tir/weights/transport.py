@@ -9,8 +9,8 @@ FileTransport, BroadcastTransport and IpcTransport implement it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
+from ..errors import WeightsUnverified
 from ..ports import RemoteEngine
 from ..pushes import Canary
 from ..types import Completion
@@ -19,42 +19,43 @@ Results = list[list[Completion] | BaseException]
 """For each engine, in the order of the call: the canary's completions, or the exception that it raised."""
 
 
-class Transport(Protocol):
-    """Brings pushes to engines. See the module's docstring."""
+class Transport:
+    """Brings pushes to engines. The defaults are those of a transport that writes nothing and always pushes in full.
 
-    @property
-    def version(self) -> int:
-        """The version of the last push."""
+    Attributes:
+        version: The version of the last push.
+        digest: The digest of the last push's weights; None before it is known.
+        begun: True once `take` has made a push.
+        seconds: Seconds that the learner spent on writing or sending since `begin`.
+        nbytes: Bytes that the learner wrote or sent since `begin`.
+    """
 
-    @property
-    def digest(self) -> str | None:
-        """The digest of the last push's weights; None before it is known."""
-
-    @property
-    def begun(self) -> bool:
-        """True once `take` was called."""
+    def __init__(self) -> None:
+        self.version = 0
+        self.digest: str | None = None
+        self.begun = False
+        self.seconds = 0.0
+        self.nbytes = 0
+        self._must_differ_from: str | None = None
+        """The digest that this push must not have."""
 
     @property
     def delta(self) -> bool:
         """True if every engine got the last push as a delta."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the learner spent on writing or sending since `begin`."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the learner wrote or sent since `begin`."""
+        return False
 
     @property
     def parts(self) -> Mapping[str, float]:
         """Further figures of what was sent since `begin`, by the name of their metric."""
+        return {}
 
     def begin(self) -> None:
-        """Reset `seconds` and `nbytes`."""
+        """Reset what is counted since `begin`."""
+        self.seconds = 0.0
+        self.nbytes = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """Make the learner's weights the next push.
+        """Make the learner's weights the next push. By default they are read from the learner when they are sent.
 
         Args:
             version: Number of learner updates behind them.
@@ -62,15 +63,31 @@ class Transport(Protocol):
                 `send`. None: any digest will do.
             full: Do not write a delta.
         """
+        self.version = version
+        self.begun = True
+        self.digest = None
+        self._must_differ_from = differs_from
 
     async def require_full_push(self) -> None:
         """Make the next `send` a full push for every engine."""
 
     async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine. Errors of an engine are returned, not raised."""
+        raise NotImplementedError
 
     def remove(self) -> None:
         """Remove what the last push left on disk."""
+
+    def _note_digest(self, digest: str) -> None:
+        """Note the digest of the push that is being sent.
+
+        Raises:
+            WeightsUnverified: The weights had to differ from the last push's, but do not.
+        """
+        if digest == self._must_differ_from:
+            raise WeightsUnverified(same_weights(self.version, digest))
+        self._must_differ_from = None
+        self.digest = digest
 
 
 def same_weights(version: int, digest: str) -> str:

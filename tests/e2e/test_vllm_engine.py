@@ -27,8 +27,9 @@ from openrlhf_tir.pushes import Canary
 from openrlhf_tir.rollout.sequence_migration import SequenceMigration
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.waiting.deadlines import Deadline
+from openrlhf_tir.weights.file_transport import FileTransport
 from openrlhf_tir.weights.node_copy import NodeCopy
-from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.publisher import PUSH, WeightPublisher
 
 from ..contract.called_in_process import CalledInProcess
 from .conftest import tiny_config
@@ -534,8 +535,9 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
         "model.norm.weight",
     )
     monkeypatch.setattr(engine, "_node", NodeCopy(keep=True, root=tmp_path / "node"))
+    transport = FileTransport(learner, tmp_path / "push", delta=True, deadline=PUSH)
     publisher = WeightPublisher(
-        learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=TOLERANCE, delta=True
+        learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=TOLERANCE, transport=transport
     )
     assert not (await publisher.publish(10)).delta
     old = copy.deepcopy(learner)

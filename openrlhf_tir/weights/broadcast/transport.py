@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
@@ -23,10 +23,13 @@ from typing import NamedTuple
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts, RemoteEngine, RolloutEngine
 from ...pushes import BroadcastRendezvous, BroadcastResult, Canary
+from ...types import Completion
 from ...waiting.deadlines import Deadline, within
-from ..transport import Results, same_weights
+from ..transport import Results, Transport
 
 log = logging.getLogger(__name__)
+Ends = dict[RemoteEngine, list[Completion] | BaseException]
+"""Each engine's completions or error."""
 ATTEMPTS = 4
 """How often a push is tried. It is repeated without a lost engine, or with all if only a connection broke."""
 
@@ -40,10 +43,8 @@ class Deadlines(NamedTuple):
     """An engine's answer after the learner has finished or given up."""
 
 
-class BroadcastTransport:
-    """Implements `transport.Transport` with broadcasts."""
-
-    delta = False
+class BroadcastTransport(Transport):
+    """Pushes by broadcasts."""
 
     def __init__(self, learner: Broadcasts, workers: int, deadlines: Deadlines) -> None:
         """Create a transport; nothing is opened yet.
@@ -53,41 +54,13 @@ class BroadcastTransport:
             workers: Number of workers of each engine. They are consecutive ranks of the group.
             deadlines: The deadlines.
         """
+        super().__init__()
         self.learner = learner
         self.workers = workers
         self.deadlines = deadlines
-        self.version = 0
-        self.digest: str | None = None
-        """The digest of `version`'s weights; None before they were sent to any engine."""
-        self.begun = False
-        self.seconds = 0.0
-        self.nbytes = 0
-        self._must_differ_from: str | None = None
-        """The digest that this push must not have."""
         self._meeting: BroadcastRendezvous | None = None
         self._members: list[RemoteEngine] = []
         self._names = (f"push{n}" for n in count(1))
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        return {}
-
-    def begin(self) -> None:
-        self.seconds = 0.0
-        self.nbytes = 0
-
-    async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """Note the version; the weights are read from the learner when they are sent. A broadcast is always `full`."""
-        self.version = version
-        self.begun = True
-        self.digest = None
-        self._must_differ_from = differs_from
-
-    async def require_full_push(self) -> None:
-        """Do nothing: a broadcast is always a full push."""
-
-    def remove(self) -> None:
-        """Do nothing: the group ends with its processes."""
 
     async def send(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine; repeat it for those whose push was torn.
@@ -96,15 +69,15 @@ class BroadcastTransport:
             WeightsUnverified: The weights had to differ from the last push's, but do not. Errors of the learner are
                 raised as they are.
         """
-        results: dict[int, list | BaseException] = {}
+        results: Ends = {}
         for attempt in range(1, ATTEMPTS + 1):
-            remaining = [i for i in range(len(engines)) if i not in results]
+            remaining = [engine for engine in engines if engine not in results]
             if not remaining:
                 break
-            torn = await self._attempt({i: engines[i] for i in remaining}, canary, results)
-            for i, reason in torn.items():
+            torn = await self._attempt(remaining, canary, results)
+            for engine, reason in torn.items():
                 if attempt == ATTEMPTS:
-                    results[i] = WeightsUnverified(
+                    results[engine] = WeightsUnverified(
                         f"the broadcast of version {self.version} failed {ATTEMPTS} times, at last because: {reason}"
                     )
             if torn and attempt < ATTEMPTS:
@@ -115,51 +88,46 @@ class BroadcastTransport:
                     len(engines),
                     next(iter(torn.values())),
                 )
-        return [results[i] for i in range(len(engines))]
+        return [results[engine] for engine in engines]
 
-    async def _attempt(
-        self, engines: dict[int, RemoteEngine], canary: Canary, results: dict[int, list | BaseException]
-    ) -> dict[int, str]:
+    async def _attempt(self, engines: list[RemoteEngine], canary: Canary, results: Ends) -> dict[RemoteEngine, str]:
         """Broadcast once to some engines.
 
         Args:
-            engines: The engines by their index.
+            engines: The engines.
             canary: What they sample first.
-            results: Receives the final results of this attempt, by the engine's index.
+            results: Receives the final results of this attempt.
 
         Returns:
             The reason for each engine that needs another attempt.
         """
-        sent, received = await self._broadcast(list(engines.values()))
+        sent, received = await self._broadcast(engines)
         self.nbytes += sent.nbytes
-        torn: dict[int, str] = {}
-        complete: list[int] = []
-        for (i, engine), result in zip(engines.items(), received, strict=True):
+        torn: dict[RemoteEngine, str] = {}
+        complete: list[RemoteEngine] = []
+        for engine, result in zip(engines, received, strict=True):
             if isinstance(result, BaseException):
-                results[i] = result
+                results[engine] = result
             elif sent.digest is None or result.digest is None:
-                torn[i] = result.fault or sent.fault or "the learner did not finish"
+                torn[engine] = result.fault or sent.fault or "the learner did not finish"
             elif result.digest != sent.digest:
-                results[i] = WeightsUnverified(
+                results[engine] = WeightsUnverified(
                     f"{engine.name} received weights of digest {result.digest[:12]}, but the learner sent"
                     f" {sent.digest[:12]} as version {self.version}"
                 )
             else:
-                complete.append(i)
+                complete.append(engine)
         if sent.digest is None or len(complete) < len(engines):
             self._members = []  # the group was torn, or a member will be replaced: the next push opens another
         if sent.digest is not None:
-            if sent.digest == self._must_differ_from:
-                raise WeightsUnverified(same_weights(self.version, sent.digest))
-            self.digest = sent.digest
-            self._must_differ_from = None
+            self._note_digest(sent.digest)
             uses = [
                 engine.call(
                     RolloutEngine.apply_received, self.version, sent.digest, canary, deadline=self.deadlines.push
                 )
-                for engine in (engines[i] for i in complete)
+                for engine in complete
             ]
-            results |= dict(zip(complete, await asyncio.gather(*uses, return_exceptions=True), strict=True))
+            results |= zip(complete, await asyncio.gather(*uses, return_exceptions=True), strict=True)
         return torn
 
     async def _broadcast(

@@ -19,27 +19,28 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
-from ...errors import InfraError, WeightsUnverified
+from ...errors import InfraError
 from ...ports import Exposes, RemoteEngine, RolloutEngine
 from ...pushes import Canary, Exposed
 from ...types import Completion
 from ...waiting.deadlines import Deadline
 from ..file_transport import FileTransport
-from ..transport import Results, same_weights
+from ..transport import Results, Transport
 from .merged import push_digest
 
 log = logging.getLogger(__name__)
-Outcomes = dict[int, list[Completion] | BaseException]
-"""An engine's completions or error by its position."""
+Outcomes = dict[RemoteEngine, list[Completion] | BaseException]
+"""Each engine's completions or error."""
 
 
-class IpcTransport:
-    """Implements `transport.Transport` with shared device memory."""
+class IpcTransport(Transport):
+    """Pushes through shared device memory.
 
-    delta = False
+    The digest is one of device sums, or the file's where no engine got the weights otherwise.
+    """
 
     def __init__(self, learner: Exposes, by_file: FileTransport, deadline: Deadline) -> None:
         """Create a transport; nothing is tried or exposed yet.
@@ -49,14 +50,10 @@ class IpcTransport:
             by_file: Brings pushes to engines that cannot map them.
             deadline: Deadline of an engine's part of a push.
         """
+        super().__init__()
         self.learner = learner
         self.by_file = by_file
         self.deadline = deadline
-        self.version = 0
-        self.digest: str | None = None
-        """The digest of `version`'s weights, of device sums; the file's where no engine got them otherwise. None before
-        they were sent."""
-        self.begun = False
         self.disabled_reason: str | None = None
         """Why nothing is exposed any more; None while it works."""
         self._engines_tried: set[RemoteEngine] = set()
@@ -65,46 +62,25 @@ class IpcTransport:
         """Engines that cannot map what the learner exposes."""
         self._engines_reached: set[RemoteEngine] = set()
         """Engines to which this version was sent through shared memory, also if that failed: they get a file next."""
-        self._must_differ_from: str | None = None
-        """The digest that this push must not have."""
         self._file_version: int | None = None
         """The version that was written to a file; None: the last push was not."""
-        self._expose_s = 0.0
-        self._nbytes = 0
         self._pushes_by_ipc = 0
         """Engines that got weights through shared memory since `begin`."""
         transport = uuid.uuid4().hex[:8]  # an engine may still hold a part of a push of the learner before
         self._names = (f"push {number} of {transport}" for number in count(1))
 
     @property
-    def seconds(self) -> float:
-        return self._expose_s + self.by_file.seconds
-
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes + self.by_file.nbytes
-
-    @property
     def parts(self) -> Mapping[str, float]:
         return {"push_ipc": float(self._pushes_by_ipc)}
 
     def begin(self) -> None:
-        self.by_file.begin()
-        self._expose_s = 0.0
-        self._nbytes = 0
+        super().begin()
         self._pushes_by_ipc = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """Note the version; the weights are read from the learner when they are sent. A push is always `full`."""
-        self.version = version
-        self.begun = True
-        self.digest = None
-        self._must_differ_from = differs_from
+        await super().take(version, differs_from, full=full)
         self._engines_reached.clear()
         self._file_version = None
-
-    async def require_full_push(self) -> None:
-        """Do nothing: a push is always full."""
 
     def remove(self) -> None:
         self.by_file.remove()
@@ -117,29 +93,23 @@ class IpcTransport:
                 raised as they are.
         """
         outcomes: Outcomes = {}
-        candidates = {
-            i: engine
-            for i, engine in enumerate(engines)
-            if engine not in self._engines_by_file and engine not in self._engines_reached
-        }
+        candidates = [engine for engine in engines if engine not in self._engines_reached | self._engines_by_file]
         if candidates and not self.disabled_reason:
             outcomes |= await self._try(candidates)
         if candidates and not self.disabled_reason:
-            outcomes |= await self._expose(
-                {i: e for i, e in candidates.items() if self._may_map(i, e, outcomes)}, canary
-            )
-        by_file = [i for i in range(len(engines)) if i not in outcomes]
+            outcomes |= await self._expose(self._mapping(candidates, outcomes), canary)
+        by_file = [engine for engine in engines if engine not in outcomes]
         if by_file:
-            results = await self._send_file([engines[i] for i in by_file], canary)
-            outcomes |= dict(zip(by_file, results, strict=True))
-        return [outcomes[i] for i in range(len(engines))]
+            outcomes |= zip(by_file, await self._send_file(by_file, canary), strict=True)
+        return [outcomes[engine] for engine in engines]
 
-    def _may_map(self, i: int, engine: RemoteEngine, outcomes: Outcomes) -> bool:
-        return i not in outcomes and engine not in self._engines_by_file
+    def _mapping(self, engines: Sequence[RemoteEngine], outcomes: Outcomes) -> list[RemoteEngine]:
+        """Return the engines that can map what the learner exposes, without those that have an outcome already."""
+        return [engine for engine in engines if engine not in outcomes and engine not in self._engines_by_file]
 
-    async def _try(self, engines: Mapping[int, RemoteEngine]) -> Outcomes:
+    async def _try(self, engines: Sequence[RemoteEngine]) -> Outcomes:
         """Let engines that are new here map a few random bytes. Return the errors of those that are lost."""
-        new = {i: engine for i, engine in engines.items() if engine not in self._engines_tried}
+        new = [engine for engine in engines if engine not in self._engines_tried]
         if not new:
             return {}
         trial = await self.learner.expose_trial()
@@ -147,24 +117,24 @@ class IpcTransport:
             self._switch_off(f"the learner cannot share its device's memory: {trial.fault}")
             return {}
         outcomes = await self._map(new, trial)
-        self._engines_tried.update(engine for i, engine in new.items() if self._may_map(i, engine, outcomes))
+        self._engines_tried.update(self._mapping(new, outcomes))
         return outcomes
 
-    async def _map(self, engines: Mapping[int, RemoteEngine], exposed: Exposed) -> Outcomes:
+    async def _map(self, engines: Sequence[RemoteEngine], exposed: Exposed) -> Outcomes:
         """Let engines map what is exposed. Note those that cannot, and return the errors of those that are lost."""
-        calls = [engine.call(RolloutEngine.map_exposed, exposed, deadline=self.deadline) for engine in engines.values()]
+        calls = [engine.call(RolloutEngine.map_exposed, exposed, deadline=self.deadline) for engine in engines]
         outcomes: Outcomes = {}
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        for (i, engine), answer in zip(engines.items(), answers, strict=True):
+        for engine, answer in zip(engines, answers, strict=True):
             if isinstance(answer, BaseException):
-                outcomes[i] = answer
+                outcomes[engine] = answer
             elif answer is not None:
                 self._engines_by_file.add(engine)
                 log.warning("weights go to %s by file from now on, and not through shared device memory: %s",
                             engine.name, answer)  # fmt: skip
         return outcomes
 
-    async def _expose(self, engines: dict[int, RemoteEngine], canary: Canary) -> Outcomes:
+    async def _expose(self, engines: list[RemoteEngine], canary: Canary) -> Outcomes:
         """Push to engines through shared memory. Engines without an outcome need a file."""
         if not engines:
             return {}
@@ -174,14 +144,14 @@ class IpcTransport:
             self._switch_off(f"the learner cannot expose its weights: {exposed.fault}")
             return {}
         outcomes = await self._map(engines, exposed)
-        loading = {i: engine for i, engine in engines.items() if self._may_map(i, engine, outcomes)}
+        loading = self._mapping(engines, outcomes)
         ahead: asyncio.Task[Exposed] | None = None
         try:
             digests: list[str] = []
             while loading:
                 digests += [bucket.digest for bucket in exposed.buckets]
                 if not exposed.remaining:
-                    self._check_difference(push_digest(digests))
+                    self._note_digest(push_digest(digests))
                 elif len(exposed.buckets) == 1:  # the other buffer is free: its bucket was acknowledged
                     ahead = asyncio.create_task(self._exposed(push, len(digests)), name=f"expose {push}")
                 await self._load(loading, exposed, canary, outcomes)
@@ -197,61 +167,52 @@ class IpcTransport:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
-        self._engines_reached.update(engines[i] for i, outcome in outcomes.items() if isinstance(outcome, InfraError))
+        self._engines_reached.update(engine for engine, end in outcomes.items() if isinstance(end, InfraError))
         return outcomes
 
-    async def _load(
-        self, loading: dict[int, RemoteEngine], exposed: Exposed, canary: Canary, outcomes: Outcomes
-    ) -> None:
+    async def _load(self, loading: list[RemoteEngine], exposed: Exposed, canary: Canary, outcomes: Outcomes) -> None:
         """Let engines load what is exposed, and wait for all: their answers acknowledge it.
 
         Args:
-            loading: The engines by position. Those that fail are removed.
+            loading: The engines. Those that fail are removed.
             exposed: The buckets.
             canary: What the engines sample after the last bucket.
             outcomes: Receives errors, and after the last bucket what the engines sampled.
         """
         calls = [
             engine.call(RolloutEngine.load_exposed, exposed, self.version, canary, deadline=self.deadline)
-            for engine in loading.values()
+            for engine in loading
         ]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        for (i, engine), answer in zip(list(loading.items()), answers, strict=True):
+        for engine, answer in zip(list(loading), answers, strict=True):
             if isinstance(answer, BaseException):
-                outcomes[i] = answer
-                del loading[i]
+                outcomes[engine] = answer
+                loading.remove(engine)
             elif not exposed.remaining:
-                outcomes[i] = answer
+                outcomes[engine] = answer
                 self._engines_reached.add(engine)
                 self._pushes_by_ipc += 1
 
     async def _exposed(self, push: str, first: int) -> Exposed:
         start = time.monotonic()
         exposed = await self.learner.expose(push, first)
-        self._expose_s += time.monotonic() - start
-        self._nbytes += sum(bucket.nbytes for bucket in exposed.buckets)
+        self.seconds += time.monotonic() - start
+        self.nbytes += sum(bucket.nbytes for bucket in exposed.buckets)
         return exposed
-
-    def _check_difference(self, digest: str) -> None:
-        """Note the digest of the push.
-
-        Raises:
-            WeightsUnverified: The weights had to differ from the last push's, but do not.
-        """
-        if digest == self._must_differ_from:
-            raise WeightsUnverified(same_weights(self.version, digest))
-        self._must_differ_from = None
-        self.digest = digest
 
     async def _send_file(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Push to engines by file, which is written at most once for each version."""
+        self.by_file.begin()
         if self._file_version != self.version:
             await self.by_file.take(self.version, self._must_differ_from, full=True)
             self._must_differ_from = None
             self._file_version = self.version
         if self.digest is None:
             self.digest = self.by_file.digest
-        return await self.by_file.send(engines, canary)
+        results = await self.by_file.send(engines, canary)
+        self.seconds += self.by_file.seconds
+        self.nbytes += self.by_file.nbytes
+        return results
 
     def _switch_off(self, reason: str) -> None:
         self.disabled_reason = reason

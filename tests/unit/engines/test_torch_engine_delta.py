@@ -24,14 +24,22 @@ async def pushed(tmp_path):
     from openrlhf_tir.engines.codec import HfCodec
     from openrlhf_tir.engines.local_engine import LocalEngine
     from openrlhf_tir.engines.torch_engine import TorchEngine
+    from openrlhf_tir.weights.file_transport import FileTransport
     from openrlhf_tir.weights.node_copy import NodeCopy
-    from openrlhf_tir.weights.publisher import WeightPublisher
+    from openrlhf_tir.weights.publisher import PUSH, WeightPublisher
 
     engine, learner = TorchEngine(make_model(0, scale=8.0), HfCodec(make_tokenizer())), HfLearner(1)
     engine._node = NodeCopy(keep=True, root=tmp_path)
     prompt = make_tokenizer().encode("User: hi\nAssistant:")
+    files = FileTransport(learner, tmp_path / "push", delta=True, deadline=PUSH)
     publisher = WeightPublisher(
-        learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6, delta=True
+        learner,
+        [LocalEngine(engine)],
+        tmp_path / "push",
+        [prompt],
+        tolerance=1e-4,
+        canary_tokens=6,
+        transport=files,
     )
     assert not (await publisher.publish(1)).delta
     return engine, learner, publisher, prompt

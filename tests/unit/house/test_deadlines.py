@@ -43,9 +43,9 @@ EXEMPT = {
     "weights/broadcast/transport.py _end_if_faulty": "LearnerGroup.end_broadcast: a tenth of timeouts.push_s",
     "weights/ipc/transport.py _try": "LearnerGroup.expose_trial: timeouts.learner_s",
     "weights/ipc/transport.py _exposed": "LearnerGroup.expose: timeouts.learner_s",
-    "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
-    "weights/push_files.py write_full": "LearnerGroup.publish: timeouts.learner_s",
-    "weights/push_files.py _write_delta": "LearnerGroup.publish_changes: timeouts.learner_s",
+    "weights/file_transport.py take": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/file_transport.py write_full": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/file_transport.py _write_delta": "LearnerGroup.publish_changes: timeouts.learner_s",
     "weights/publisher.py _learner_scores": "LearnerGroup.score: timeouts.learner_s",
 }
 """File and function -> what bounds its calls."""

@@ -14,8 +14,9 @@ from openrlhf_tir.pushes import DeltaDigest
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
+from openrlhf_tir.weights.file_transport import FileTransport
 from openrlhf_tir.weights.node_copy import NodeCopy
-from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.publisher import PUSH, WeightPublisher
 
 from ...contract.called_in_process import CalledInProcess
 from .pieces import encode
@@ -107,7 +108,13 @@ class Run:
 
     def start(self) -> WeightPublisher:
         return WeightPublisher(
-            self.learner, self.engines, self.tmp_path / "push", [[5, 6]], tolerance=1e-2, canary_tokens=2, delta=True
+            self.learner,
+            self.engines,
+            self.tmp_path / "push",
+            [[5, 6]],
+            tolerance=1e-2,
+            canary_tokens=2,
+            transport=FileTransport(self.learner, self.tmp_path / "push", delta=True, deadline=PUSH),
         )
 
     async def push(self, n: int = 10):

@@ -24,7 +24,8 @@ from openrlhf_tir.errors import (
 from openrlhf_tir.types import Completion
 from openrlhf_tir.waiting.deadlines import Deadline
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
-from openrlhf_tir.weights.publisher import CEILING, LIKELY_CAUSES, WeightPublisher
+from openrlhf_tir.weights.file_transport import FileTransport
+from openrlhf_tir.weights.publisher import CEILING, LIKELY_CAUSES, PUSH, WeightPublisher
 from openrlhf_tir.weights.push_files import push_directory
 from openrlhf_tir.weights.verify import (
     FACTOR,
@@ -459,7 +460,9 @@ async def test_a_newcomer_on_a_node_that_came_later_gets_the_last_push_where_it_
     memory, shared = tmp_path / "memory", tmp_path / "shared"
     there = [memory]
     first = Elsewhere()
-    p = WeightPublisher(FakeLearner(), [first], memory, [[1, 2]], tolerance=1e-4, place=lambda: there[0])
+    learner = FakeLearner()
+    transport = FileTransport(learner, memory, delta=False, deadline=PUSH, place=lambda: there[0])
+    p = WeightPublisher(learner, [first], memory, [[1, 2]], tolerance=1e-4, transport=transport)
     await publish(p, 1)
     there[0] = shared
     newcomer = Elsewhere()
