@@ -13,7 +13,12 @@ import numpy as np
 import torch
 
 ALIGNMENT = 16
-"""Tensors begin at multiples of this many bytes in the buffer."""
+"""Tensors begin at multiples of this many bytes in a buffer, which suits every dtype."""
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of ALIGNMENT: where the tensor after one of `nbytes` bytes begins."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def host_bytes(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
@@ -23,7 +28,7 @@ def host_bytes(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     one of them.
     """
     flat = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    size = sum(-(-part.numel() // ALIGNMENT) * ALIGNMENT for part in flat if part.is_cuda)
+    size = sum(aligned(part.numel()) for part in flat if part.is_cuda)
     if not size:
         return [part.numpy() for part in flat]
     buffer = _page_locked(size)
@@ -35,7 +40,7 @@ def host_bytes(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
             continue
         target = buffer[begin : begin + part.numel()]
         target.copy_(part, non_blocking=True)
-        begin += -(-part.numel() // ALIGNMENT) * ALIGNMENT
+        begin += aligned(part.numel())
         arrays.append(target.numpy())
     torch.cuda.synchronize(next(part.device for part in flat if part.is_cuda))
     return arrays

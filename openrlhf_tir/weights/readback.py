@@ -40,7 +40,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -55,23 +55,15 @@ PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
 """Model types whose loaders fuse and split tensors but change no value."""
 
 
-class _Comparison(Protocol):
-    """Compares a place with what was sent: a tensor, or what `note` kept of it."""
-
-    def differs(self, place: Place, held: torch.Tensor, sent: Any) -> torch.Tensor | None:
-        """Return a bool on the device, True if the bits differ; None if only `is_equal` can say. Does not wait."""
-
-    def is_equal(self, place: Place, held: torch.Tensor, sent: Any) -> bool | None:
-        """Return whether the values are equal; None if that is unknown."""
-
-
 class _WithTensors:
     """Compares with tensors that were sent."""
 
     def differs(self, place: Place, held: torch.Tensor, sent: torch.Tensor) -> torch.Tensor | None:
+        """Return a bool on the device, True if the bits differ; None if only `is_equal` can say. Does not wait."""
         return None if place.copy.packed else differs_on_device(held, place.cut(sent))
 
     def is_equal(self, place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
+        """Return whether the values are equal; None if that is unknown."""
         wanted = place.cut(sent)
         if held.shape != wanted.shape:
             return None  # loading has changed the tensor
@@ -104,6 +96,10 @@ class _WithChecksums:
         if noted is None or noted[0] != tuple(held.shape):
             return None
         return noted
+
+
+_Comparison = _WithTensors | _WithChecksums
+"""Compares a place with what was sent: a tensor, or what `note` kept of it."""
 
 
 class ReadBack:

@@ -20,11 +20,9 @@ import torch
 
 from ...pushes import BroadcastResult
 from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, tensor_hash
-from ..host_bytes import host_bytes
+from ..host_bytes import aligned, host_bytes
 from .group import Group
 
-ALIGNMENT = 16
-"""Tensors begin at multiples of this many bytes in a buffer, which suits every dtype."""
 TORCH = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
@@ -60,7 +58,7 @@ def place_bucket(bucket: Sequence[Item]) -> tuple[list[Placement], int]:
     placements = []
     for item in bucket:
         placements.append(Placement(item, slice(offset, offset + item.nbytes)))
-        offset += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
+        offset += aligned(item.nbytes)
     return placements, offset
 
 

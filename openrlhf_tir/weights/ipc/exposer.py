@@ -14,6 +14,7 @@ import torch
 
 from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
 from ..broadcast.stream import Item, Tensors, place_bucket
+from ..host_bytes import aligned
 from .device_digest import bucket_digest, word_sums
 from .sharing import cuda_handle, device_name, shared_buffer, synchronise
 
@@ -70,7 +71,7 @@ class Exposer:
         placements, size = place_bucket(bucket)
         buffer = self._slots[number % EXPOSED_BUCKETS][:size]
         for (item, part), (_, tensor) in zip(placements, tensors, strict=True):
-            aligned_end = part.start + -(-item.nbytes // 16) * 16
+            aligned_end = part.start + aligned(item.nbytes)
             if aligned_end > part.stop:
                 buffer[part.stop : aligned_end].zero_()  # equal weights must have equal digests
             if item.nbytes:

@@ -15,7 +15,7 @@ from ...pushes import ExposedBucket
 from ..broadcast.stream import TORCH, Item, Tensors, place_bucket
 from .device_digest import bucket_digest, word_sums
 from .exposer import reason_of
-from .sharing import Mappings, device_name, synchronise
+from .sharing import device_name, mapped, synchronise
 
 
 class CannotMap(Exception):
@@ -28,7 +28,8 @@ class Importer:
     def __init__(self, device: torch.device) -> None:
         """Create it. `device` is the one of the worker's model."""
         self.device = device
-        self._mappings = Mappings(device)
+        self._mapped: dict[bytes, torch.Tensor] = {}
+        """The learner's buffers that are mapped here, by their handles."""
         self._views: dict[bytes, tuple[list[tuple[str, str, tuple[int, ...]]], Tensors]] = {}
         """The tensors in each mapped buffer, with the items that they were made for: the same in every push."""
 
@@ -39,7 +40,8 @@ class Importer:
             CannotMap: A bucket is on another device, cannot be mapped, or is not the announced one.
         """
         handles = {handle for bucket in buckets for handle in bucket.handles.values()}
-        self._mappings.keep_only(handles)
+        # The exporter of any other buffer has another one by now, or is gone.
+        self._mapped = {handle: buffer for handle, buffer in self._mapped.items() if handle in handles}
         self._views = {handle: views for handle, views in self._views.items() if handle in handles}
         self.check(buckets)
 
@@ -82,7 +84,7 @@ class Importer:
     def leave(self) -> None:
         """Unmap everything."""
         self._views.clear()
-        self._mappings.keep_only(set())
+        self._mapped.clear()
 
     def _buffer(self, bucket: ExposedBucket) -> tuple[bytes, torch.Tensor]:
         """Return the handle and the bytes of a bucket."""
@@ -91,7 +93,9 @@ class Importer:
         if handle is None:
             raise CannotMap(f"this engine is on {own}, and the learner has exposed {', '.join(bucket.handles) or '-'}")
         try:
-            return handle, self._mappings.map(handle)[: bucket.nbytes]
+            if handle not in self._mapped:
+                self._mapped[handle] = mapped(handle, self.device)
+            return handle, self._mapped[handle][: bucket.nbytes]
         except Exception as error:  # whatever CUDA, the container or torch have against it
             raise CannotMap(f"{own} does not map the learner's memory: {reason_of(error)}") from error
 

@@ -1,7 +1,7 @@
 """Share a buffer of one process with others on the same device: torch's CUDA IPC, and a stand-in for it on CPUs.
 
     exporter    buffer, handle = shared_buffer(size, device)    the buffer must be kept alive
-    importer    mappings.map(handle)                            the same memory, mapped into this process
+    importer    mapped(handle, device)                          the same memory, mapped into this process
 
 A CUDA handle names one physical device. Processes number the devices that they see from 0 (CUDA_VISIBLE_DEVICES), so a
 device is compared by its UUID, and the importer puts its own number into the handle. The exporter must have finished
@@ -64,39 +64,21 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class Mappings:
-    """The buffers of other processes that are mapped here. Each is mapped once, however often its handle arrives.
+def mapped(handle: bytes, device: torch.device) -> torch.Tensor:
+    """Map the buffer of a handle into this process, and return it, [bytes] uint8 on `device`.
 
-    torch counts one release for each export, so mapping a handle anew for every bucket would drive its count negative.
+    torch counts one release for each export. Map a handle once, however often it arrives: mapping it anew for every
+    bucket would drive its count negative.
+
+    Raises:
+        RuntimeError, OSError: It cannot be mapped.
     """
-
-    def __init__(self, device: torch.device) -> None:
-        """Create it without a mapping. `device` is the one of this process's model."""
-        self.device = device
-        self._mapped: dict[bytes, torch.Tensor] = {}
-
-    def map(self, handle: bytes) -> torch.Tensor:
-        """Return the buffer of a handle, [bytes] uint8 on this process's device.
-
-        Raises:
-            RuntimeError, OSError: It cannot be mapped.
-        """
-        mapped = self._mapped.get(handle)
-        if mapped is None:
-            mapped = self._mapped[handle] = self._open(handle)
-        return mapped
-
-    def keep_only(self, handles: set[bytes]) -> None:
-        """Unmap every other buffer: its exporter has another one by now, or is gone."""
-        self._mapped = {handle: mapped for handle, mapped in self._mapped.items() if handle in handles}
-
-    def _open(self, handle: bytes) -> torch.Tensor:
-        rebuild: Any
-        rebuild, arguments = pickle.loads(handle)
-        if rebuild is rebuild_cuda_tensor:
-            arguments = list(arguments)
-            arguments[DEVICE_ARGUMENT] = torch.cuda.current_device() if self.device.index is None else self.device.index
-        return rebuild(*arguments)
+    rebuild: Any
+    rebuild, arguments = pickle.loads(handle)
+    if rebuild is rebuild_cuda_tensor:
+        arguments = list(arguments)
+        arguments[DEVICE_ARGUMENT] = torch.cuda.current_device() if device.index is None else device.index
+    return rebuild(*arguments)
 
 
 def _cpu_stand_in(size: int) -> tuple[torch.Tensor, bytes]:

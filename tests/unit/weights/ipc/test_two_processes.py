@@ -110,7 +110,7 @@ def test_a_learner_killed_between_two_buckets_leaves_an_importer_that_maps_the_n
     try:
         next_push = [other(0, 3)]
         importer.begin(next_push)
-        assert is_of(importer, next_push[0], 0, 3) and len(importer._mappings._mapped) == 1
+        assert is_of(importer, next_push[0], 0, 3) and len(importer._mapped) == 1
     finally:
         other.kill()
 
