@@ -5,19 +5,19 @@ We want the gradient of one mean over the whole batch, however it is cut into ra
     L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t
     N = trained tokens of all ranks (token-mean)
 
-DeepSpeed does two things to what we hand to backward(loss_rm): it divides each by `accumulation` (its configured
-gradient_accumulation_steps), adds them up over m, and averages the gradient over the dp_size ranks. So
+DeepSpeed does two things to what we hand to backward(loss_rm): it adds them up over m, and averages the gradient over
+the dp_size ranks. So
 
-    gradient = 1/dp_size * sum_r sum_m 1/accumulation * grad(loss_rm)
-    loss_rm  = dp_size * accumulation / N * sum_t mask_t * l_t                      makes gradient = grad(L).
+    gradient = 1/dp_size * sum_r sum_m grad(loss_rm)
+    loss_rm  = dp_size / N * sum_t mask_t * l_t                      makes gradient = grad(L).
 
-OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N /
-accumulation. The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained
-sequences for N. And "seq-mean-token-sum-norm" (Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead
-of its own length) is token-mean with N = sequences * c. A rank's mean over *its own* tokens would be wrong whenever
-ranks or micro batches hold different numbers of tokens, which with tool calls is always. learner/passes.py sets
-accumulation = 1 and tells DeepSpeed where the last micro batch is, because the number of micro batches changes from
-step to step.
+OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N. The same
+holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N. And
+"seq-mean-token-sum-norm" (Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead of its own length) is
+token-mean with N = sequences * c. A rank's mean over *its own* tokens would be wrong whenever ranks or micro batches
+hold different numbers of tokens, which with tool calls is always. DeepSpeed would divide each loss by its configured
+gradient_accumulation_steps as well, but learner/passes.py tells it where the last micro batch is instead, because the
+number of micro batches changes from step to step.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ class GlobalCounts:
         tokens: Trained tokens of all ranks, or the sum of their weights.
         sequences: Sequences of all ranks with a trained token.
         dp_size: Number of data-parallel ranks.
-        accumulation: DeepSpeed's gradient_accumulation_steps.
         sum_norm: The constant c above; None unless the mode is "seq-mean-token-sum-norm".
     """
 
     tokens: float
     sequences: float
     dp_size: int
-    accumulation: int = 1
     sum_norm: float | None = None
 
     def loss_kwargs(self) -> dict[str, float]:
@@ -49,8 +47,8 @@ class GlobalCounts:
         return {
             "dp_size": self.dp_size,
             # The floors are for a batch without a trained token: 0 / 1e-8 = 0.
-            "batch_num_tokens": max(divisor, 1e-8) / self.accumulation,
-            "global_batch_size": max(self.sequences, 1.0) / self.accumulation,
+            "batch_num_tokens": max(divisor, 1e-8),
+            "global_batch_size": max(self.sequences, 1.0),
         }
 
     def unscale(self, summed_loss: float) -> float:
@@ -59,4 +57,4 @@ class GlobalCounts:
         Args:
             summed_loss: Sum of loss_rm over all ranks and micro batches.
         """
-        return summed_loss / (self.dp_size * self.accumulation)
+        return summed_loss / self.dp_size

@@ -11,11 +11,12 @@ PR_SET_PDEATHSIG, which is about the parent and not about its session.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ray._private import services
+
+from ..machine.replaced import replaced
 
 
 class _OwnSession(subprocess.Popen):
@@ -25,12 +26,6 @@ class _OwnSession(subprocess.Popen):
         super().__init__(*args, **kwargs | {"start_new_session": True})
 
 
-@contextmanager
-def own_sessions() -> Iterator[None]:
-    """Within the block, each daemon that `ray.init` starts leads its own session. Ray has no setting for it."""
-    original = services.ConsolePopen
-    services.ConsolePopen = _OwnSession
-    try:
-        yield
-    finally:
-        services.ConsolePopen = original
+def own_sessions() -> AbstractContextManager[None]:
+    """Within the block, each daemon that `ray.init` starts leads its own session."""
+    return replaced(services, "ConsolePopen", _OwnSession)

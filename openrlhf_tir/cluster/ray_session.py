@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 
 import psutil
@@ -22,6 +22,7 @@ from ..config.secrets import ENV_TOKEN
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
 from ..machine.gpus import CPU_ONLY, gpu_count
 from ..machine.host_allocator import ONE_ARENA
+from ..machine.replaced import replaced
 from ..waiting.backoff import until_available
 from ..waiting.deadlines import Deadline, within
 from .nodes import Room, has_gpus, nodes
@@ -60,7 +61,9 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
     """
     # This will be Ray's default. Ray warns if neither value is chosen.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _own_handler(), signals.blocking() if signals else nullcontext():
+    # Ray's own handler of SIGTERM would end the process with exit code 15.
+    without_handler = replaced(utils, "set_sigterm_handler", lambda handler: None)
+    with without_handler, signals.blocking() if signals else nullcontext():
         if os.environ.get("RAY_ADDRESS"):
             until_available(check_ray_address, cfg.train.start_wait_s)
             _join(cfg)
@@ -156,31 +159,15 @@ def _end_all_but(before: set[psutil.Process]) -> None:
     psutil.wait_procs(daemons, timeout=DIE_S)
 
 
-@contextmanager
-def _own_handler() -> Iterator[None]:
-    """Keep ray.init from installing its SIGTERM handler, which would end the process with exit code 15."""
-    original = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = original
-
-
-@contextmanager
-def _few_daemons() -> Iterator[None]:
+def _few_daemons() -> AbstractContextManager[None]:
     """Let Ray start no daemon that has nothing to do here, and its dashboard agent listen anywhere.
 
     The autoscaler's monitor has no nodes to add, and nobody reads what the log monitor publishes (log_to_driver=False);
     each takes some two CPU seconds to start. By default the agent wants one port, for which a second Ray on a machine
     waits more than three seconds before its start goes on.
     """
-    original = parameter.RayParams
-    parameter.RayParams = partial(original, dashboard_agent_listen_port=0, no_monitor=True, include_log_monitor=False)
-    try:
-        yield
-    finally:
-        parameter.RayParams = original
+    few = partial(parameter.RayParams, dashboard_agent_listen_port=0, no_monitor=True, include_log_monitor=False)
+    return replaced(parameter, "RayParams", few)
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
@@ -199,7 +186,7 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
         patience = PLACEMENT + Deadline.of(cfg, "train.start_wait_s")
-        await within(patience, _ready(group), f"The reservation for {what}")
+        await within(patience, group.ready(), f"The reservation for {what}")
     except DeadlineMissed:
         remove_placement_group(group)
         free = _cpus_and_gpus(ray.available_resources())
@@ -237,10 +224,6 @@ def by_node(group: PlacementGroup) -> list[int]:
     node_of = placement_group_table(group)["bundles_to_node_id"]
     first = {node: min(bundle for bundle in node_of if node_of[bundle] == node) for node in node_of.values()}
     return sorted(node_of, key=lambda bundle: (first[node_of[bundle]], bundle))
-
-
-async def _ready(group: PlacementGroup) -> None:
-    await group.ready()
 
 
 def worker_env(cfg: Config) -> dict[str, str]:

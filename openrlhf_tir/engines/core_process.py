@@ -25,6 +25,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 
+from ..machine.replaced import replaced
+
 OPEN_FILES = Path("/proc/self/fd")
 STANDARD_STREAMS = 3
 """Descriptors below it are standard input, output and error."""
@@ -42,15 +44,13 @@ def forked_core() -> Iterator[None]:
     """Within the block vLLM forks its engine process; its workers, if it has several, are spawned by that process."""
     from vllm.v1.engine import utils
 
-    original = utils.get_mp_context
-    utils.get_mp_context = _Context
     # The child would otherwise copy every page with an object of Python's as soon as it collects garbage.
     gc.collect()
     gc.freeze()
     try:
-        yield
+        with replaced(utils, "get_mp_context", _Context):
+            yield
     finally:
-        utils.get_mp_context = original
         gc.unfreeze()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import PipelineError
 
@@ -23,32 +23,14 @@ BUFFER = "_offload_buffer"
 """Part of the keys under which DeepSpeed stores the host copies of Adam's moments in the optimizer's own state."""
 
 
-class DeviceStates(Protocol):
-    """Where the optimizer's state of this rank is. The methods are collective and idempotent."""
-
-    def offload(self) -> None:
-        """Move the state to host memory."""
-
-    def onload(self) -> None:
-        """Move the state back onto the GPU."""
-
-    def require_on_device(self, operation: str) -> None:
-        """Raise PipelineError if the state is offloaded. `operation` names what needs it, for the message."""
-
-    def without_host_copies(self) -> Any:
-        """Return a context in which the optimizers' states look as if nothing was ever offloaded.
-
-        A checkpoint is saved in it.
-        """
-
-
-class _OffloadFlag:
-    """Remembers whether the state is offloaded. Common to both implementations."""
+class DeviceStates:
+    """Remembers whether the state of this rank is offloaded. Common to both implementations."""
 
     def __init__(self) -> None:
         self.offloaded = False
 
     def require_on_device(self, operation: str) -> None:
+        """Raise PipelineError if the state is offloaded. `operation` names what needs it, for the message."""
         if self.offloaded:
             raise PipelineError(
                 f"{operation} was requested while the optimizer's state of this learner rank is in host memory: the"
@@ -56,14 +38,15 @@ class _OffloadFlag:
             )
 
 
-class DeepSpeedStates(_OffloadFlag):
-    """Moves the states of DeepSpeed engines on a GPU."""
+class DeepSpeedStates(DeviceStates):
+    """Moves the states of DeepSpeed engines on a GPU. The methods are collective and idempotent."""
 
     def __init__(self, engines: Engines) -> None:
         super().__init__()
         self.engines = engines
 
     def offload(self) -> None:
+        """Move the state to host memory."""
         from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 
         if self.offloaded:
@@ -80,6 +63,7 @@ class DeepSpeedStates(_OffloadFlag):
         self.offloaded = True
 
     def onload(self) -> None:
+        """Move the state back onto the GPU."""
         if not self.offloaded:
             return
         self._release_memory()
@@ -90,7 +74,7 @@ class DeepSpeedStates(_OffloadFlag):
 
     @contextmanager
     def without_host_copies(self) -> Iterator[None]:
-        """Take DeepSpeed's host copies of the moments out of the optimizers' states inside the block.
+        """Take DeepSpeed's host copies of the moments out of the optimizers' states while a checkpoint is saved.
 
         They lie beside the moments themselves: a checkpoint would contain them twice, and a resume would load the
         copies onto the GPU.
@@ -119,7 +103,7 @@ class DeepSpeedStates(_OffloadFlag):
         torch.distributed.barrier()
 
 
-class StandInForTests(_OffloadFlag):
+class StandInForTests(DeviceStates):
     """Takes the place of `DeepSpeedStates` where there is no GPU. It moves nothing; it checks and records the calls."""
 
     def __init__(self) -> None:
@@ -139,6 +123,6 @@ class StandInForTests(_OffloadFlag):
         yield
 
 
-def device_states(engines: Engines, device: str) -> DeviceStates:
+def device_states(engines: Engines, device: str) -> DeepSpeedStates | StandInForTests:
     """Return the implementation for `device`: "cpu", or "cuda:N"."""
     return StandInForTests() if device == "cpu" else DeepSpeedStates(engines)

@@ -37,6 +37,7 @@ from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
 from ..machine.gpus import runs_on_gpus
+from ..machine.replaced import replaced
 from . import liger
 from .attention.choice import attention_implementation
 from .attention.packed import SDPA_PACKED, SequenceLayout, check_packing, set_layout
@@ -91,16 +92,15 @@ def _loading_rules() -> Iterator[None]:
     def without_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> Any:
         return resolve_trust_remote_code(False, *args, **kwargs)
 
-    openrlhf_utils.convert_to_torch_dtype = lambda name: (
-        torch.float32 if name == "fp32" else convert_to_torch_dtype(name)
-    )
-    auto_factory.resolve_trust_remote_code = configuration_auto.resolve_trust_remote_code = without_remote_code
-    try:
+    def with_fp32(name: str) -> torch.dtype:
+        return torch.float32 if name == "fp32" else convert_to_torch_dtype(name)
+
+    with (
+        replaced(openrlhf_utils, "convert_to_torch_dtype", with_fp32),
+        replaced(auto_factory, "resolve_trust_remote_code", without_remote_code),
+        replaced(configuration_auto, "resolve_trust_remote_code", without_remote_code),
+    ):
         yield
-    finally:
-        openrlhf_utils.convert_to_torch_dtype = convert_to_torch_dtype
-        auto_factory.resolve_trust_remote_code = resolve_trust_remote_code
-        configuration_auto.resolve_trust_remote_code = resolve_trust_remote_code
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from ..machine.replaced import replaced
+
 
 def _ring_attention_only(*_args, **_kwargs):
     raise NotImplementedError(
@@ -76,13 +78,8 @@ def without_heavy_imports() -> Iterator[None]:
 
     trainer = "transformers.trainer"
     stubs = {} if trainer in sys.modules else {trainer: {"get_scheduler": get_scheduler}}
-    compile_function = torch.compile
-    torch.compile = _as_written
-    try:
-        with _stand_ins(stubs):
-            yield
-    finally:
-        torch.compile = compile_function
+    with replaced(torch, "compile", _as_written), _stand_ins(stubs):
+        yield
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from torch import nn
 
 from ..pushes import BUCKET_BYTES
 from ..weights import delta
+from ..weights.broadcast.stream import Item
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from ..weights.host_bytes import host_bytes
 from ..weights.push_files import SPARE
@@ -74,6 +75,11 @@ def buckets(weights: list[Weight], limit: int) -> Iterator[list[Weight]]:
         size += nbytes(weight)
     if bucket:
         yield bucket
+
+
+def items_of(bucket: list[Weight]) -> list[Item]:
+    """Return names, dtypes and shapes of a bucket's tensors, as broadcasts and exposed memory announce them."""
+    return [Item(weight.name, DTYPES[weight.tensor.dtype], full_shape(weight.tensor)) for weight in bucket]
 
 
 def _header(weights: list[Weight]) -> bytes:

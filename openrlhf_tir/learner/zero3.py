@@ -60,7 +60,7 @@ from .rows import FIELDS, OLD_LOGPROBS, Sample, batch_samples, local_moments, ro
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
-from .updates.early import EarlyUpdate, discard_gradients, gradients_divided
+from .updates.early import EarlyUpdate, gradients_divided
 from .updates.metrics import over_updates
 from .updates.not_finite import describe_faults, find_faults
 from .weight_shards import write_shards
@@ -304,7 +304,8 @@ class Zero3Rank:
         """Discard the parts that were accumulated, and their gradients."""
         if self.early:
             self.early = None
-            discard_gradients(self.engine)
+            # This also resets micro_step_id, by which DeepSpeed knows that the next backward pass overwrites them.
+            self.engine.optimizer.zero_grad()
 
     def _kl_in_loss(self) -> KlInLoss | None:
         if not self.cfg.algo.kl.use_loss:
@@ -439,6 +440,11 @@ class Zero3Rank:
         dist.all_gather_object(parts, entries)
         return {key: value for part in parts for key, value in part.items()}
 
+    @property
+    def sharded(self) -> bool:
+        """True with ZeRO-3: weights have to be gathered."""
+        return self.cfg.ds.zero_stage == 3
+
     def publish(self, path: str | Path) -> str | None:
         """Write the full weights with Hugging Face names into one safetensors file, which is complete on return.
 
@@ -448,9 +454,7 @@ class Zero3Rank:
         Raises:
             OSError: On every rank if rank 0's disk is full or fails.
         """
-        return write_weights(
-            self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last
-        )
+        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.sharded, last=self.last)
 
     def publish_changes(self, path: str | Path, base_version: int) -> DeltaDigest | None:
         """Write what changed since the last `publish` or `publish_changes` into a delta file (pushes/delta.py).
@@ -465,9 +469,8 @@ class Zero3Rank:
         Raises:
             OSError: On every rank if rank 0's disk is full or fails.
         """
-        sharded = self.cfg.ds.zero_stage == 3
         return write_delta(
-            self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded
+            self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=self.sharded
         )
 
     def open_broadcast(self, address: str, receivers: int) -> BroadcastRendezvous:
@@ -493,7 +496,7 @@ class Zero3Rank:
             push,
             self.sender,
             rank=self.rank,
-            sharded=self.cfg.ds.zero_stage == 3,
+            sharded=self.sharded,
             bucket_bytes=BUCKET_BYTES,
         )
 
@@ -516,7 +519,7 @@ class Zero3Rank:
             push,
             first,
             self.exposer,
-            sharded=self.cfg.ds.zero_stage == 3,
+            sharded=self.sharded,
             bucket_bytes=BUCKET_BYTES,
         )
 
@@ -538,17 +541,16 @@ class Zero3Rank:
             agree(self.auxiliary.critic.export(Path(f"{directory}{OF_CRITIC}"), rank=self.rank))
 
     def _export_policy(self, directory: Path) -> None:
-        sharded = self.cfg.ds.zero_stage == 3
         write_shards(
             hf_weights(self.engine.module),
             directory,
             rank=self.rank,
-            sharded=sharded,
+            sharded=self.sharded,
         )
         adapter = adapter_weights(self.engine.module)
         adapter_directory = directory / ADAPTER_DIRECTORY
         if adapter:
-            write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
+            write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=self.rank, sharded=self.sharded)
         fault = None
         if self.rank == 0:
             try:

@@ -82,11 +82,6 @@ class SequenceLayout:
     """[sum of keys] int64: the place in the row of each of these keys; None where they are the row itself."""
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> SequenceLayout:
-        """Build the layout of a row of whole sequences that have these lengths."""
-        return cls.of_segments(lengths, [-1] * len(lengths), device)
-
-    @classmethod
     def of_segments(cls, lengths: Sequence[int], continues: Sequence[int], device: torch.device) -> SequenceLayout:
         """Build the layout of a row whose segments may continue others (which continue none)."""
         starts = [0, *accumulate(lengths)]
@@ -137,7 +132,7 @@ def layout_of(position_ids: torch.Tensor) -> SequenceLayout:
                 "A packed row shares prompts, and a layer of the model got other position ids than those whose layout"
                 " is declared. Set ds.share_prompts to false, and please report the model."
             )
-        layout = SequenceLayout.of_lengths(lengths, position_ids.device)
+        layout = SequenceLayout.of_segments(lengths, [-1] * len(lengths), position_ids.device)
         _layouts[position_ids] = layout
     return layout
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ...config import Actor, Critic
+from ...machine.replaced import replaced
 
 USES = "use_muon"
 """Key by which DeepSpeed marks the parameter groups of Muon."""
@@ -53,11 +54,7 @@ def muon_as(optim: Actor | Critic, device: str) -> Iterator[None]:
         return
     from deepspeed.runtime.zero.muon import original_muon
 
-    original_update = original_muon.muon_update
     stance = "force_eager" if device == "cpu" else "default"
-    original_muon.muon_update = partial(original_update, ns_steps=optim.muon.ns_steps, nesterov=optim.muon.nesterov)
-    try:
-        with torch.compiler.set_stance(stance):
-            yield
-    finally:
-        original_muon.muon_update = original_update
+    update = partial(original_muon.muon_update, ns_steps=optim.muon.ns_steps, nesterov=optim.muon.nesterov)
+    with replaced(original_muon, "muon_update", update), torch.compiler.set_stance(stance):
+        yield

@@ -12,9 +12,8 @@ from torch import nn
 
 from ...pushes import BroadcastResult
 from ...weights.broadcast.sender import Sender
-from ...weights.broadcast.stream import Item
 from ..lora import hf_weights
-from ..weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
+from ..weights_file import Buckets, buckets, items_of, on_rank_0
 
 
 def broadcast_weights(
@@ -37,10 +36,7 @@ def broadcast_weights(
         OSError: On every rank if rank 0 raised one.
     """
     weights = hf_weights(module)
-    items = [
-        [Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in bucket]
-        for bucket in buckets(weights, bucket_bytes)
-    ]
+    items = [items_of(bucket) for bucket in buckets(weights, bucket_bytes)]
 
     def send(gathered: Buckets) -> BroadcastResult:
         return sender.send(push, items, ([(w.name, tensor) for w, tensor in bucket] for bucket in gathered))

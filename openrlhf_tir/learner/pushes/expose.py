@@ -13,10 +13,9 @@ import deepspeed
 from torch import nn
 
 from ...pushes import EXPOSED_BUCKETS, Exposed, ExposedBucket
-from ...weights.broadcast.stream import Item
 from ...weights.ipc.exposer import Exposer, reason_of
 from ..lora import hf_weights
-from ..weights_file import DTYPES, buckets, full_shape
+from ..weights_file import buckets, items_of
 
 
 def expose_weights(
@@ -36,7 +35,7 @@ def expose_weights(
         The buckets, or this rank's fault. A rank that cannot copy still takes part in gathering.
     """
     parts = list(buckets(hf_weights(module), bucket_bytes))
-    items = [[Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in part] for part in parts]
+    items = [items_of(part) for part in parts]
     end = min(first + (1 if first else EXPOSED_BUCKETS), len(parts))
     exposed: list[ExposedBucket] = []
     fault = None

@@ -15,13 +15,14 @@ means are over different numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...algorithms.aggregate import GlobalCounts
 from ...algorithms.losses.diagnostics import Tally
 from ...config import Config
+from ...machine.replaced import replaced
 from ...types import TrainBatch
 from ..objective import KlInLoss, PolicyObjective
 from ..openrlhf_adapter import PolicyModel
@@ -108,22 +109,10 @@ class EarlyUpdate:
         self._summed += self.runner.accumulate(self.model, optimizer, rows, names, objective, last=last)
 
 
-@contextmanager
-def gradients_divided(engine: Any, divisor: float) -> Iterator[None]:
+def gradients_divided(engine: Any, divisor: float) -> AbstractContextManager[None]:
     """Make the optimizer's step of a DeepSpeed engine divide its gradients by `divisor` inside the block.
 
     The division comes before the gradients' norm is computed and clipped.
     """
     scaler = engine.optimizer.loss_scaler
-    scale = scaler.cur_scale
-    scaler.cur_scale = scale * divisor
-    try:
-        yield
-    finally:
-        scaler.cur_scale = scale
-
-
-def discard_gradients(engine: Any) -> None:
-    """Discard the gradients that a ZeRO-3 engine accumulated since the last optimizer step."""
-    # This also resets micro_step_id, by which DeepSpeed knows that the next backward pass overwrites the gradients.
-    engine.optimizer.zero_grad()
+    return replaced(scaler, "cur_scale", scaler.cur_scale * divisor)
