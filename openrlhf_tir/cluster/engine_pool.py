@@ -72,7 +72,7 @@ class EnginePool:
         self.env_urls = dict(env_urls)
         self.actor_class = actor_class
         self.shared = shared
-        self.fleet: Fleet[EngineHandle] = Fleet(
+        self.fleet = Fleet(
             self._spawn,
             size=cfg.vllm.num_engines,
             unresponsive=answer_deadline(cfg),
@@ -230,7 +230,7 @@ class EnginePool:
         try:
             return await within(
                 answer_deadline(self.cfg),
-                _all(payloads),
+                asyncio.gather(*payloads),
                 f"The transfer of {len(payloads)} groups",
             )
         except DeadlineMissed as error:
@@ -290,7 +290,3 @@ class EnginePool:
         """Stop every engine; kill those that do not answer."""
         await self.fleet.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-async def _all(payloads: Sequence[Any]) -> list[Group]:
-    return list(await asyncio.gather(*payloads))

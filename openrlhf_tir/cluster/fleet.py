@@ -10,7 +10,7 @@ A launch that fails is repeated after a pause that doubles each time, up to MAX_
 failures: if no engine is left and every index failed MAX_LAUNCH_FAILURES times in a row, whoever waits for an engine
 gets PipelineError. A cluster without room (ClusterFull) is no failure: it is waited for.
 
-Nothing here knows Ray: EnginePool (cluster/engine_pool.py) gives the functions that launch and prove an engine.
+EnginePool (cluster/engine_pool.py) gives the functions that launch and prove an engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BackgroundDied, ClusterFull, EngineGone
 from ..pipeline.router import Router
@@ -27,6 +27,9 @@ from ..waiting.background import kept_running
 from ..waiting.backoff import backoff_s
 from ..waiting.deadlines import Deadline
 from ..waiting.suspension import wait_first
+
+if TYPE_CHECKING:
+    from .engine_handle import EngineHandle
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 5.0
@@ -43,34 +46,17 @@ MISSED_HEARTBEATS = 3
 """Heartbeat intervals without an answer after which an engine gets no new groups."""
 
 
-class Managed(Protocol):
-    """What the fleet needs of an engine."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    async def heartbeat(self) -> None:
-        """Return when the process has answered. Raises EngineGone if it is dead."""
-
-    async def stop(self) -> None:
-        """End it in good order. The call itself must end in a bounded time."""
-
-    def kill(self) -> None: ...
-
-
-EngineT = TypeVar("EngineT", bound=Managed)
 Admit = Callable[[], None]
 """Makes the engine a member. Called while no other push can begin, without an await between the proof and the call, so
 that membership and proof change in one step."""
 
 
-class Fleet(Generic[EngineT]):
+class Fleet:
     """The engines of a run and their lives. Belongs to one event loop."""
 
     def __init__(
         self,
-        launch: Callable[[int], Coroutine[Any, Any, EngineT]],
+        launch: Callable[[int], Coroutine[Any, Any, EngineHandle]],
         *,
         size: int,
         unresponsive: Deadline,
@@ -86,19 +72,19 @@ class Fleet(Generic[EngineT]):
         self.size = size
         self.unresponsive = unresponsive
         self.heartbeat_s = min(HEARTBEAT_S, unresponsive.seconds / HEARTBEATS)
-        self.router: Router[EngineT] = Router()
-        self.members: list[EngineT] = []
+        self.router: Router[EngineHandle] = Router()
+        self.members: list[EngineHandle] = []
         """The engines that sample, draining and silent ones included: all of them need the weights. Callers may keep a
         reference: the list object never changes."""
-        self.prove: Callable[[EngineT, Admit], Coroutine[Any, Any, None]] | None = None
+        self.prove: Callable[[EngineHandle, Admit], Coroutine[Any, Any, None]] | None = None
         """Brings a new engine to the current weights and calls its second argument. An engine for which it returns
         without that call becomes a member as well: there was nothing to prove."""
         self.during_launch: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Entered for each launch after the first ones, until the engine is a member (for GPUs that are shared)."""
-        self.on_lost: Callable[[EngineT], None] = lambda engine: None
+        self.on_lost: Callable[[EngineHandle], None] = lambda engine: None
         self._launching: dict[int, asyncio.Task] = {}
-        self._watching: dict[EngineT, asyncio.Task] = {}
-        self._retiring: dict[EngineT, asyncio.Task] = {}
+        self._watching: dict[EngineHandle, asyncio.Task] = {}
+        self._retiring: dict[EngineHandle, asyncio.Task] = {}
         self._failures: dict[int, int] = {}
         """Failed launches in a row, by index."""
 
@@ -125,7 +111,7 @@ class Fleet(Generic[EngineT]):
         self.size = size
         self._reconcile()
 
-    def mark_lost(self, engine: EngineT, reason: str) -> None:
+    def mark_lost(self, engine: EngineHandle, reason: str) -> None:
         """Kill an engine and launch another in its place. What it ran is gone."""
         if engine not in self.members:
             return
@@ -227,7 +213,7 @@ class Fleet(Generic[EngineT]):
             engine.kill()
 
     async def _prove_while_alive(
-        self, engine: EngineT, prove: Callable[[EngineT, Admit], Coroutine[Any, Any, None]], admit: Admit
+        self, engine: EngineHandle, prove: Callable[[EngineHandle, Admit], Coroutine[Any, Any, None]], admit: Admit
     ) -> None:
         """Prove an engine, and notice if it dies or hangs while it waits for its turn behind a learner's step.
 
@@ -244,14 +230,14 @@ class Fleet(Generic[EngineT]):
             watching.cancel()
             await asyncio.gather(proving, watching, return_exceptions=True)
 
-    def _join(self, engine: EngineT) -> None:
+    def _join(self, engine: EngineHandle) -> None:
         self._failures.pop(engine.index, None)
         self.members.append(engine)
         self.router.set_launch_error(None)
         self.router.join(engine.name, engine)
         self._watching[engine] = asyncio.create_task(self._watch(engine), name=f"watch {engine.name}")
 
-    def _leave(self, engine: EngineT) -> None:
+    def _leave(self, engine: EngineHandle) -> None:
         self.members.remove(engine)
         self.router.leave(engine.name)
         for tasks in (self._watching, self._retiring):
@@ -259,7 +245,7 @@ class Fleet(Generic[EngineT]):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
 
-    async def _retire(self, engine: EngineT) -> None:
+    async def _retire(self, engine: EngineHandle) -> None:
         """Let an engine finish its groups, then stop it."""
         log.info("%s drains", engine.name)
         await self.router.wait_until_drained(engine.name)
@@ -273,7 +259,7 @@ class Fleet(Generic[EngineT]):
             )
             engine.kill()
 
-    async def _watch(self, engine: EngineT) -> None:
+    async def _watch(self, engine: EngineHandle) -> None:
         """Watch a member until it is lost.
 
         An error of the watching itself is tried again; one that stays costs the engine and not the run.
@@ -295,7 +281,7 @@ class Fleet(Generic[EngineT]):
         except BackgroundDied as error:
             self.mark_lost(engine, str(error))
 
-    async def _send_heartbeats(self, engine: EngineT) -> None:
+    async def _send_heartbeats(self, engine: EngineHandle) -> None:
         """Ask for a sign of life, again and again. A silent engine gets no new groups.
 
         Raises:

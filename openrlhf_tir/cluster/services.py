@@ -139,13 +139,13 @@ async def _running(
         pss.watch(session_directory())
         await wait_for_gpus(cfg)
         # Sections of the environments whose server this run starts on its own node.
-        started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
-        if started and not only_here():
+        own_servers = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
+        if own_servers and not only_here():
             raise ConfigError(
                 f"Engines can be placed on {', '.join(map(str, hosts()))}, and an environment server on the loopback"
                 " of the controller's node is reached from that node only. Start servers with"
                 " train_scripts/start_env_servers.sh and set"
-                f" {', '.join(f'{section}.url' for section in started)}."
+                f" {', '.join(f'{section}.url' for section in own_servers)}."
             )
         if learner and (remark := transport(cfg)):
             console.print(f"[yellow]weights: {remark}", soft_wrap=True, highlight=False)
@@ -154,40 +154,48 @@ async def _running(
         async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):
-                services = await _unless_fails(beside, _start(cfg, model, urls, learner, console, pss, signals))
+                started = await _unless_fails(beside, _start(cfg, model, urls, learner))
+            pool, ranks, time_share, shared = started
+            services = Services(cfg, console, pool, ranks, pss, signals.stop, time_share, shared)
             try:
                 yield services
             finally:
                 try:
-                    await services.pool.stop()
+                    await pool.stop()
                 finally:
                     if services.ranks:
                         await services.ranks.stop()
 
 
-async def _start(
-    cfg: Config,
-    model: str,
-    urls: Mapping[str, list[str]],
-    learner: bool,
-    console: Console,
-    pss: PssSampler,
-    signals: StopSignals,
-) -> Services:
-    """Start the engines and, if wanted, the learner. If this fails or is cancelled, none of them is left."""
+Started = tuple[EnginePool, LearnerGroup | None, GpuTimeShare | None, PlacementGroup | None]
+"""Engines, learner, and, where they are on the same GPUs, whose turn it is there and their reservation."""
+
+
+async def _start(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> Started:
+    """Start the engines and, if wanted, the learner. If this fails or is cancelled, none of them is left.
+
+    They start at the same time where they can, because each mostly imports and loads on its own core.
+    """
     if learner and cfg.train.colocate_all:
-        return await _in_turns(cfg, model, urls, console, pss, signals)
+        return await _in_turns(cfg, model, urls)
     if learner and cfg.train.share_gpus:
         shared = await _reserve_shared(cfg)
         pool, ranks = await _all_or_none(
             EnginePool(cfg, model, urls, shared=shared).start(), LearnerGroup.start(cfg, shared)
         )
-        return Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
-    pool, *learners = await _apart(cfg, model, urls, learner)
-    return Services(cfg, console, pool, learners[0] if learners else None, pss, signals.stop)
+        return pool, ranks, None, shared
+    if not learner:
+        return await EnginePool(cfg, model, urls).start(), None, None, None
+    # The learner's room comes before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs
+    # of a node would find a part of every node taken.
+    reservation = await LearnerGroup.reserve(cfg)
+    pool, ranks = await _all_or_none(
+        EnginePool(cfg, model, urls).start(), LearnerGroup.start(cfg, reserved=reservation)
+    )
+    return pool, ranks, None, None
 
 
-async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any, Any, Services]) -> Services:
+async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any, Any, Started]) -> Started:
     """Return what `start` gives. If `beside` fails first, cancel it and raise what `beside` raised."""
     starting = asyncio.create_task(start, name="start the services")
     try:
@@ -202,21 +210,6 @@ async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any
         raise
 
 
-async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> list[Any]:
-    """Start the pool and, if wanted, the learner, and return them.
-
-    They start at the same time, because each mostly imports and loads on its own core. But the learner's room is
-    reserved before any engine's: Ray gives each engine the emptiest node, so ranks that need all GPUs of a node would
-    find a part of every node taken.
-    """
-    reservation = await LearnerGroup.reserve(cfg) if learner else None
-    starting: list[Awaitable[Any]] = [
-        EnginePool(cfg, model, urls).start(),
-        *([LearnerGroup.start(cfg, reserved=reservation)] if learner else []),
-    ]
-    return await _all_or_none(*starting)
-
-
 async def _reserve_shared(cfg: Config) -> PlacementGroup:
     """Reserve a GPU for each learner rank. The engine beside it takes half of it. Raises ClusterFull."""
     return await place(
@@ -226,9 +219,7 @@ async def _reserve_shared(cfg: Config) -> PlacementGroup:
     )
 
 
-async def _in_turns(
-    cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals
-) -> Services:
+async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]]) -> Started:
     """Start engines and learner on the same GPUs, one after the other.
 
     An engine measures the free memory as it starts, and takes its share of that.
@@ -255,7 +246,7 @@ async def _in_turns(
         await pool.stop()
         raise
     time_share.learner = ranks
-    return Services(cfg, console, pool, ranks, pss, signals.stop, time_share, shared)
+    return pool, ranks, time_share, shared
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:

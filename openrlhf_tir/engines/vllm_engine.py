@@ -148,13 +148,6 @@ class VllmEngine:
             ConfigError: The configuration needs GPUs, and there is none.
         """
         gpu = runs_on_gpus()
-        if cfg.vllm.sync_backend == "nccl" and not gpu:
-            raise ConfigError(
-                "vllm.sync_backend = 'nccl' needs GPUs, and there is none."
-                " Use 'gloo', which is the same on CPUs, or 'file'."
-            )
-        if cfg.vllm.sync_backend == "ipc" and not gpu:
-            raise ConfigError("vllm.sync_backend = 'ipc' needs GPUs, and there is none. Use 'file' or 'auto'.")
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(
                 f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}",

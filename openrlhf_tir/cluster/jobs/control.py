@@ -19,7 +19,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,9 @@ from ...errors import ConfigError, Unavailable, unknown
 from ...machine.files import replace_text
 from ...rollout.environment_client.probe import probe_env
 from ...waiting.background import background
+
+if TYPE_CHECKING:
+    from ..engine_pool import EnginePool
 
 log = logging.getLogger(__name__)
 FILE = "control.toml"
@@ -49,20 +52,6 @@ class Control(BaseModel):
     model_config = ConfigDict(extra="forbid")
     rollout_actors: int | None = Field(None, ge=1, le=4096)
     env_urls: dict[str, Annotated[list[str], Field(min_length=1)]] | None = None
-
-
-class Steered(Protocol):
-    """What can be changed: an EnginePool."""
-
-    @property
-    def env_urls(self) -> Mapping[str, list[str]]:
-        """Environment -> its servers."""
-
-    def resize(self, actors: int) -> None:
-        """Set the number of engines."""
-
-    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        """Swap the environment servers."""
 
 
 def read(path: Path) -> Control:
@@ -86,7 +75,7 @@ def write(path: Path, control: Control) -> None:
 
 async def apply(
     control: Control,
-    run: Steered,
+    pool: EnginePool,
     *,
     token: str | None,
     serves: Mapping[str, str] | None = None,
@@ -96,7 +85,7 @@ async def apply(
 
     Args:
         control: What the file asks for.
-        run: The run.
+        pool: The engines of the run.
         token: Bearer token of the environment servers.
         serves: What the servers of each environment say that they are; by default its name.
         probe: Asks a server what it is.
@@ -116,13 +105,13 @@ async def apply(
                 _, schema = await asyncio.to_thread(probe, url, token=token)
                 if schema.env != expected:
                     raise ConfigError(f"The server at {url} is env {schema.env!r}, not {expected!r}. Correct env_urls.")
-        await run.set_env_urls({**run.env_urls, **control.env_urls})
+        await pool.set_env_urls({**pool.env_urls, **control.env_urls})
     if control.rollout_actors is not None:
-        run.resize(control.rollout_actors)
+        pool.resize(control.rollout_actors)
 
 
 @asynccontextmanager
-async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
+async def followed(cfg: Config, pool: EnginePool) -> AsyncIterator[None]:
     """Apply the run's control file whenever it changes, for the time of the block.
 
     If the disk or file system fails meanwhile, it is tried again; it never ends the run.
@@ -132,11 +121,11 @@ async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
             (cfg.run_dir / name).unlink(missing_ok=True)
     token = os.environ.get(ENV_TOKEN)
     serves = {name: e.serves for name, e in cfg.environments.items()}
-    async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves)):
+    async with background("control file", lambda: _follow(cfg.run_dir, pool, token, serves)):
         yield
 
 
-async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mapping[str, str]) -> None:
+async def _follow(run_dir: Path, pool: EnginePool, token: str | None, serves: Mapping[str, str]) -> None:
     path = run_dir / FILE
     seen = None
     while True:
@@ -146,7 +135,7 @@ async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mappin
             error = None
             try:
                 control = read(path)
-                await apply(control, run, token=token, serves=serves)
+                await apply(control, pool, token=token, serves=serves)
                 log.warning("%s applied: %s", path, control.model_dump(exclude_none=True))
             except (ConfigError, Unavailable) as e:
                 error = str(e)

@@ -33,6 +33,7 @@ ALL_KINDS = "all"
 """The kind of all problems together, and of a problem that names none."""
 MAX_FAILED = 0.02
 """Share of samples that infrastructure may lose before the figures are refused: they would describe other problems."""
+SEE_LOGS = "See the actors' and the servers' logs."
 
 
 class Samples(Protocol):
@@ -162,6 +163,23 @@ async def sampled_group(pool: Samples, index: int, task: Task, mode: EvalMode) -
     return EngineGone.reason
 
 
+def check_failed(reasons: Counter[str], samples: int, remedy: str) -> None:
+    """Check that at most MAX_FAILED of the samples failed, and not all of them.
+
+    Args:
+        reasons: Number of failed samples by reason.
+        samples: Number of all samples.
+        remedy: Sentences that end the message.
+
+    Raises:
+        EvaluationFailed: More failed.
+    """
+    failed = reasons.total()
+    if failed > max(1, MAX_FAILED * samples) or failed == samples:
+        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({counts}). {remedy}", failed, samples)
+
+
 def summarise(
     tasks: list[Task], ended: list[GroupMeta | str], n: int, without_calls: Collection[str] = ()
 ) -> EvalResult:
@@ -180,20 +198,16 @@ def summarise(
     reasons: Counter[str] = Counter()
     for end in ended:
         reasons.update({end: n} if isinstance(end, str) else end.failures)
-    failed = reasons.total()
-    samples = n * len(tasks)
-    if failed > max(1, MAX_FAILED * samples) or failed == samples:
-        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-        errors = (
-            message
-            for end in ended
-            if isinstance(end, GroupMeta)
-            for reason, message in end.why.items()
-            if reason in METHOD_REASONS or reason == TaskRefused.reason
-        )
-        error = next(errors, None)
-        remedy = f"More samples would meet it again: {error}" if error else "See the actors' and the servers' logs."
-        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({counts}). {remedy}", failed, samples)
+    errors = (
+        message
+        for end in ended
+        if isinstance(end, GroupMeta)
+        for reason, message in end.why.items()
+        if reason in METHOD_REASONS or reason == TaskRefused.reason
+    )
+    error = next(errors, None)
+    remedy = f"More samples would meet it again: {error}" if error else SEE_LOGS
+    check_failed(reasons, n * len(tasks), remedy)
     measured = [(task, meta) for task, meta in zip(tasks, ended, strict=True) if isinstance(meta, GroupMeta)]
     metas = [meta for _, meta in measured]
     correct = np.concatenate([meta.correct for meta in metas]).astype(float)
@@ -216,7 +230,7 @@ def summarise(
         format_ok=format_ok,
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
-        failed=failed,
+        failed=reasons.total(),
         calls=float(np.average([meta.stats.get("calls", 0.0) for meta in metas], weights=weights)),
         response_tokens=float(np.concatenate([meta.response_tokens for meta in metas]).mean()),
         pass_at=_by_k(metas, n, pass_at_k),

@@ -30,7 +30,7 @@ from ...pipeline.method_errors import MAX_PROMPTS_IN_A_ROW
 from ...rollout.group_runner import EvalMode
 from ...telemetry.progress import bar
 from ...types import Group, Task
-from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, groups_at_once, sampled_group
+from .evaluate import CONCURRENT_GROUPS, SEE_LOGS, check_failed, groups_at_once, sampled_group
 
 if TYPE_CHECKING:
     from ..engine_pool import EnginePool
@@ -200,13 +200,6 @@ def check_lost(items: list[Item], n: int, directory: Path) -> None:
     reasons: Counter[str] = Counter()
     for item in items:
         reasons.update(item.failures)
-    lost = reasons.total()
-    samples = n * len(items)
-    if lost > max(1, MAX_FAILED * samples) or (lost and lost == samples):
-        counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-        raise EvaluationFailed(
-            f"{lost} of {samples} evaluation samples failed ({counts}). Finished problems stay in {directory}: the same"
-            " command samples only the others. See the actors' and the servers' logs.",
-            lost,
-            samples,
-        )
+    if reasons:
+        kept = f"Finished problems stay in {directory}: the same command samples only the others."
+        check_failed(reasons, n * len(items), f"{kept} {SEE_LOGS}")

@@ -47,21 +47,14 @@ class Inputs:
     canary: list[list[int]]
 
 
-class TaskPrompts:
-    """A PromptSet in the order of a PromptStream, as the pipeline's `Prompts`."""
+class TaskPrompts(PromptStream):
+    """The pipeline's `Prompts`: the order of a run's prompts, with their tasks."""
 
     def __init__(self, prompts: PromptSet, cfg: Config) -> None:
-        self.prompts = prompts
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
         curriculum = curriculum_of(cfg, prompts)
-        stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
-        self.next = stream.next
-        self.more = stream.more
-        self.in_place_of = stream.in_place_of
-        self.learned = stream.learned
-        self.facts = stream.facts
-        self.state = stream.state
-        self.restore = stream.restore
+        super().__init__(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
+        self.prompts = prompts
 
     def task(self, prompt: int) -> Task:
         """Return the task of a prompt."""

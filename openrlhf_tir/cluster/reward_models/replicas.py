@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ...config import Config
@@ -62,62 +62,41 @@ class RewardModelActor:
         return await asyncio.shield(self._loading)
 
 
-class RewardModels:
-    """The replicas of a session.
-
-    Attributes:
-        placement: Their reservation.
-        actors: Their Ray handles.
-    """
-
-    def __init__(self, placement: PlacementGroup) -> None:
-        self.placement = placement
-        self.actors: list[Any] = []
-
-    @classmethod
-    async def start(cls, cfg: Config) -> RewardModels:
-        """Start all replicas. Raises ClusterFull, DeadlineMissed, or what a constructor raised."""
-        replicas = cfg.reward.replicas
-        room = reward_room(cfg)
-        placement = await place(room, f"{replicas} reward models", cfg)
-        self = cls(placement)
-        try:
-            for replica in range(replicas):
-                options = {
-                    "name": _name(replica),
-                    "num_cpus": 1,
-                    "num_gpus": room.num_gpus,
-                    "max_restarts": RESTARTS,
-                    "max_concurrency": 10_000,
-                    "runtime_env": {"env_vars": worker_env(cfg)},
-                    "scheduling_strategy": PlacementGroupSchedulingStrategy(placement),
-                }
-                self.actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg, _name(replica)))
-            for actor in self.actors:
-                await within(Deadline.of(cfg, "timeouts.start_s"), actor.ready.remote(), "The start of a reward model")
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def stop(self) -> None:
-        """End all replicas and release their resources."""
-        try:
-            for actor in self.actors:
-                ray.kill(actor)
-        finally:
-            remove_placement_group(self.placement)
-
-
 @asynccontextmanager
 async def rewarding(cfg: Config) -> AsyncIterator[None]:
-    """Run the reward models of a session, if it has any, for the time of the block."""
-    models = await RewardModels.start(cfg) if cfg.reward.model_name_or_path else None
+    """Run the reward models of a session, if it has any, for the time of the block.
+
+    Raises:
+        ClusterFull: The cluster has no room for them.
+        DeadlineMissed: One of them did not start in time. What a constructor raised is raised as it is.
+    """
+    if not cfg.reward.model_name_or_path:
+        yield
+        return
+    room = reward_room(cfg)
+    placement = await place(room, f"{cfg.reward.replicas} reward models", cfg)
+    actors: list[Any] = []
     try:
+        for replica in range(cfg.reward.replicas):
+            options = {
+                "name": _name(replica),
+                "num_cpus": 1,
+                "num_gpus": room.num_gpus,
+                "max_restarts": RESTARTS,
+                "max_concurrency": 10_000,
+                "runtime_env": {"env_vars": worker_env(cfg)},
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(placement),
+            }
+            actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg, _name(replica)))
+        for actor in actors:
+            await within(Deadline.of(cfg, "timeouts.start_s"), actor.ready.remote(), "The start of a reward model")
         yield
     finally:
-        if models:
-            await models.stop()
+        try:
+            for actor in actors:
+                ray.kill(actor)
+        finally:
+            remove_placement_group(placement)
 
 
 class RewardModelClient:

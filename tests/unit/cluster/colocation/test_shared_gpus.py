@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -60,10 +59,10 @@ def events(ray: Ray, monkeypatch) -> list[str]:
 
 
 async def started(cfg: Config):
-    from openrlhf_tir.cluster.services import _in_turns
+    from openrlhf_tir.cluster.services import Services, _in_turns
 
-    console = SimpleNamespace(print=lambda *args, **kwargs: None)
-    return await _in_turns(cfg, "model", {}, console, None, SimpleNamespace(stop=None))
+    pool, ranks, time_share, shared = await _in_turns(cfg, "model", {})
+    return Services(cfg, None, pool, ranks, None, None, time_share, shared)
 
 
 START = [
