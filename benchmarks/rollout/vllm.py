@@ -21,8 +21,9 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.group_runner import GroupRunner, seed_for
+from openrlhf_tir.rollout.group_runner import GroupRunner
 from openrlhf_tir.rollout.protocols import make
+from openrlhf_tir.rollout.seeds import seed_for
 from openrlhf_tir.types import GroupKey, Task
 
 from ..pipeline.parts import NoReward

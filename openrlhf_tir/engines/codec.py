@@ -165,6 +165,21 @@ def text_of(codec: HfCodec, prompt_ids: Sequence[int], token_ids: Sequence[int])
     return "".join(decoder.push(token) for token in token_ids)
 
 
+def find_stop(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] | None:
+    """Return the first of the stop strings that the text contains, and where it ends; None if it contains none.
+
+    Args:
+        text: The text.
+        known: Characters at its beginning in which no stop string ends.
+        stops: The stop strings, in the order of their precedence.
+    """
+    for stop in stops:
+        at = text.find(stop, max(0, known - len(stop) + 1))
+        if at >= 0:
+            return stop, at + len(stop)
+    return None
+
+
 class IncrementalDecoder:
     """Decodes tokens one at a time. A character that is split over several tokens comes out with the last of them.
 

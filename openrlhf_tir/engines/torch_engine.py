@@ -23,7 +23,7 @@ from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed
 from ..types import Completion, EngineBounds, Finish, Sampling
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
-from .codec import HfCodec, IncrementalDecoder
+from .codec import HfCodec, IncrementalDecoder, find_stop
 from .progress import Progress
 from .proof import ProofGate
 
@@ -332,12 +332,13 @@ class TorchEngine:
             self._sampled[request_id] = len(token_ids)
             new = decoder.push(token)
             text += new
-            stop = _matched_stop(text, len(new), sampling.stop)
+            stop = find_stop(text, len(text) - len(new), sampling.stop)
             if token in self._eos:
                 finish = "stop"
             elif stop is not None:
                 finish = "stop"
-                reason, text = stop
+                reason, end = stop
+                text = text[:end]
             if finish == "stop" or len(token_ids) == sampling.max_tokens:
                 break
             if given_up.is_set():
@@ -393,13 +394,3 @@ def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         probs_V = probs_V.clone()
         probs_V[order_V[before_V >= sampling.top_p]] = 0.0
     return probs_V
-
-
-def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:
-    """Return (stop string, text cut right after it) for the first stop string that ends in the last `num_new`
-    characters; None if none does."""
-    for stop in stops:
-        at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
-        if at >= 0:
-            return stop, text[: at + len(stop)]
-    return None

@@ -85,16 +85,7 @@ class Guard:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         if body and json_body.is_json(_header(scope, b"content-type")) and (fault := json_body.fault(body)):
             return await refuse(send, None, 422, [fault])
-        told = False
-
-        async def replay() -> Message:
-            nonlocal told
-            if told:
-                return await receive()
-            told = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self.app(scope, replay, send)
+        await self.app(scope, replayed(body, receive), send)
 
     def _allowed(self, scope: Scope) -> bool:
         return (
@@ -130,6 +121,20 @@ class Guard:
                     return bytes(body)
         finally:
             self._held -= len(body)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what an app receives if the request's body was read before it: the body at once, then what is to come."""
+    is_first = True
+
+    async def receive_body_first() -> Message:
+        nonlocal is_first
+        if not is_first:
+            return await receive()
+        is_first = False
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_body_first
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 REFUSED = "Requests of web pages from elsewhere are refused, as this server has no token"
@@ -55,7 +56,4 @@ class OwnOrigin:
             # Closed before it is accepted: the handshake is answered with 403.
             await send({"type": "websocket.close", "code": 1008})
         else:
-            body = f"{REFUSED}.".encode()
-            headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await PlainTextResponse(f"{REFUSED}.", 403)(scope, receive, send)

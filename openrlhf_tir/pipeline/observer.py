@@ -249,11 +249,6 @@ class Observer:
             **{name: round(value, 4) for name, value in report.parts.items()},
         }
 
-    def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:
-        """Add spans of one name to a track of the timeline; (start, end) in seconds since the epoch."""
-        for start, end in intervals:
-            self.trace.add(track, name, start, end)
-
     def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:

@@ -218,7 +218,7 @@ class Saver:
         ledger.committed(snapshot.version, snapshot.ledger_mark.lines)
         # This line is for the audit only: the checkpoint is complete without it.
         await asyncio.to_thread(ledger.try_to_sync)
-        self.observer.spans("ckpt", [(start, time.time())], f"write {snapshot.version}")
+        self.observer.trace.add("ckpt", f"write {snapshot.version}", start, time.time())
 
     async def _drop(self, snapshot: SchedulerSnapshot) -> None:
         """Discard a checkpoint that was taken only for an evaluation, which did not find it the best."""

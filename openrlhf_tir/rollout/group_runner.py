@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
@@ -38,6 +37,7 @@ from .protocols import make
 from .protocols.agent_file.agent_file import AgentFile
 from .protocols.chat_format import ChatFormat
 from .sample_selection import DEADLINE, EARLY_STOP, ENGINE_FAULTS, invalidated, will_be_filtered
+from .seeds import seed_for
 from .sequence_migration import SequenceMigration
 
 NO_MODEL_TOKENS = "no_model_tokens"
@@ -127,12 +127,6 @@ class _RunningGroup:
     def seconds(self) -> float:
         """Seconds since the group began, without those in which this process was suspended."""
         return awake_time() - self.start
-
-
-def seed_for(*parts: object) -> int:
-    """Return a 63-bit seed from anything printable. It is the same on every machine and in every run."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 class GroupRunner:
@@ -337,8 +331,9 @@ class GroupRunner:
         The wait has several parts. A part that takes much longer than it should shows that this process was suspended
         meanwhile, and that extends the group's deadline.
         """
-        while (remaining_s := self._remaining_s(group)) > 0:
-            part_s = min(remaining_s, self.cfg.rollout.group_deadline_s / SLICES)
+        deadline_s = self.cfg.rollout.group_deadline_s
+        while (remaining_s := deadline_s - group.seconds) > 0:
+            part_s = min(remaining_s, deadline_s / SLICES)
             began = awake_time()
             try:
                 async with asyncio.timeout(part_s):
@@ -351,10 +346,6 @@ class GroupRunner:
                     group.start += late_s
                     group.was_suspended = True
         return None
-
-    def _remaining_s(self, group: _RunningGroup) -> float:
-        """Return for how many seconds the group may still run."""
-        return self.cfg.rollout.group_deadline_s - group.seconds
 
     def _will_be_filtered(self, group: _RunningGroup) -> bool:
         if not self.cfg.rollout.early_stop or group.evaluation is not None:

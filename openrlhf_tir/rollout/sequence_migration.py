@@ -19,7 +19,6 @@ than the model's. With the seed, the second attempt samples what the first one d
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,9 +26,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from ..engines.codec import find_stop
 from ..errors import InfraError, RequestRefused
 from ..ports import Engine
 from ..types import Completion, Sampling
+from .seeds import seed_for
 
 TextOf = Callable[[Sequence[int], Sequence[int]], str]
 """Maps (prompt ids, sampled ids) to the text of the sampled ids, without special tokens."""
@@ -183,7 +184,7 @@ class SequenceMigration:
         )
         experts = _joined_experts(first.experts, second.experts)
         text = self.text_of(prompt, ids.tolist())
-        stop = _stop_after(text, len(first.text), sampling.stop)
+        stop = find_stop(text, len(first.text), sampling.stop)
         if stop is not None:
             stop_string, end = stop
             return Completion(ids, logprobs, versions, text[:end], "stop", stop_string, experts=experts)
@@ -211,7 +212,7 @@ def _remaining_sampling(sampling: Sampling, joined: Completion | None, request_i
     text = "" if joined is None else joined.text
     seed = sampling.seed
     if written or seed is None:
-        seed = _continuation_seed(request_id if seed is None else seed, written)
+        seed = seed_for(request_id if seed is None else seed, written)
     since = joined.began if joined is not None and sampling.since is None else sampling.since
     return replace(
         sampling,
@@ -232,20 +233,3 @@ def _joined_experts(first: np.ndarray | None, second: np.ndarray | None) -> np.n
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
     """Return True if the text ends with the beginning of a stop string."""
     return any(text.endswith(stop[:n]) for stop in stops for n in range(1, len(stop)))
-
-
-def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] | None:
-    """Return the first stop string, in the order of `stops`, that ends after the first `known` characters, and its end.
-
-    Returns None if there is none.
-    """
-    for stop in stops:
-        at = text.find(stop, max(0, known - len(stop) + 1))
-        if at >= 0:
-            return stop, at + len(stop)
-    return None
-
-
-def _continuation_seed(of: int | str, written: int) -> int:
-    """Return a seed of 63 bits for a continuation after `written` tokens."""
-    return int.from_bytes(hashlib.blake2b(f"{of}/{written}".encode(), digest_size=8).digest(), "big") >> 1

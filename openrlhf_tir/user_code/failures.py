@@ -134,21 +134,15 @@ def thread_at(file: str) -> str | None:
 
     None if no thread does, or if several do, since nothing says for which of them the caller waits.
     """
-    places = []
-    for thread, outermost in sys._current_frames().items():
-        frame: FrameType | None = outermost if thread != threading.get_ident() else None
-        while frame is not None:
-            if frame.f_code.co_filename == file:
-                places.append(f"{file}:{frame.f_lineno}")
-                break
-            frame = frame.f_back
-    return places[0] if len(places) == 1 else None
+    frames = [frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident()]
+    lines = [line for frame in frames if (line := line_in(frame, file)) is not None]
+    return f"{file}:{lines[0]}" if len(lines) == 1 else None
 
 
-def running_in(frame: FrameType | None, file: str | None) -> bool:
-    """Return True if `frame`, or a frame that called it, belongs to `file`."""
+def line_in(frame: FrameType | None, file: str) -> int | None:
+    """Return the innermost line of `file` that a thread's stack contains, from `frame` on; None if it contains none."""
     while frame is not None:
         if frame.f_code.co_filename == file:
-            return True
+            return frame.f_lineno
         frame = frame.f_back
-    return False
+    return None

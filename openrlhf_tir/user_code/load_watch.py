@@ -20,7 +20,7 @@ from opcode import opname
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from .failures import Overrun
+from .failures import Overrun, line_in
 
 NOTICE_S = 20.0
 """Seconds before the first notice of an import's line, and between two notices."""
@@ -88,7 +88,7 @@ class LoadWatch:
                 if looped_s >= OWN_S:
                     self._interrupt()
                     return
-            line = _line_in(frame, self.file)
+            line = line_in(frame, self.file)
             waited_s = time.monotonic() - began
             if line is not None and waited_s >= NOTICE_S * (notices + 1):
                 notices += 1
@@ -106,15 +106,6 @@ class LoadWatch:
             signal.pthread_kill(self._thread, signal.SIGALRM)
         else:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
-
-
-def _line_in(frame: FrameType | None, file: str) -> int | None:
-    """Return the innermost line of `file` that a thread's stack contains; None if it contains none."""
-    while frame is not None:
-        if frame.f_code.co_filename == file:
-            return frame.f_lineno
-        frame = frame.f_back
-    return None
 
 
 def _loops_in(frame: FrameType | None, file: str) -> bool:

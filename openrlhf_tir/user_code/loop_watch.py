@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from .failures import Overrun, running_in
+from .failures import Overrun, line_in
 
 LOOK_EVERY_S = 0.25
 """Seconds between two checks whether the event loop responds."""
@@ -124,7 +124,7 @@ class LoopWatch:
         return time.monotonic() - self._interrupted < SUSPICION_S
 
     def _in_files(self, frame: FrameType | None) -> bool:
-        return any(running_in(frame, file) for file in self.files)
+        return any(line_in(frame, file) is not None for file in self.files)
 
     def _sign_of_life(self) -> None:
         self._alive = time.monotonic()

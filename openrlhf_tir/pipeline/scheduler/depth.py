@@ -37,7 +37,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...config import Config
 from .learner_timing import average
@@ -70,51 +70,12 @@ class EngineLoad(NamedTuple):
         )
 
 
-class DepthController(Protocol):
-    """Says how many groups are useful at once."""
-
-    def max_accepted(self, rolling: int) -> int:
-        """Return how many of `rolling` groups may be accepted: a bound that the staleness rule builds on."""
-
-    def likely_accepted(self, rolling: int) -> int:
-        """Return how many of `rolling` groups will be accepted, pessimistically; for the end of a run."""
-
-    def wants_more(self, rolling: int, buffered: int) -> bool:
-        """Return True if one more group is useful.
-
-        Args:
-            rolling: Groups on engines.
-            buffered: Accepted groups that the learner still waits to train.
-        """
-
-    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
-        """Return True if no group should start while a full batch waits for the gate. Arguments as in `wants_more`."""
-
-    def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
-        """Learn from a group that was evaluated.
-
-        Args:
-            accepted: True if the filters kept it.
-            latency_s: Seconds since its dispatch.
-            rolling: Other groups on engines.
-            load: Load of the engines, if they report one.
-        """
-
-    def step_finished(self, work_s: float, period_s: float | None) -> None:
-        """Learn from a step.
-
-        Args:
-            work_s: Seconds of the learner's work on the batch and of the weight push.
-            period_s: Seconds between the starts of the last two steps; None before the second step.
-        """
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the step's row: what was learned."""
-
-
 @dataclass(frozen=True, slots=True)
 class FixedDepth:
-    """At most `groups` groups rolling or buffered. Every rolling group may be accepted, so there is no surplus."""
+    """At most `groups` groups rolling or buffered. Every rolling group may be accepted, so there is no surplus.
+
+    It has the methods of AutoDepth and does not learn.
+    """
 
     groups: int
 
@@ -131,10 +92,10 @@ class FixedDepth:
         return False
 
     def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
-        """A fixed depth does not learn."""
+        pass
 
     def step_finished(self, work_s: float, period_s: float | None) -> None:
-        """A fixed depth does not learn."""
+        pass
 
     def metrics(self) -> dict[str, float]:
         return {}
@@ -146,7 +107,6 @@ class AcceptanceWindow:
     def __init__(self, size: int) -> None:
         """Create a window over the last `size` groups."""
         self._outcomes: deque[bool] = deque(maxlen=size)
-        self._accepted = 0
 
     def __len__(self) -> int:
         return len(self._outcomes)
@@ -154,14 +114,11 @@ class AcceptanceWindow:
     @property
     def accepted(self) -> int:
         """How many of the groups in the window were accepted."""
-        return self._accepted
+        return sum(self._outcomes)
 
     def add(self, accepted: bool) -> None:
         """Record the outcome of a group; forget the oldest one if the window is full."""
-        if len(self._outcomes) == self._outcomes.maxlen:
-            self._accepted -= self._outcomes[0]
         self._outcomes.append(accepted)
-        self._accepted += accepted
 
     def quantile(self, n: int, z: float) -> float:
         """Return a quantile of how many of n more groups are accepted.
@@ -173,8 +130,8 @@ class AcceptanceWindow:
             n: Number of groups, at least 1.
             z: The quantile in standard deviations from the mean, for example 2.33 for 99 %.
         """
-        a = 1 + self._accepted
-        b = 1 + len(self._outcomes) - self._accepted
+        a = 1 + self.accepted
+        b = 2 + len(self._outcomes) - a
         c = a + b
         mean = n * a / c
         variance = n * a * b * (c + n) / (c * c * (c + 1))
@@ -222,6 +179,7 @@ class AutoDepth:
         return (1 + self._long.accepted) / (1 + len(self._long))
 
     def max_accepted(self, rolling: int) -> int:
+        """Return how many of `rolling` groups may be accepted: a bound that the staleness rule builds on."""
         if rolling == 0 or len(self._long) == 0:
             return rolling
         # The larger of both windows: a rise of the acceptance is believed at once, a fall only once both have seen it.
@@ -229,20 +187,36 @@ class AutoDepth:
         return min(rolling, math.ceil(bound))
 
     def likely_accepted(self, rolling: int) -> int:
+        """Return how many of `rolling` groups will be accepted, pessimistically; for the end of a run."""
         if rolling == 0 or len(self._long) == 0:
             return rolling
         one_deviation_below_mean = self._long.quantile(rolling, -1.0)
         return max(0, math.floor(min(rolling, one_deviation_below_mean)))
 
     def wants_more(self, rolling: int, buffered: int) -> bool:
+        """Return True if one more group is useful.
+
+        Args:
+            rolling: Groups on engines.
+            buffered: Accepted groups that the learner still waits to train.
+        """
         expected = buffered + self.acceptance * rolling
         return expected < self._demand() and not self._engines_are_full(rolling)
 
     def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+        """Return True if no group should start while a full batch waits for the gate. Arguments as in `wants_more`."""
         expected = buffered + self.acceptance * rolling
         return expected >= max(self.GATE_BATCHES * self._batch_groups, self.acceptance * self._max_groups)
 
     def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
+        """Learn from a group that was evaluated.
+
+        Args:
+            accepted: True if the filters kept it.
+            latency_s: Seconds since its dispatch.
+            rolling: Other groups on engines.
+            load: Load of the engines, if they report one.
+        """
         self._short.add(accepted)
         self._long.add(accepted)
         if self._latency_s is None:
@@ -255,11 +229,18 @@ class AutoDepth:
             self._rolling_at_report = rolling
 
     def step_finished(self, work_s: float, period_s: float | None) -> None:
+        """Learn from a step.
+
+        Args:
+            work_s: Seconds of the learner's work on the batch and of the weight push.
+            period_s: Seconds between the starts of the last two steps; None before the second step.
+        """
         self._work_s = average(self._work_s, work_s)
         if period_s is not None:
             self._period_s = average(self._period_s, period_s)
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics of the step's row: what was learned."""
         return {"acceptance": self.acceptance}
 
     def _demand(self) -> float:
@@ -279,6 +260,10 @@ class AutoDepth:
         # A group arrives as a whole, so each engine may queue one even if others have free places.
         queue = max(self.QUEUE_SHARE * self._load.max_sequences, self._samples * self._load.open_engines)
         return sequences >= self._load.max_sequences + queue
+
+
+DepthController = FixedDepth | AutoDepth
+"""Says how many groups are useful at once."""
 
 
 def depth_controller(settings: Config) -> DepthController:

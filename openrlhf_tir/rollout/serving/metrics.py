@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from ..batcher import Batcher
 
 FAMILIES = {
     "tir_engine_running": ("gauge", "requests that the engine is decoding"),
@@ -51,17 +53,10 @@ class HasStats(Protocol):
     def stats(self) -> Mapping[str, float]: ...
 
 
-class Queue(HasStats, Protocol):
-    """The queue in front of the engine: rollout/batcher.py."""
-
-    waits_s: Histogram
-    batch_sizes: Histogram
-
-
 class Exposition(Collector):
     """The metrics of one actor, collected at each scrape."""
 
-    def __init__(self, engine: HasStats, queue: Queue, envs: HasStats, agents: HasStats) -> None:
+    def __init__(self, engine: HasStats, queue: Batcher, envs: HasStats, agents: HasStats) -> None:
         self.engine = engine
         self.queue = queue
         self.envs = envs

@@ -18,11 +18,12 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...data.template_shows import Shows
 from ...engines.session_trace import AGENT_FACTS
 from ...engines.sessions import AgentOutcome, AgentSession, SessionGone
+from ...http_guard.guard import replayed
 from ...http_guard.leaving import unless_client_leaves
 from ...http_guard.slots import Slots
 from ..agent_broker import AgentBroker
@@ -242,16 +243,8 @@ async def _as_policy_request(
 def with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
     """Return the request with another body."""
     headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
-    first = True
-
-    async def replayed() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, replayed
+    length = (b"content-length", str(len(body)).encode())
+    return {**scope, "headers": [*headers, length]}, replayed(body, receive)
 
 
 class SystemFolded:
