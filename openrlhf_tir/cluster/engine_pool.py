@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import ray
@@ -32,7 +32,7 @@ from ..rollout.sample_selection import ENGINE_FAULTS
 from ..types import Group, GroupKey, GroupMeta, Task
 from ..waiting.deadlines import answer_deadline, within
 from .engine_handle import EngineHandle, spawn
-from .fleet import Admit, Fleet
+from .fleet import Admit, Fleet, Prover
 from .ray_faults import death
 from .rollout_actor import RolloutActor
 
@@ -43,8 +43,6 @@ well."""
 MAX_FAILED_PROMPTS = 3
 """An engine that reports healthy but fails this many different prompts in a row is replaced: one prompt can be at
 fault, three are not."""
-Prover = Callable[[EngineHandle, Admit], Awaitable[None]]
-"""Brings a new engine to the current weights, proves it, and admits it (WeightPublisher.join)."""
 
 
 class EnginePool:

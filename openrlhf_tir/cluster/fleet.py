@@ -49,6 +49,8 @@ MISSED_HEARTBEATS = 3
 Admit = Callable[[], None]
 """Makes the engine a member. Called while no other push can begin, without an await between the proof and the call, so
 that membership and proof change in one step."""
+Prover = Callable[["EngineHandle", Admit], Coroutine[Any, Any, None]]
+"""Brings a new engine to the current weights, proves them, and calls its second argument in the same step."""
 
 
 class Fleet:
@@ -76,7 +78,7 @@ class Fleet:
         self.members: list[EngineHandle] = []
         """The engines that sample, draining and silent ones included: all of them need the weights. Callers may keep a
         reference: the list object never changes."""
-        self.prove: Callable[[EngineHandle, Admit], Coroutine[Any, Any, None]] | None = None
+        self.prove: Prover | None = None
         """Brings a new engine to the current weights and calls its second argument. An engine for which it returns
         without that call becomes a member as well: there was nothing to prove."""
         self.during_launch: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
@@ -212,9 +214,7 @@ class Fleet:
         if not admitted:
             engine.kill()
 
-    async def _prove_while_alive(
-        self, engine: EngineHandle, prove: Callable[[EngineHandle, Admit], Coroutine[Any, Any, None]], admit: Admit
-    ) -> None:
+    async def _prove_while_alive(self, engine: EngineHandle, prove: Prover, admit: Admit) -> None:
         """Prove an engine, and notice if it dies or hangs while it waits for its turn behind a learner's step.
 
         Raises:

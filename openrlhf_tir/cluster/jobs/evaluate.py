@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from ...types import GroupKey, GroupMeta, Task
 from .measured import EnvResult, EvalResult, HeldOut
 
 if TYPE_CHECKING:
+    from ...pipeline.colocation.time_shared import TimeSharedRollout
+    from ..engine_pool import EnginePool
     from ..services import Services
 
 CONCURRENT_GROUPS = 32
@@ -34,13 +36,6 @@ ALL_KINDS = "all"
 MAX_FAILED = 0.02
 """Share of samples that infrastructure may lose before the figures are refused: they would describe other problems."""
 SEE_LOGS = "See the actors' and the servers' logs."
-
-
-class Samples(Protocol):
-    """An EnginePool, or an object that takes its turn on the GPUs before it."""
-
-    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]:
-        """See EnginePool.run_group."""
 
 
 async def evaluate_held_out(
@@ -108,7 +103,7 @@ def mode_of(cfg: Config, version: int | None = None) -> EvalMode:
 
 
 async def evaluate(
-    pool: Samples,
+    pool: EnginePool | TimeSharedRollout,
     tasks: list[Task],
     mode: EvalMode,
     without_calls: Collection[str] = (),
@@ -148,7 +143,9 @@ async def evaluate(
     return summarise(tasks, [problem.result() for problem in running], mode.n, without_calls)
 
 
-async def sampled_group(pool: Samples, index: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
+async def sampled_group(
+    pool: EnginePool | TimeSharedRollout, index: int, task: Task, mode: EvalMode
+) -> tuple[GroupMeta, Any] | str:
     """Return a group of the task and its payload, or the reason why there is none.
 
     If an actor dies, its replacement is waited for.
