@@ -648,8 +648,8 @@ class TrainBatch:
     def num_tokens(self) -> int:
         """Model-written tokens of the whole batch, for throughput figures.
 
-        The loss divides by another count, which leaves out masked samples and weighs tokens of the environment by
-        train.env_coef (learner/zero3.py, `_trained_counts`).
+        The loss divides by another count, which leaves out masked samples and has tokens of the environment where
+        they are trained (learner/zero3.py, `_trained_counts`).
         """
         return sum(item.meta.trained_tokens for item in self.items)
 

@@ -11,10 +11,15 @@ from .removed_settings import remedy, shared_name
 DECIDED: dict[str, Any] = {
     "data.env_key": "env",
     "env.template_rewrites": "keep",
+    "filter.max_length_gap": None,
+    "filter.max_truncated": 1.0,
     "filter.max_verifier_failures": 0.4,
     "filter.zero_variance": True,
+    "critic.epochs": None,
+    "reward.env_reduce": "sum",
     "rollout.agent_overflow": "fail",
     "rollout.per_request_seeds": False,
+    "train.env_coef": 1.0,
     "vllm.canary_ceiling": 0.5,
     "vllm.max_model_len": None,
 }
@@ -31,8 +36,11 @@ def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
     actor = saved.get("actor", {})
     if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
         today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
-    if saved.get("train", {}).get("env_mask") is False:
-        today["train"] = {**saved["train"], "env_mask_from": "never"}
+    train = saved.get("train", {})
+    if train.get("env_mask") is False:
+        today["train"] = {**train, "env_mask_from": "never"}
+    if train.get("enable_ema") is False:
+        today["train"] = {**today["train"], "ema_beta": None}
     return {section: _with_current_names(value) for section, value in today.items()}
 
 

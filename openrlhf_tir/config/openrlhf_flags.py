@@ -17,7 +17,6 @@ it (integrations/openrlhf_import.py). On our own command line these names are re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -163,6 +162,7 @@ RULES: dict[str, Rule] = {
         " --reward.num_gpus_per_node. Leave it out."
     ),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
+    "train.enable_ema": _sets(train__ema_beta="0.992"),
     # data
     "data.dataloader_num_workers": Only("0", "Prompts are read and rendered once, before the run. Leave it out."),
     "data.disable_fast_tokenizer": Refused(
@@ -171,13 +171,16 @@ RULES: dict[str, Rule] = {
     "data.image_key": Refused(_VLM),
     "data.max_images_per_prompt": Only("0", _VLM),
     # checkpoints
-    "ckpt.max_mem": Becomes(lambda v: {} if math.isinf(float(v[0])) else {"ckpt.max_mem": v[0]}),
+    "ckpt.max_mem": Only(
+        "inf", "The number of checkpoints that are kept is limited by --ckpt.max_num alone. Leave it out."
+    ),
     "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
     # models beside the policy
     **_each("ref", "num_nodes num_gpus_per_node", Implied("the reference lives on the policy's ranks")),
     **_each("critic", "num_nodes num_gpus_per_node", Implied("the critic lives on the policy's ranks")),
     "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
     "critic.muon.no_nesterov": _sets(critic__muon__nesterov="false"),
+    "reward.offload": Implied("a reward model has a GPU of its own, whose memory nobody else can use"),
     "reward.model_name_or_path": Becomes(
         lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True
     ),

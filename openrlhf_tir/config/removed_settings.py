@@ -78,6 +78,16 @@ REMOVED: dict[str, str] = {
     "train.max_user_code_failures": "Leave it out: three prompts in a row that fail in user code end the run.",
     "vllm.max_model_len": "Leave it out: an engine accepts data.max_len tokens. If it was above that, raise that one.",
     "vllm.canary_ceiling": "Leave it out: it is 0.5 nats. Where engines differ by more, set vllm.canary_tolerance.",
+    "reward.offload": "Leave it out: a reward model has a GPU of its own, whose memory nobody else can use.",
+    "train.enable_ema": "Set train.ema_beta, e.g. to 0.992: it switches the average on.",
+    "train.env_coef": "Leave it out: a trained token of tool output weighs as much as any other.",
+    "critic.epochs": "Leave it out: the critic makes train.max_epochs passes over a batch.",
+    "ckpt.max_mem": "Set ckpt.max_num, the number of checkpoints that are kept.",
+    "reward.env_reduce": (
+        "Set it in reward.options: reduce = 'last' or 'max' (with reward.weights, in the table of 'env')."
+    ),
+    "filter.max_length_gap": "Set it in filter.options: max_length_gap = 500.0.",
+    "filter.max_truncated": "Set it in filter.options: max_truncated = 0.5.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 

@@ -57,8 +57,8 @@ class RewardModel:
             )
         self.mean, self.std = normalisation(cfg, model.config)
         self.body, self.head = model.base_model.eval(), head
-        self.offload = cfg.reward.offload
-        self._move("cpu" if self.offload else self.device)
+        self.body.to(self.device)
+        self.head.to(self.device)
         self._waiting: list[tuple[np.ndarray, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
 
@@ -76,29 +76,6 @@ class RewardModel:
 
     async def _work(self) -> None:
         """Score everything that waits, and what arrives meanwhile."""
-        # Checked again after each move of the weights: a sequence that arrived meanwhile has no other task.
-        while self._waiting:
-            if self.offload and not await self._on_device():
-                return
-            try:
-                await self._score_all()
-            finally:
-                if self.offload:
-                    await asyncio.to_thread(self._move, "cpu")
-
-    async def _on_device(self) -> bool:
-        """Move the weights to the device. If that fails, every waiting call raises the error, and False is returned."""
-        try:
-            await asyncio.to_thread(self._move, self.device)
-            return True
-        except Exception as error:
-            waiting, self._waiting = self._waiting, []
-            for _, score in waiting:
-                if not score.done():
-                    score.set_exception(error)
-            return False
-
-    async def _score_all(self) -> None:
         while self._waiting:
             self._waiting.sort(key=lambda w: len(w[0]))
             # From the shortest on, as many as fit when all are padded to the longest of them.
@@ -120,11 +97,6 @@ class RewardModel:
                     score.set_exception(error)
                 else:
                     score.set_result(scores[i])
-
-    def _move(self, device: str) -> None:
-        """Move the weights to the device, or with reward.offload back to host memory."""
-        self.body.to(device)
-        self.head.to(device)
 
     def forward(self, sequences: Sequence[np.ndarray]) -> list[float]:
         """Return the normalised scores of one batch, which is padded on the right."""

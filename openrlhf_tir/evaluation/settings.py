@@ -27,7 +27,6 @@ IRRELEVANT_FIELDS = {
     "remote_batch",
     "model_replicas",
     "num_nodes",
-    "offload",
 }
 """Fields of [env] and [reward] that never change what an item is: at worst they lose a sample, which is sampled again.
 Every other field counts, also one that is added to these sections later."""

@@ -40,22 +40,17 @@ GroupFilter = Callable[[Group], Verdict]
 
 
 def _reward(settings: Filter) -> GroupFilter:
-    # Filter.order contains "reward" only if the range is set; the same holds for "length_gap" below.
+    # Filter.order contains "reward" only if the range is set.
     assert settings.reward_range is not None
     return reward_range(*settings.reward_range)
-
-
-def _length_gap(settings: Filter) -> GroupFilter:
-    assert settings.max_length_gap is not None
-    return length_gap(settings.max_length_gap)
 
 
 BUILDERS: dict[str, Callable[[Filter], GroupFilter]] = {
     "accuracy": lambda settings: accuracy_range(*settings.accuracy_range),
     "reward": _reward,
     "zero_variance": lambda settings: zero_variance,
-    "length_gap": _length_gap,
-    "truncated": lambda settings: truncated(settings.max_truncated),
+    "length_gap": lambda settings: length_gap(settings.options["max_length_gap"]),
+    "truncated": lambda settings: truncated(settings.options["max_truncated"]),
     "verifiers": lambda settings: verifiers,
 }
 """Name of a filter -> function that builds it from the [filter] section."""

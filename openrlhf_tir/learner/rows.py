@@ -173,8 +173,7 @@ def to_rows(
     mean, scale = 0.0, 1.0
     if estimator.whiten:
         mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm)
-    env_coef = cfg.train.env_coef
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, env_coef, old) for s in samples if s.counts]
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, old) for s in samples if s.counts]
 
 
 def rows_of(
@@ -192,14 +191,13 @@ def _row(
     sample: Sample,
     advantages: np.ndarray,
     version: int,
-    env_coef: float,
     old: Mapping[tuple[int, int, int], np.ndarray] | None,
 ) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model
     per_token = {
         "advantages": advantages,
-        "trained": np.where(sampled, 1.0, env_coef) * sample.trained,
+        "trained": sample.trained,
         "sampled": sampled,
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),

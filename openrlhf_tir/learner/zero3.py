@@ -122,7 +122,7 @@ class Zero3Rank:
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
         self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
-        self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
+        self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.ema_beta else None
         self.states = device_states(self._engines, self.device)
         self.last = LastPush() if cfg.vllm.sync_delta else None
         self._why_skipped: list[str] = []
@@ -527,7 +527,7 @@ class Zero3Rank:
         """Write a directory that plain transformers loads: configuration, weights and tokenizer.
 
         With LoRA it also has `adapter/`, which peft loads. Next to it, in directories of their own, are the average of
-        the weights (train.enable_ema) and the critic (critic.save_value_network).
+        the weights (train.ema_beta) and the critic (critic.save_value_network).
 
         Raises:
             OSError: On every rank if rank 0's disk is full or fails.

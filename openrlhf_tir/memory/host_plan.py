@@ -209,7 +209,7 @@ def _reward_model(cfg: Config, w: int, *, gpus: bool) -> dict[str, int]:
     process = LEARNER_HOST if gpus else LEARNER_PROCESS
     weights = w * (parameters(name) or 0)
     if gpus:
-        return {"process": process, "weights": weights * cfg.reward.offload}
+        return {"process": process}
     shape = Shape.of(config_json(name))
     at_once = cfg.vllm.num_engines * cfg.vllm.max_num_seqs * cfg.data.max_len
     tokens = min(max(REWARD_TOKENS, cfg.data.max_len), at_once)

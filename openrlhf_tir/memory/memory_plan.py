@@ -408,7 +408,7 @@ def learner_parts(
         host += math.ceil(checkpoint_bytes(cfg) / ranks)
     if cfg.vllm.sync_delta:
         host += n * w
-    if cfg.train.enable_ema and cfg.ds.lora.rank == 0:
+    if cfg.train.ema_beta and cfg.ds.lora.rank == 0:
         host += share * AVERAGE_BYTES
     if cfg.needs_reference:
         if cfg.ref.offload:

@@ -23,7 +23,7 @@ OPTIMISER_BYTES = 12
 """Bytes per parameter in a checkpoint for Adam's two moments and the master weights, in fp32. Measured: 12.7 for a
 whole checkpoint of 167,040 parameters."""
 AVERAGE_BYTES = 4
-"""Bytes per parameter in a checkpoint for the average of the weights, fp32 (train.enable_ema)."""
+"""Bytes per parameter in a checkpoint for the average of the weights, fp32 (train.ema_beta)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes per parameter of the weights, by ds.param_dtype: in a push, in a checkpoint with ZeRO-2 (ZeRO-3 restores them
 from the master weights), and of the weights that LoRA does not train."""
@@ -61,7 +61,7 @@ def checkpoint_bytes(cfg: Config) -> int:
     """
     weights = WEIGHT_BYTES[cfg.ds.param_dtype]
     trained_model = OPTIMISER_BYTES + (weights if cfg.ds.zero_stage < 3 else 0)
-    policy = trained_model + AVERAGE_BYTES * cfg.train.enable_ema
+    policy = trained_model + AVERAGE_BYTES * (cfg.train.ema_beta is not None)
     if cfg.ds.lora.rank > 0:
         policy = weights  # LoRA's own weights and states are a hundredth of that
     critic = trained_model if estimator_of(cfg).critic else 0

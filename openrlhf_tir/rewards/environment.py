@@ -21,11 +21,13 @@ MOST = 1e30
 """Signals that are NaN or further from 0 are not recorded: one such value would spoil a mean."""
 
 
-OPTIONS = ("correct_above", "signals")
+OPTIONS = ("correct_above", "reduce", "signals")
 
 
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """Return `reward.env_reduce` of the replies' rewards, which is correct if above the option `correct_above` (0).
+    """Return the replies' rewards as one, which is correct if above the option `correct_above` (0).
+
+    The option `reduce` is sum (the default), last or max.
 
     The option `signals` is a name or a list of names: for each of them the last number or truth value that a reply had
     as a signal of this name becomes a part (0 if there is none). It is recorded and does not change the reward.

@@ -143,7 +143,7 @@ def test_a_run_whose_pushes_keep_the_kv_cache_trains_every_prompt_once(run_dir):
 def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(run_dir, ranks):
     """Resumed on as many learner ranks, or on one of two; the average of the weights goes on either way, and is
     exported."""
-    average = ("--train.enable_ema",)
+    average = ("--train.ema_beta", "0.992")
     first = start(run_dir, *average)
     kill_the_last_rank(run_dir, 2, first)
     os.kill(first.pid, signal.SIGKILL)

@@ -18,7 +18,6 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
-from openrlhf_tir.pipeline.checkpoints.lineage import max_bytes
 from openrlhf_tir.pipeline.ledger.ledger import Audit, Ledger
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
@@ -270,7 +269,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         learner=learner or FakeLearner(),
         publisher=FakePublisher(rollout),
         ledger=Ledger(run_dir / "ledger.jsonl"),
-        checkpoints=Checkpoints(run_dir / "ckpt", cfg.ckpt.max_num, max_bytes=max_bytes(cfg)),
+        checkpoints=Checkpoints(run_dir / "ckpt", cfg.ckpt.max_num),
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=flags.get("evaluate"),
         method_errors=flags.get("method_errors"),

@@ -24,7 +24,7 @@ _OUTPUT = "\x00output\x00"
 
 def models(cfg: Config, directory: Path) -> list[Path]:
     """Return the directories of an export: the model's, and that of its moving average, if there is one."""
-    return [directory, *([directory.with_name(directory.name + OF_AVERAGE)] if cfg.train.enable_ema else [])]
+    return [directory, *([directory.with_name(directory.name + OF_AVERAGE)] if cfg.train.ema_beta else [])]
 
 
 def complete(cfg: Config, directory: Path) -> None:

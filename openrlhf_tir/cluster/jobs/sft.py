@@ -119,7 +119,7 @@ async def _run(
     (cfg.run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     console.print(", ".join(f"{name} {value:.4f}" for name, value in losses.items()), soft_wrap=True, highlight=False)
     console.print(f"model:  {model}", soft_wrap=True, highlight=False)
-    if cfg.train.enable_ema:
+    if cfg.train.ema_beta:
         console.print(f"average: {model}{OF_AVERAGE}", soft_wrap=True, highlight=False)
     return summary
 

@@ -16,7 +16,7 @@ from ...data.sft.tokens import Vocabulary
 from ...engines.codec import HfCodec
 from ...errors import ConfigError
 from ...memory.model_size import checkpoint_bytes
-from ...pipeline.checkpoints import lineage, ranks
+from ...pipeline.checkpoints import ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import ROWS_TAKEN, Schedule
 from .inputs import tokenizer_of
@@ -115,7 +115,6 @@ def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkp
         cfg.run_dir / cfg.ckpt.path,
         cfg.ckpt.max_num,
         facts=facts,
-        max_bytes=lineage.max_bytes(cfg),
         expected_bytes=checkpoint_bytes(cfg),
     )
 

@@ -46,6 +46,7 @@ NOT_BY_DEFAULT = (
     "critic.muon.no_nesterov",
     "data.image_key",
     "ckpt.max_mem",
+    "train.ema_beta",
     "ckpt.best_metric_key",
     "local_rank",
     *(f"{role}.{name}" for role in ("ref", "critic", "reward") for name in ("num_nodes", "num_gpus_per_node")),

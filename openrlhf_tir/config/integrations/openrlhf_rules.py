@@ -93,7 +93,6 @@ NOT_READ_BY_PPO = (
         not_given("reward.model_name_or_path"),
         "It is about the scores of a reward model, and there is none.",
     ),
-    NotRead(("reward.offload",), not_given("reward.model_name_or_path"), "There is no reward model."),
     NotRead(("reward.num_nodes", "reward.num_gpus_per_node"), not_given("reward.model_name_or_path"), ""),
     NotRead(
         ("algo.kl.use_loss", "algo.kl.target", "algo.kl.horizon", "algo.kl.estimator", "ref.offload"),
@@ -117,6 +116,7 @@ NOT_READ_BY_PPO = (
         not_given("train.async_enable"),
         "OpenRLHF refuses it without --train.async_enable.",
     ),
+    NotRead(("train.ema_beta",), not_given("train.enable_ema"), "It counts only with --train.enable_ema."),
     NotRead(("train.async_queue_size",), not_given("train.async_enable"), "It counts only with --train.async_enable."),
     NotRead(("eval.split", "eval.temperature", "eval.n_samples_per_prompt"), not_given("eval.dataset"), _NO_DATASET),
     NotRead(

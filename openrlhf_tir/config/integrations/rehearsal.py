@@ -46,7 +46,6 @@ WITHOUT = (
     "rollout.max_tokens_per_gpu",
     "rollout.vllm_generate_batch_size",
     "reward.num_nodes",
-    "reward.offload",
     "reward.overlong_buffer_len",
     "reward.overlong_penalty_factor",
     "critic.freezing_steps",

@@ -43,7 +43,6 @@ OF_CRITIC = (
     Copied("critic.optim.betas", "critic.adam_betas", if_set(lambda betas: [float(beta) for beta in betas])),
     Copied("critic.cliprange_value", "critic.value_clip", float),
     Copied("critic.model.path", "critic.model_name_or_path", if_set(str)),
-    Copied("critic.ppo_epochs", "critic.epochs", if_set(int)),
 )
 
 
@@ -87,6 +86,9 @@ def _set_estimator(verl: VerlSettings, draft: Draft) -> None:
 
 def _set_critic(verl: VerlSettings, draft: Draft, updates: int) -> None:
     verl.copy(OF_CRITIC, draft)
+    epochs = verl("critic.ppo_epochs")
+    if epochs and int(epochs) != int(verl(f"{ACTOR}.ppo_epochs")):
+        draft.differs(f"critic.ppo_epochs={epochs}: the critic makes as many passes as the policy, train.max_epochs.")
     first_batch = int(verl("trainer.critic_warmup") or 0)  # the first one, counted from 1, that trains the policy too
     if first_batch > 1:
         draft.set("critic.freezing_steps", (first_batch - 1) * updates, "before batch critic_warmup")

@@ -226,7 +226,7 @@ def credit_by_turn_needs_rewards_of_turns(c: Config) -> Iterator[Fault]:
         rewards = [*reward.used]
         conflicts |= {
             f"{prefix}reward.name = {', '.join(rewards)} has no rewards of calls": "env" not in rewards,
-            f"{prefix}reward.env_reduce = '{reward.env_reduce}' makes a reward that is not their sum": (
+            f"{prefix}reward.options has reduce = '{reward.env_reduce}', which makes a reward that is not their sum": (
                 reward.env_reduce != "sum"
             ),
             f"{prefix}reward.group = {reward.group!r} replaces it": reward.group is not None,

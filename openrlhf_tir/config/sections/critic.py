@@ -114,7 +114,6 @@ class Critic(Section):
             " the policy makes."
         ),
     )
-    epochs: int | None = setting(None, ge=1, description="Passes over each batch. Unset: train.max_epochs.")
     freezing_steps: int = setting(
         0,
         ge=-1,

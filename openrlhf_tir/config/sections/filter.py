@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ def _has_user_filter(c: Config) -> bool:
     return any(is_user_code(name) for name in (*c.filter.order, c.filter.sample or ""))
 
 
+OPTION_OF = {"length_gap": "max_length_gap", "truncated": "max_truncated"}
+"""Registered filter -> the option of filter.options that it needs."""
+
+
 class Filter(Section):
     """Which groups are worth training on. Each drop is counted by its reason."""
 
@@ -39,7 +44,7 @@ class Filter(Section):
         description=(
             "Filters in the order in which they are called: registered names or your own functions. Empty: none."
             " Unset: accuracy, zero_variance (groups whose rewards are all equal: their advantages are zero), and those"
-            " that the settings below switch on. accuracy looks at what is correct, reward"
+            " that filter.options switches on. accuracy looks at what is correct, reward"
             " at the rewards (filter.reward_range), so that it keeps groups that are all right."
         ),
         short="which groups are trained",
@@ -63,8 +68,16 @@ class Filter(Section):
     )
     options: dict[str, Option] = setting(
         default_factory=dict,
-        description="Options of your own filters, which receive them as their second argument.",
-        active_when=Condition("with your own filter in filter.names or filter.sample", _has_user_filter),
+        description=(
+            "Options of the filters. max_length_gap, tokens: 'length_gap' drops a group if |mean length of right"
+            " responses - mean length of wrong ones| reaches it. max_truncated: 'truncated' drops a group if a larger"
+            " share of it hit the length limit. Each switches its filter on where filter.names is unset. Your own"
+            " filters receive the options as their second argument."
+        ),
+        active_when=Condition(
+            "with options of a filter that is called (filter.names, filter.sample)",
+            lambda c: _has_user_filter(c) or any(OPTION_OF.get(name) in c.filter.options for name in c.filter.order),
+        ),
     )
     reward_range: tuple[float, float] | None = setting(
         None,
@@ -76,41 +89,29 @@ class Filter(Section):
         description="Filter 'accuracy': keep a group if low < mean accuracy < high.",
         active_when=_unless_left_out("accuracy"),
     )
-    max_length_gap: float | None = setting(
-        None,
-        gt=0,
-        description="Drop a group if |mean length of right responses - mean length of wrong ones| reaches it.",
-        unit="tokens",
-        active_when=_unless_left_out("length_gap"),
-    )
-    max_truncated: float = setting(
-        1.0,
-        ge=0,
-        le=1,
-        description="Drop a group if a larger share of it hit the length limit.",
-        unit="share",
-        active_when=_unless_left_out("truncated"),
-    )
 
     @property
     def order(self) -> list[str]:
         """The filters that are called. Unset, accuracy comes first: "all right" says more than "all equal"."""
         if self.names is not None:
             return self.names
-        switched_on = {
-            "zero_variance": True,
-            "length_gap": self.max_length_gap is not None,
-            "truncated": self.max_truncated < 1,
-        }
-        return ["accuracy", *(name for name, is_on in switched_on.items() if is_on)]
+        return ["accuracy", "zero_variance", *(name for name, option in OPTION_OF.items() if option in self.options)]
 
     @model_validator(mode="after")
     def _named_filters_have_what_they_need(self) -> Filter:
-        for name, needed in (("reward", "reward_range"), ("length_gap", "max_length_gap")):
-            if name in self.order and getattr(self, needed) is None:
+        if "reward" in self.order and self.reward_range is None:
+            raise ValueError(
+                "filter.names has 'reward', which needs filter.reward_range, and that is unset. Set it, or leave"
+                " 'reward' out."
+            )
+        for name in OPTION_OF.keys() & {*self.order}:
+            option = OPTION_OF[name]
+            limit = self.options.get(option)
+            highest = 1.0 if name == "truncated" else math.inf
+            if not isinstance(limit, int | float) or not 0 <= limit <= highest:
                 raise ValueError(
-                    f"filter.names has {name!r}, which needs filter.{needed}, and that is unset."
-                    f" Set it, or leave {name!r} out."
+                    f"Filter {name!r} needs option {option}, a number from 0 to {highest:g}, and filter.options has"
+                    f" {limit!r}. Set it, or leave {name!r} out of filter.names."
                 )
         if self.reward_range and not self.reward_range[0] < self.reward_range[1]:
             raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use low < high.")

@@ -419,7 +419,7 @@ def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[Fault]:
 
 
 @rule("actor.policy_loss_type")
-def loss_goes_with_its_aggregation_and_weights(c: Config) -> Iterator[Fault]:
+def loss_goes_with_its_aggregation(c: Config) -> Iterator[Fault]:
     loss = c.policy_loss
     chosen = f"actor.policy_loss_type = '{c.actor.policy_loss_type}'"
     if c.actor.loss_agg_mode not in loss.aggregations:
@@ -427,10 +427,4 @@ def loss_goes_with_its_aggregation_and_weights(c: Config) -> Iterator[Fault]:
             "actor.loss_agg_mode",
             f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' has no effect with {chosen}, whose loss is a mean over"
             f" sequences in any case. Use {' or '.join(loss.aggregations)}.",
-        )
-    if loss.over_sequences and c.train.env_coef != 1:
-        yield About(
-            "train.env_coef",
-            f"train.env_coef = {c.train.env_coef:g} would also weigh the ratio over a sequence of {chosen}."
-            " Use 1, or another actor.policy_loss_type.",
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..schema import Config
 
 OF_AVERAGE = "_ema"
-"""Suffix of the export (ckpt.output_dir) of the weights' average (train.enable_ema)."""
+"""Suffix of the export (ckpt.output_dir) of the weights' average (train.ema_beta)."""
 OF_CRITIC = "_critic"
 """Suffix of the export of the critic (critic.save_value_network)."""
 
@@ -126,17 +126,6 @@ class Ckpt(Section):
         description="Checkpoints to keep, besides the best by evaluation.",
         active_when=WITH_CHECKPOINTS,
         openrlhf=True,
-        fine_tuning=True,
-    )
-    max_mem: float | None = setting(
-        None,
-        gt=0,
-        description=(
-            "Size of all checkpoints together: the oldest are deleted first, the last and the best are always kept."
-            " Unset: only max_num limits them."
-        ),
-        unit="GiB",
-        active_when=WITH_CHECKPOINTS,
         fine_tuning=True,
     )
     save_hf: bool = setting(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 REMOTE = "remote"
 """The reward that asks reward.remote_url."""
 
+REDUCTIONS = ("sum", "last", "max")
+"""How the rewards of an environment's replies become one; the first is the default."""
 WALL_PER_CPU = 12
 """Wall-clock time of one check over its CPU time."""
 WALL_NAME = f"{WALL_PER_CPU} * reward.verify_timeout_s"
@@ -77,11 +79,6 @@ class Reward(Section):
         ),
         names="user_code",
     )
-    env_reduce: Literal["sum", "last", "max"] = setting(
-        "sum",
-        description="How the rewards of an environment's replies become one.",
-        active_when=Condition("with reward 'env' in reward.name or reward.weights", lambda c: "env" in c.reward.used),
-    )
     verify_timeout_s: float = setting(
         5.0,
         gt=0,
@@ -111,8 +108,8 @@ class Reward(Section):
     options: dict[str, Option] = setting(
         default_factory=dict,
         description=(
-            "Options of the reward, e.g. zerotir's bonuses; with reward.weights one table per reward. Registered"
-            " rewards refuse unknown keys."
+            "Options of the reward, e.g. zerotir's bonuses, or reduce = last for the rewards of an environment's"
+            " replies; with reward.weights one table per reward. Registered rewards refuse unknown keys."
         ),
         active_when=Condition(
             "with a reward that has options (reward.name, reward.weights)",
@@ -142,13 +139,6 @@ class Reward(Section):
         1,
         ge=1,
         description="Nodes that each run model_replicas processes.",
-        active_when=WITH_MODEL,
-        resume=ALLOWED,
-        openrlhf=True,
-    )
-    offload: bool = setting(
-        False,
-        description="Keep the reward model's weights in host memory while it has nothing to score.",
         active_when=WITH_MODEL,
         resume=ALLOWED,
         openrlhf=True,
@@ -196,6 +186,11 @@ class Reward(Section):
         return table if isinstance(table, dict) else {}
 
     @property
+    def env_reduce(self) -> str:
+        """How the rewards of an environment's replies become one: option `reduce` of reward 'env'."""
+        return str(self.options_of("env").get("reduce", REDUCTIONS[0]))
+
+    @property
     def verify_deadline_s(self) -> float:
         """Wall-clock seconds of one check: its CPU time on a host that runs twelve times as much as it has cores."""
         return WALL_PER_CPU * self.verify_timeout_s
@@ -233,6 +228,11 @@ class Reward(Section):
             raise ValueError(
                 f"reward.options.{strange[0]} belongs to no reward of reward.weights ({', '.join(self.weights)}). "
                 f"With weights, options are a table per reward: [reward.options.{next(iter(self.weights))}]."
+            )
+        if "env" in self.used and self.env_reduce not in REDUCTIONS:
+            raise ValueError(
+                f"reward.options has reduce = {self.env_reduce!r}, which the reward 'env' does not know. Use"
+                f" {', '.join(REDUCTIONS[:-1])} or {REDUCTIONS[-1]}."
             )
         return self
 

@@ -76,21 +76,15 @@ class Train(Section):
         openrlhf=True,
         fine_tuning=True,
     )
-    enable_ema: bool = setting(
-        False,
-        description=(
-            "Keep an exponential moving average of the policy's weights, in fp32 in host memory. It is in checkpoints"
-            " and is exported to <output_dir>_ema."
-        ),
-        openrlhf=True,
-        fine_tuning=True,
-    )
-    ema_beta: float = setting(
-        0.992,
+    ema_beta: float | None = setting(
+        None,
         gt=0,
         lt=1,
-        description="After each update: average = ema_beta * average + (1 - ema_beta) * weights.",
-        active_when=Condition("with train.enable_ema", lambda c: c.train.enable_ema),
+        description=(
+            "Keep an exponential moving average of the policy's weights, in fp32 in host memory: after each update"
+            " average = ema_beta * average + (1 - ema_beta) * weights. It is in checkpoints and is exported to"
+            " <output_dir>_ema. Unset: none; OpenRLHF's is 0.992."
+        ),
         openrlhf=True,
         fine_tuning=True,
     )
@@ -209,15 +203,6 @@ class Train(Section):
         ),
         unit="updates",
         resume=TRAINED_TOKENS,
-    )
-    env_coef: float = setting(
-        1.0,
-        gt=0,
-        description="Weight of a token of tool output in the loss and in the mean that the loss is.",
-        active_when=Condition(
-            "while tool output is trained (train.env_mask_from)",
-            lambda c: c.train.env_mask_from != 0,
-        ),
     )
     stop_grace_s: float = setting(
         20.0,

@@ -1,7 +1,7 @@
 """The critic: the value V(prefix) of every trained token, on the policy's ranks.
 
 It has a DeepSpeed engine, an optimizer and a learning-rate schedule of its own. `values` evaluates it, `train` makes
-critic.epochs passes over the parts of the batch (minibatches.critic_parts), with one optimizer step on each part:
+train.max_epochs passes over the parts of the batch (minibatches.critic_parts), with one optimizer step on each part:
 
     loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old - value_clip, V_old + value_clip) - R)^2)
 
@@ -76,7 +76,7 @@ class Critic:
         losses: list[float] = []
         norms: list[float] = []
         skipped = 0
-        for _ in range(self.cfg.critic.epochs or self.cfg.train.max_epochs):
+        for _ in range(self.cfg.train.max_epochs):
             for part in parts:
                 counts = count_trained(part)
                 if not counts.tokens:

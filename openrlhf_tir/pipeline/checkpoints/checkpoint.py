@@ -63,7 +63,7 @@ SETTLE_S = 5.0
 class Checkpoints:
     """The checkpoints of one run.
 
-    Keeps the last and the best one, and of the others the newest, as many as `max_num` and `max_bytes` allow.
+    Keeps the last and the best one, and of the others the newest, `max_num` with the last one.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class Checkpoints:
         *,
         ledger: Path | None = None,
         facts: dict[str, Any] | None = None,
-        max_bytes: float = math.inf,
         expected_bytes: int = 0,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
@@ -84,7 +83,6 @@ class Checkpoints:
             max_num: How many are kept, the best one not counted.
             ledger: The run's ledger, which is compared with a checkpoint's mark; None: it is not compared.
             facts: What the run is made of (lineage.facts_of); stored in every checkpoint.
-            max_bytes: How much all of them together may take.
             expected_bytes: Size of a checkpoint, used until one was written.
             free: Returns the free bytes of a directory's disk.
         """
@@ -92,7 +90,6 @@ class Checkpoints:
         self.max_num = max_num
         self.ledger = ledger
         self.facts = facts
-        self.max_bytes = max_bytes
         self._bytes = expected_bytes
         self._free = free
 
@@ -286,13 +283,7 @@ class Checkpoints:
         others = [p for p in self._directories() if p != final]
         later = [p for p in others if p.name > final.name]
         earlier = [p for p in others if p.name < final.name and p.name != best]
-        num_removed = max(0, len(earlier) - (self.max_num - 1))
-        kept = [final, *earlier[num_removed:], *(p for p in others if p.name == best)]
-        total_bytes = sum(map(_bytes_of, kept)) if self.max_bytes < math.inf else 0
-        while total_bytes > self.max_bytes and num_removed < len(earlier):
-            total_bytes -= _bytes_of(earlier[num_removed])
-            num_removed += 1
-        for path in later + earlier[:num_removed]:
+        for path in later + earlier[: max(0, len(earlier) - (self.max_num - 1))]:
             _remove(path)
 
     # ---- the best ----
@@ -544,11 +535,6 @@ class Checkpoints:
         """
         self._verified(path.name)
         return self.state(path), stored.read(path)
-
-
-def _bytes_of(directory: Path) -> int:
-    """Return the bytes of all files of a directory, also of a damaged checkpoint."""
-    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
 def _remove(path: Path) -> None:

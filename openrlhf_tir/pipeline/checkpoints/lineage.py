@@ -10,7 +10,6 @@ resumable(cfg, ...)     the checkpoint that a run with train.resume goes on from
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,8 @@ def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoi
         cfg.ckpt.max_num,
         ledger=None if cfg.train.new_ledger else cfg.run_dir / LEDGER,
         facts=None if tasks is None else facts_of(cfg, tasks),
-        max_bytes=max_bytes(cfg),
         expected_bytes=checkpoint_bytes(cfg),
     )
-
-
-def max_bytes(cfg: Config) -> float:
-    """Return the limit of ckpt.max_mem in bytes."""
-    return math.inf if cfg.ckpt.max_mem is None else cfg.ckpt.max_mem * 2**30
 
 
 def results_of(cfg: Config) -> list[str]:

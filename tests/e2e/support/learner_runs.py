@@ -37,7 +37,7 @@ def config(
     **ds,
 ) -> Config:
     """micro_batch_size 2 makes 9 trajectories uneven: 5 and 4 on two ranks, 3 and 2 micro batches."""
-    average = {} if ema is None else {"enable_ema": True, "ema_beta": ema}
+    average = {} if ema is None else {"ema_beta": ema}
     return Config(
         algo=algo or {},
         critic=critic or {},

@@ -78,7 +78,7 @@ def test_the_learner_gives_credit_by_turn_when_asked_to():
     ("tree", "why"),
     [
         ({}, "reward.name = math has no rewards of calls"),
-        ({"reward": {"name": "env", "env_reduce": "last"}}, "is not their sum"),
+        ({"reward": {"name": "env", "options": {"reduce": "last"}}}, "is not their sum"),
         ({"reward": {"name": "env", "group": "otc"}}, "replaces it"),
         # Calls that earn 2 and 3, clipped to 1: the second turn would be worth 1 - 2 = -1.
         ({"reward": {"name": "env", "clip_range": [0, 1]}}, "cuts their sum"),

@@ -47,7 +47,7 @@ def test_the_average_beside_an_export_is_asked_in_the_same_way(exported):
 
     average = exported.with_name("model_ema")
     shutil.copytree(exported, average)
-    cfg = config(train={"enable_ema": True})
+    cfg = config(train={"ema_beta": 0.992})
     complete(cfg, exported)
     assert models(cfg, exported) == [exported, average] and models(config(), exported) == [exported]
     assert all(

@@ -51,7 +51,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--actor\.dual_clip.*actor\.policy_loss_type = 'cispo'.*ppo.*gspo",
         ),
         ("--actor.loss_agg_constant 100", r"actor\.loss_agg_mode = 'token-mean'.*seq-mean-token-sum-norm"),
-        ("--train.env_coef 0.1", r"--train\.env_coef"),
         (
             "--actor.pi_old learner --actor.policy_loss_type pg",
             r"--actor\.pi_old.*actor\.policy_loss_type = 'pg'",
@@ -77,32 +76,24 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--reward.overlong_penalty_factor 2",
             r"--reward\.overlong_penalty_factor.*reward\.overlong_buffer_len",
         ),
-        ("--train.ema_beta 0.9", r"--train\.ema_beta.*train\.enable_ema"),
         ("--ds.zero_stage 2 --ds.zpg 4", r"--ds\.zpg.*ds\.zero_stage = 2"),
         (
             "--ds.zero_stage 2 --algo.kl.init_coef 0.1 --ref.offload",
             r"--ref\.offload.*ds\.zero_stage = 2",
         ),
         ("--env.workers 8 --env.url http://h:1", r"--env\.workers.*env\.url"),
-        ("--reward.env_reduce max", r"--reward\.env_reduce.*'env'"),
         ("--reward.group_options c=3", r"--reward\.group_options.*reward\.group"),
         (
             "--filter.accuracy_range 0.1 0.9 --filter.names zero_variance",
             r"filter\.names.*'accuracy'",
         ),
-        (
-            "--filter.max_length_gap 9 --filter.names accuracy",
-            r"filter\.names.*'length_gap'",
-        ),
-        (
-            "--filter.max_truncated 0.5 --filter.names accuracy",
-            r"filter\.names.*'truncated'",
-        ),
+        ("--filter.options max_truncated=0.5 --filter.names accuracy", r"filter\.options.*filter\.names"),
         ("--filter.reward_range -1 2", r"--filter\.reward_range.*filter\.names.*'reward'"),
         (
             f"--train.agent_func_path {__file__} --env.url http://h:1",
             r"--env\.url.*train\.agent_func_path",
         ),
+        ("--ckpt.max_num 9 --ckpt.disable_ds", r"--ckpt\.max_num.*ckpt\.disable_ds"),
         ("--reward.remote_batch 5", r"--reward\.remote_batch.*reward\.remote_url"),
         ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key.*logger\.wandb\.mode"),
         ("--eval.split dev", r"--eval\.split.*eval\.dataset"),
@@ -118,7 +109,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             r"--critic\.max_norm.*critic\.optim = 'muon'",
         ),
         ("--actor.gradient_checkpointing_layers 3", r"actor\.gradient_checkpointing_enable = False"),
-        ("--ckpt.max_mem 9 --ckpt.disable_ds", r"--ckpt\.max_mem.*ckpt\.disable_ds"),
         ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*ckpt\.save_steps.*-1"),
         ("--env.code_timeout_s 3 --env.url http://h:1", r"--env\.code_timeout_s.*env\.url"),
         (
@@ -183,8 +173,8 @@ TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
             r"--envs\.a\.filter\.accuracy_range.*envs\.a\.filter\.names.*'accuracy'",
         ),
         (
-            "--envs.a.reward.name math --envs.a.reward.env_reduce last",
-            r"--envs\.a\.reward\.env_reduce.*'env'.*envs\.a\.reward\.name",
+            "--envs.a.reward.name math --envs.a.reward.options reduce=last",
+            r"--envs\.a\.reward\.options.*envs\.a\.reward\.name",
         ),
         ("--envs.a.code_timeout_s 3", r"--envs\.a\.code_timeout_s.*envs\.a\.url"),
         ("--env.workers 8", r"--env\.workers.*\(envs\.a\.url = 'http://a:1'\).*env\.url unset"),
@@ -202,7 +192,7 @@ def test_what_one_environment_does_not_look_at_is_said_of_that_one(capsys, argv,
 def test_what_one_of_several_environments_looks_at_is_let_pass(capsys):
     argv = (
         "--filter.names zero_variance --filter.accuracy_range 0.2 0.7 --envs.b.filter.names accuracy"
-        " --reward.env_reduce last --envs.a.reward.name env"
+        " --reward.options reduce=last --envs.a.reward.name env"
     )
     assert shown(capsys, *f"{TWO_ENVS} {argv}".split())["filter"]["accuracy_range"] == [0.2, 0.7]
 
@@ -225,7 +215,7 @@ def test_a_reward_named_by_a_flag_is_used_in_place_of_the_recipes_weights(capsys
         "name": "zerotir"
     }
     assert shown(capsys, "--recipe", str(tmp_path / "child.toml"))["reward"] == {"name": "zerotir"}
-    both = shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.env_reduce", "last")["reward"]
+    both = shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.format", "boxed")["reward"]
     assert both["weights"] == {"env": 1.0, "format": 0.1}
 
 

@@ -116,13 +116,8 @@ BROKEN = [
     ),
     (
         "actor.loss_agg_mode",
-        "loss_goes_with_its_aggregation_and_weights",
+        "loss_goes_with_its_aggregation",
         {"actor.policy_loss_type": "gspo", "actor.loss_agg_mode": "seq-mean-token-mean"},
-    ),
-    (
-        "train.env_coef",
-        "loss_goes_with_its_aggregation_and_weights",
-        {"actor.policy_loss_type": "gspo", "train.env_coef": 0.5},
     ),
     (
         "train.batch_size",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import numpy as np
 import pytest
@@ -88,82 +87,3 @@ def test_normalisation_without_figures_is_refused(tmp_path):
     assert "mean" not in json.loads((tmp_path / "rm" / "config.json").read_text())
     with pytest.raises(ConfigError, match=r"reward\.normalize_enable .*config\.json.* None .* None"):
         loaded(tmp_path, normalize_enable=True)
-
-
-def test_an_offloaded_model_is_on_its_device_while_it_scores_and_only_then(tmp_path):
-    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
-    model, stays = loaded(tmp_path, offload=True), loaded(tmp_path)
-    moves, forward, ids = [], model.forward, np.arange(2, 9)
-    model._move = moves.append
-    model.forward = lambda sequences: (moves.append(len(sequences)), forward(sequences))[1]
-
-    async def twice():
-        scores = [*await asyncio.gather(model.score(ids), model.score(ids))]
-        await model._working
-        scores.append(await model.score(ids))
-        await model._working
-        return scores
-
-    scores = asyncio.run(twice())
-    assert moves == [model.device, 2, "cpu", model.device, 1, "cpu"]
-    assert scores == pytest.approx([stays.forward([ids])[0]] * 3, abs=1e-5)
-
-
-def test_whoever_asks_an_offloaded_model_while_it_goes_back_is_answered(tmp_path):
-    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
-    model, ids, late, moves = loaded(tmp_path, offload=True), np.arange(2, 9), [], []
-
-    async def scenario():
-        loop, move = asyncio.get_running_loop(), model._move
-
-        def ask_and_move(device):
-            moves.append(device)
-            if len(moves) == 2:  # back; the device itself may be the CPU
-                late.append(asyncio.run_coroutine_threadsafe(model.score(ids), loop))
-                while not model._waiting:  # it has asked before the weights have gone
-                    time.sleep(0.001)
-            move(device)
-
-        model._move = ask_and_move
-        first = await model.score(ids)
-        await model._working
-        return first, await asyncio.wait_for(asyncio.wrap_future(late[0]), 60)
-
-    first, second = asyncio.run(scenario())
-    assert first == second
-
-
-def test_an_offloaded_model_goes_back_when_a_batch_fails(tmp_path):
-    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
-    model = loaded(tmp_path, offload=True)
-    moves = []
-    model._move = moves.append
-
-    async def failing():
-        try:
-            await model.score(np.array([10_000]))
-        finally:
-            await model._working
-
-    with pytest.raises(IndexError):
-        asyncio.run(failing())
-    assert moves == [model.device, "cpu"]
-
-
-def test_weights_that_cannot_be_moved_to_the_device_fail_whoever_waits_and_nobody_later(tmp_path):
-    """Without memory left beside it, say. Those who asked would wait for their deadline, which tells nothing."""
-    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
-    model, ids, faults = loaded(tmp_path, offload=True), np.arange(2, 9), [MemoryError("no room on the device")]
-
-    def move(device):
-        if faults and device == model.device:
-            raise faults.pop()
-
-    model._move = move
-
-    async def scenario():
-        first = await asyncio.wait_for(asyncio.gather(model.score(ids), model.score(ids), return_exceptions=True), 60)
-        return first, await asyncio.wait_for(model.score(ids), 60)
-
-    first, then = asyncio.run(scenario())
-    assert [str(e) for e in first] == ["no room on the device"] * 2 and isinstance(then, float)

@@ -46,19 +46,19 @@ def test_equal_rewards_teach_nothing():
 
 def test_a_length_gap_that_reaches_the_limit_is_dropped():
     members = [scored(1.0, tokens=50), scored(1.0, tokens=150), scored(0.0, tokens=200)]  # means 100 and 200
-    assert reason(members, max_length_gap=100.0) == "length_gap"
-    assert reason(members, max_length_gap=100.5) == ""
+    assert reason(members, options={"max_length_gap": 100.0}) == "length_gap"
+    assert reason(members, options={"max_length_gap": 100.5}) == ""
     assert reason(members) == ""
 
 
 def test_too_many_truncated_responses_drop_the_group():
     members = [scored(1.0), scored(0.0, finish="length"), scored(0.0, finish="length"), scored(0.0)]
-    assert reason(members, max_truncated=0.5) == ""
-    assert reason(members, max_truncated=0.49) == "truncated"
+    assert reason(members, options={"max_truncated": 0.5}) == ""
+    assert reason(members, options={"max_truncated": 0.49}) == "truncated"
 
 
 def test_the_first_reason_wins():
-    assert reason([scored(1.0), scored(1.0)], max_length_gap=1.0) == "accuracy_high"
+    assert reason([scored(1.0), scored(1.0)], options={"max_length_gap": 1.0}) == "accuracy_high"
 
 
 CLEAN = {

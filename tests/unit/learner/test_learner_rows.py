@@ -166,8 +166,3 @@ def trained_at(version: int, **train) -> list[float]:
 
 def test_tool_output_is_trained_until_its_update_and_masked_from_then_on():
     assert [trained_at(v, env_mask_from=8) for v in (0, 7, 8, 9)] == [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 0, 1]]
-
-
-def test_tool_output_has_its_own_weight_in_the_loss():
-    assert trained_at(0, env_mask_from="never", env_coef=0.25) == [1, 0.25, 1]
-    assert trained_at(9, env_mask_from=8, env_coef=0.25) == [1, 0, 1]

@@ -194,12 +194,11 @@ def test_a_reward_model_without_a_gpu_has_its_weights_and_a_pass_in_host_memory(
     assert host_plan(small(tmp_path, reward=reward | {"num_nodes": 2}), gpus=False).rewards == 4, "all are here"
 
 
-@pytest.mark.parametrize("offload", [False, True])
-def test_a_reward_model_on_a_gpu_is_a_process_and_its_weights_if_they_are_moved_out(tmp_path, offload):
+def test_a_reward_model_on_a_gpu_is_a_process(tmp_path):
     (tmp_path / "reward").mkdir()
-    reward = {"name": "model", "model_name_or_path": model(tmp_path / "reward", SMALL), "offload": offload}
+    reward = {"name": "model", "model_name_or_path": model(tmp_path / "reward", SMALL)}
     plan = host_plan(small(tmp_path, reward=reward), gpus=True)
-    assert (plan.reward_bytes, plan.rewards) == (plans.LEARNER_HOST + 2 * N * offload, 1)
+    assert (plan.reward_bytes, plan.rewards) == (plans.LEARNER_HOST, 1)
 
 
 def test_fp32_weights_are_their_own_master_weights(tmp_path):

@@ -92,7 +92,7 @@ COPY = 12 * N // 4
         ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 2 * N // 4),
         ({"ds": {"lora": {"rank": 4}}}, "head's gradient", 0, 2 * N // 4),
         ({"ds": {"param_dtype": "fp32"}}, "head's gradient", 4 * 50 * 8, COPY),
-        ({"train": {"enable_ema": True}}, "optimiser", 3 * N, N + COPY + N),
+        ({"train": {"ema_beta": 0.992}}, "optimiser", 3 * N, N + COPY + N),
         ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, COPY),
         ({"ds": {"zero_stage": 2}}, "weights", 2 * N, COPY + 2 * N // 4),
         ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 2 * COPY),

@@ -139,7 +139,7 @@ def test_the_size_of_a_checkpoint_is_known_from_the_headers(tmp_path):
     assert checkpoint_bytes(config) == 15 * 12
     config.ds.zero_stage = 2
     assert checkpoint_bytes(config) == 15 * (12 + 2)
-    config.train.enable_ema = True
+    config.train.ema_beta = 0.992
     assert checkpoint_bytes(config) == 15 * (12 + 2 + 4)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
     assert checkpoint_bytes(cfg(tmp_path)) == 0

@@ -48,7 +48,7 @@ async def test_the_rewards_of_the_replies_become_the_trajectorys(reduce, want):
     env = JudgingEnv({"reward": 1.0}, {}, {"reward": 0.5}, {"reward": -1.0})
     t = await episode(PlayedEngine(*CODE * 4, ANSWER), env, N=4)
     assert [c.reward for c in t.calls] == [1.0, None, 0.5, -1.0], "no reward is not 0"
-    r = environment(t, task("-"), in_run(name="env", env_reduce=reduce))
+    r = environment(t, task("-"), in_run(name="env", options={"reduce": reduce}))
     assert r.reward == want and r.correct is (want > 0) and r.parts["env_rewards"] == 3.0
 
 
