@@ -79,7 +79,7 @@ def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
     recipe.write_text(to_toml(without_keys(cfg)), encoding="utf-8")
     words = [
         "sft", "--recipe", str(recipe), "--run-dir", str(directory), "--actor.model_name_or_path", str(base),
-        "--sft.dataset", str(rows), "--sft.max_samples", str(number),
+        "--sft.dataset", str(rows), "--data.max_samples", str(number),
     ]  # fmt: skip
     checkpoints = directory / cfg.ckpt.path
     # An earlier start that is still ending, since its parent was killed, holds the directory's lock meanwhile.

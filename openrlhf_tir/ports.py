@@ -417,7 +417,7 @@ class Learner(Protocol):
         """Write the full weights to a safetensors file, with Hugging Face names, and return their digest."""
 
     async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
-        """Write what changed since the last push. Called only with vllm.sync_delta.
+        """Write what changed since the last push. Called only with vllm.sync_backend = delta.
 
         Args:
             path: The file.

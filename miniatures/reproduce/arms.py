@@ -76,7 +76,7 @@ def tuning(place: Place, samples: int) -> Command:
     words += ["--actor.model_name_or_path", str(base), "--sft.dataset", str(place.base / "data/sft.jsonl")]
     words += ["--sft.learning_rate", TUNING_RATE, "--sft.max_len", "320"]
     words += [
-        "--sft.max_samples",
+        "--data.max_samples",
         str(samples),
         "--sft.max_epochs",
         "1",

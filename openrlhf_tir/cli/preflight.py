@@ -166,8 +166,8 @@ def check_names(cfg: Config, problems: Problems) -> None:
         if _missing(name):
             problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}", code="no_file")
     with problems.caught(code="user_code"):
-        if cfg.actor.policy_loss is not None:
-            plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
+        if cfg.actor.own_loss is not None:
+            plugins.load(POLICY_LOSS, cfg.actor.own_loss)
 
 
 def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:

@@ -128,11 +128,6 @@ def checked_plan(args: argparse.Namespace) -> Plan:
         args.recipe = task.recipe
     cfg = config_of(args, makes_data=True)
     demonstrations = task.cold_start if args.cold_start is None else args.cold_start
-    if demonstrations and "sft.max_samples" in args.overrides:
-        raise ConfigError(
-            f"--sft.max_samples {cfg.sft.max_samples} has no effect on a quickstart, whose cold start takes"
-            f" {demonstrations} demonstrations. Say it by --cold-start N."
-        )
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     cfg = resumable_before_the_first_checkpoint(cfg)

@@ -118,7 +118,7 @@ def transport(cfg: Config) -> str | None:
     if backend == "gloo" and has_gpus():
         return (
             "vllm.sync_backend = gloo sends the weights through the hosts' memory, which is slow between GPUs."
-            " 'file' with vllm.sync_delta sends less."
+            " 'delta' sends less."
         )
     return None
 

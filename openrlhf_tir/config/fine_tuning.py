@@ -51,8 +51,7 @@ NAMES = {
     "train.max_epochs": "sft.max_epochs",
     "train.max_steps": "sft.max_steps",
     "data.dataset": "sft.dataset",
-    "data.dataset_split": "sft.dataset_split",
-    "data.max_samples": "sft.max_samples",
+    "data.dataset_split": "data.prompt_split",
     "data.multiturn": "sft.multiturn",
     "data.input_key": "sft.input_key",
     "data.output_key": "sft.output_key",
@@ -60,8 +59,6 @@ NAMES = {
     "data.apply_chat_template": "sft.apply_chat_template",
     "data.max_len": "sft.max_len",
     "eval.dataset": "sft.eval_dataset",
-    "eval.split": "sft.eval_split",
-    "eval.steps": "sft.eval_steps",
     "ckpt.load_enable": "train.resume",
 }
 """Flag of train_sft -> the setting. Some are settings of RL under the same name, which fine-tuning does not use."""

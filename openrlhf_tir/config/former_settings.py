@@ -36,6 +36,10 @@ def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
     actor = saved.get("actor", {})
     if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
         today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
+    if actor.get("policy_loss"):
+        today["actor"] = {**today["actor"], "policy_loss_type": actor["policy_loss"]}
+    if saved.get("vllm", {}).get("sync_delta"):
+        today["vllm"] = {**saved["vllm"], "sync_backend": "delta"}
     train = saved.get("train", {})
     if train.get("env_mask") is False:
         today["train"] = {**train, "env_mask_from": "never"}

@@ -88,6 +88,13 @@ REMOVED: dict[str, str] = {
     ),
     "filter.max_length_gap": "Set it in filter.options: max_length_gap = 500.0.",
     "filter.max_truncated": "Set it in filter.options: max_truncated = 0.5.",
+    "logger.wandb.mode": "Set logger.wandb.key to 'offline', or to 'login' for the key that `wandb login` has stored.",
+    "vllm.sync_delta": "Set vllm.sync_backend to 'delta' if it was true.",
+    "actor.policy_loss": "Set actor.policy_loss_type to the function, 'path/file.py:function'.",
+    "sft.dataset_split": "Set data.prompt_split.",
+    "sft.eval_split": "Set eval.split.",
+    "sft.eval_steps": "Set eval.steps.",
+    "sft.max_samples": "Set data.max_samples.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 

@@ -232,8 +232,8 @@ class Config(Section):
 
     @property
     def policy_loss(self) -> PolicyLoss:
-        """The registered loss of actor.policy_loss_type. An own one, actor.policy_loss, takes its place as `ppo`."""
-        return LOSSES[self.actor.policy_loss_type]
+        """The registered loss of actor.policy_loss_type; `ppo` for one of the user's own, which takes its place."""
+        return LOSSES["ppo" if self.actor.own_loss else self.actor.policy_loss_type]
 
     @property
     def loss_sum_norm(self) -> float | None:
@@ -256,10 +256,11 @@ class Config(Section):
 
     @property
     def push_backend(self) -> str:
-        """The transport of weight pushes, vllm.sync_backend with 'auto' resolved: file, ipc, gloo or nccl."""
-        if self.vllm.sync_backend != "auto":
-            return self.vllm.sync_backend
-        return "ipc" if self.train.share_gpus and not self.vllm.sync_delta else "file"
+        """The transport of weight pushes, vllm.sync_backend with 'auto' resolved: file (also of deltas), ipc, gloo or
+        nccl."""
+        if self.vllm.sync_backend == "auto":
+            return "ipc" if self.train.share_gpus else "file"
+        return "file" if self.vllm.pushes_changes else self.vllm.sync_backend
 
     @property
     def by_agent(self) -> bool:

@@ -114,7 +114,7 @@ def keeps_copy(cfg: Config) -> bool:
     vLLM's workers read it, and workers that Ray starts may be on other nodes.
     """
     backend = executor_backend(cfg.vllm.world_size, gpu=runs_on_gpus(), visible=visible_gpus())
-    return cfg.vllm.sync_delta and backend != "ray"
+    return cfg.vllm.pushes_changes and backend != "ray"
 
 
 def packs_logprobs(cfg: Config) -> bool:

@@ -74,7 +74,7 @@ class TorchEngine:
         self._steps = 0
         """Forward passes since the start."""
         self._plain = cfg.rollout.plain
-        self._node = NodeCopy(keep=cfg.vllm.sync_delta)
+        self._node = NodeCopy(keep=cfg.vllm.pushes_changes)
         self._progress = Progress()
         self._one_push = asyncio.Lock()
         self._receiver: Receiver | None = None

@@ -26,7 +26,7 @@ import torch
 
 from ..algorithms import kl as kls
 from ..algorithms.aggregate import GlobalCounts
-from ..algorithms.losses import LOSSES, own
+from ..algorithms.losses import own
 from ..algorithms.losses.base import LossInputs
 from ..algorithms.losses.diagnostics import Tally
 from ..algorithms.losses.is_correction import is_weights
@@ -100,8 +100,8 @@ class PolicyObjective:
         self.counts = counts
         self.kl = kl
         self.tally = tally
-        registered = LOSSES[cfg.actor.policy_loss_type]
-        self.per_token_loss = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else registered.fn
+        registered = cfg.policy_loss
+        self.per_token_loss = own.load(cfg.actor.own_loss) if cfg.actor.own_loss else registered.fn
         self.ratio_of_sequence = registered.over_sequences
         self.openrlhf_loss = None if self.per_token_loss else policy_loss(cfg)
         """Used for the losses that OpenRLHF has; `per_token_loss` is None for them."""

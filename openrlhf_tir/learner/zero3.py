@@ -124,7 +124,7 @@ class Zero3Rank:
         self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.ema_beta else None
         self.states = device_states(self._engines, self.device)
-        self.last = LastPush() if cfg.vllm.sync_delta else None
+        self.last = LastPush() if cfg.vllm.pushes_changes else None
         self._why_skipped: list[str] = []
         self.early: EarlyUpdate | None = None
         """The batch of which some parts are accumulated already; None: no batch has begun."""

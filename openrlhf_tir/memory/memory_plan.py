@@ -24,7 +24,7 @@ k: heads of keys of size d, E: parameters of one layer's experts (0 without expe
 
     host of a rank 12 P / N               with GPUs, the copy that a checkpoint is written from while training goes on;
                                           more with an average, LoRA or a critic
-                   P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
+                   P w                    rank 0's alone, with deltas: what was pushed last
 
 With train.colocate_all a rank and an engine share one GPU. While engines sample, the rank keeps its weights and what a
 canary's scores gather on the GPU (KEPT), and its gradients and optimiser states are in host memory. While it trains,
@@ -406,7 +406,7 @@ def learner_parts(
     host = states if cfg.ds.adam_offload else 0
     if not cfg.ckpt.disable_ds:
         host += math.ceil(checkpoint_bytes(cfg) / ranks)
-    if cfg.vllm.sync_delta:
+    if cfg.vllm.pushes_changes:
         host += n * w
     if cfg.train.ema_beta and cfg.ds.lora.rank == 0:
         host += share * AVERAGE_BYTES

@@ -39,7 +39,7 @@ def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any]) -> list
     if logger.tensorboard_dir:
         directory = Path(run_dir) / logger.tensorboard_dir
         mirrors.append(Mirror("TensorBoard", lambda: TensorBoardSink(directory, config)))
-    if logger.wandb.key or logger.wandb.mode:
+    if logger.wandb.key:
         mirrors.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config)))
     return mirrors
 
@@ -151,8 +151,8 @@ class WandbSink:
     def __init__(self, run_dir: Path, settings: LoggerWandb, config: Mapping[str, Any]):
         import wandb
 
-        offline = settings.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
-        if settings.key not in (None, "env") and not offline:
+        offline = settings.key == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+        if settings.key not in ("env", "login") and not offline:
             wandb.login(key=settings.key)
         self._run = wandb.init(
             dir=str(run_dir),
@@ -162,7 +162,7 @@ class WandbSink:
             name=settings.run_name or run_dir.name,
             id=_run_id(run_dir),
             resume="allow",
-            mode="offline" if settings.mode == "offline" else None,  # With None wandb reads WANDB_MODE.
+            mode="offline" if settings.key == "offline" else None,  # With None wandb reads WANDB_MODE.
             config=hyper_parameters(config),
         )
         # wandb's own step can never decrease, but a resumed run takes steps back. So our step is a column, and the

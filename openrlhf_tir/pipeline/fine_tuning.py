@@ -1,7 +1,7 @@
 """Supervised fine-tuning: the loop, without the processes that run it.
 
     restore -> held-out loss -> sft_step, sft_step, ...    until the schedule ends, or a stop is requested
-                                every sft.eval_steps: held-out loss
+                                every eval.steps: held-out loss
                                 every ckpt.save_steps: checkpoint, written in the background
     a stop: the running update ends, then a checkpoint, then Stopped
 
@@ -180,7 +180,7 @@ class FineTuning:
             row = await self._update()
             nonfinite = 0 if math.isfinite(row["grad_norm"]) else nonfinite + 1
             last = self.step == self.schedule.steps
-            if self.held_out and (last or _is_due(self.step, self.cfg.sft.eval_steps)) and not self.stop.reason:
+            if self.held_out and (last or _is_due(self.step, self.cfg.eval.steps)) and not self.stop.reason:
                 row[EVAL_LOSS] = await self.held_out_loss()
             self.observe(self.step, row)
             if nonfinite == MAX_NONFINITE_STEPS:

@@ -29,7 +29,7 @@ def transport_of(
     push = Deadline.of(cfg, "timeouts.push_s")
     if cfg.push_backend in ("gloo", "nccl"):
         return BroadcastTransport(learner, cfg.vllm.world_size, Deadlines(push, broadcast_deadline(cfg)))
-    by_file = FileTransport(learner, directory, delta=cfg.vllm.sync_delta, deadline=push, place=place)
+    by_file = FileTransport(learner, directory, delta=cfg.vllm.pushes_changes, deadline=push, place=place)
     if cfg.push_backend == "ipc" and gpus:
         return IpcTransport(learner, by_file, push)
     return by_file

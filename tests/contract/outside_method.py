@@ -14,7 +14,7 @@ run_dir = "run"
 model_name_or_path = "model"
 num_gpus_per_node = 1
 learning_rate = 1e-3
-policy_loss = "method.py:plain_gradient"
+policy_loss_type = "method.py:plain_gradient"
 
 [ds]
 param_dtype = "fp32"

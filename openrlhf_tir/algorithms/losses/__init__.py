@@ -12,4 +12,4 @@ from .of_openrlhf import gspo, ppo
 from .policy_gradient import policy_gradient
 
 LossName = Literal["ppo", "gspo", "cispo", "pg"]
-LOSSES: dict[LossName, PolicyLoss] = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "pg": policy_gradient}
+LOSSES: dict[str, PolicyLoss] = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "pg": policy_gradient}

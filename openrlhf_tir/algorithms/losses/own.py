@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 POLICY_LOSS = plugins.Place(
     "policy loss",
-    "actor.policy_loss",
+    "actor.policy_loss_type",
     "(inputs: LossInputs) -> a tensor [b, L-1], the loss of each token",
     {},
     plugins.takes(1),
@@ -38,13 +38,13 @@ def load(name: str) -> LossFn:
         except Exception as e:
             location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
             raise MethodBroken(
-                f"actor.policy_loss = {name!r}: {location}: {described(e)}. It is a bug in that line."
+                f"actor.policy_loss_type = {name!r}: {location}: {described(e)}. It is a bug in that line."
             ) from e
         shape = getattr(per_token, "shape", None)
         if shape != inputs.log_probs.shape or not per_token.requires_grad:
             raise MethodBroken(
-                f"actor.policy_loss = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of shape"
-                f" {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean"
+                f"actor.policy_loss_type = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of"
+                f" shape {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean"
                 " to the trainer (actor.loss_agg_mode)."
             )
         return per_token

@@ -322,17 +322,14 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
     Raises:
         ConfigError: They are not, or it has not.
     """
-    key, mode = cfg.logger.wandb.key, cfg.logger.wandb.mode
-    if (key or mode) and not machine.has_module("wandb"):
-        raise ConfigError(
-            f"logger.wandb.{'key' if key else 'mode'} is set, but wandb is not installed. pip install wandb, or leave"
-            " it unset."
-        )
-    offline = mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    key = cfg.logger.wandb.key
+    if key and not machine.has_module("wandb"):
+        raise ConfigError("logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave it unset.")
+    offline = key == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
     if key == "env" and not offline and not os.environ.get("WANDB_API_KEY"):
         raise ConfigError(
             "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, leave logger.wandb.key unset, or set"
-            " logger.wandb.mode = 'offline', which needs no key."
+            " it to 'offline', which needs no key."
         )
     if cfg.logger.tensorboard_dir and not machine.has_module("tensorboard"):
         raise ConfigError(

@@ -110,7 +110,7 @@ def _clip(config: Config) -> Iterator[str]:
     if (
         loss.clips == "update"
         and not loss.over_sequences
-        and not actor.policy_loss
+        and not actor.own_loss
         and max(actor.eps_clip_low_high) < MIN_TOKEN_CLIP
         and not _ratio_is_always_one(config)
     ):
@@ -168,7 +168,7 @@ def _ratio_is_always_one(config: Config) -> bool:
 
 def _stale_tokens_without_ratio(config: Config) -> Iterator[str]:
     actor = config.actor
-    clips = actor.policy_loss is None and config.policy_loss.has_ratio
+    clips = actor.own_loss is None and config.policy_loss.has_ratio
     if (
         _ratio_is_always_one(config)
         and clips

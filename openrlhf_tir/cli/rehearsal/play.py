@@ -338,12 +338,12 @@ class _Rehearsal:
                     inputs = estimator_inputs([t.scored for t in members], masks, advantage.gamma, advantage.options)
                     tried = TriedEstimator(advantage.estimator)
                     await self._call(partial(self.pools.workers.run, tried, inputs), f"the advantages of {title}")
-        if actor.policy_loss:
+        if actor.own_loss:
             self.progress("the policy loss")
             workers = Workers(1, None, TORCH_S)
             workers.prepare = _import_torch
             try:
-                loss = TriedLoss(actor.policy_loss, actor.eps_clip_low_high, dict(actor.policy_loss_options))
+                loss = TriedLoss(actor.own_loss, actor.eps_clip_low_high, dict(actor.policy_loss_options))
                 await self._call(lambda: workers.run(loss), "the policy loss")
             finally:
                 workers.close()

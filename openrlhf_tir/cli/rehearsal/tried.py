@@ -63,7 +63,7 @@ class TriedLoss(UserFunction):
             raise LearnerCodeError(str(error)) from None
         if log_probs.grad is None or not bool(torch.isfinite(log_probs.grad).all()):
             location = plugins.location(function)
-            raise LearnerCodeError(f"actor.policy_loss = {self.name!r}: {location}: its gradient is not finite.")
+            raise LearnerCodeError(f"actor.policy_loss_type = {self.name!r}: {location}: its gradient is not finite.")
 
 
 def estimator_inputs(

@@ -74,7 +74,7 @@ REASON = "rehearsal"
 def rehearse(draft: Draft) -> None:
     """Cut a draft down to a rehearsal."""
     if "sft.dataset" in draft.settings or "sft.learning_rate" in draft.settings:
-        for name in (*WITHOUT, "sft.eval_dataset", "sft.eval_split", "sft.eval_steps", "sft.max_samples"):
+        for name in (*WITHOUT, "sft.eval_dataset"):
             draft.unset(name)
         for name, value in OF_SFT.items():
             draft.set(name, value, REASON)

@@ -42,7 +42,7 @@ def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int) -> T
     trl = TrlArguments(script, draft, DEFAULTS)
     set_run_dir(draft, name)
     set_model(script, draft, trl)
-    set_rows(script, recipe, rows_file, dataset="sft.dataset", split="sft.dataset_split")
+    set_rows(script, recipe, rows_file, dataset="sft.dataset", split="data.prompt_split")
     batch = int(trl("per_device_train_batch_size")) * int(trl("gradient_accumulation_steps")) * gpus
     draft.set("actor.num_nodes", 1)
     draft.set("actor.num_gpus_per_node", gpus, "--gpus")

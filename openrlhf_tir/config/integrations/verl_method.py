@@ -111,7 +111,7 @@ def _set_loss(verl: VerlSettings, draft: Draft, program: str) -> None:
     if mode not in LOSS_OF:
         draft.differs(
             f"{ACTOR}.policy_loss.loss_mode={mode}: PPO's clipped loss here. Another one is a function of your own,"
-            " actor.policy_loss (docs/algorithms.md)."
+            " actor.policy_loss_type (docs/algorithms.md)."
         )
     loss = LOSS_OF.get(mode, "ppo")
     if not _divides_by_engine(verl, program):

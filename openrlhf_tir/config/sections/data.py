@@ -40,7 +40,11 @@ class Data(Section):
         openrlhf=True,
     )
     prompt_split: str = setting(
-        "train", description="Split of a data set that is loaded by name.", resume=ALLOWED, openrlhf=True
+        "train",
+        description="Split of a data set that is loaded by name.",
+        resume=ALLOWED,
+        openrlhf=True,
+        fine_tuning=True,
     )
     input_key: str = setting("prompt", description="Column of the prompt.", resume=ALLOWED, openrlhf=True)
     label_key: str = setting(
@@ -94,6 +98,7 @@ class Data(Section):
         unit="rows",
         resume=ALLOWED,
         openrlhf=True,
+        fine_tuning=True,
     )
     max_len: int = setting(
         10240,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from ...algorithms.losses import LOSSES, LossName
+from ...algorithms.losses import LOSSES
 from ...algorithms.losses.base import Aggregation
 from ..setting import ALLOWED, About, Condition, Fault, Resume, refused, rule, setting
 from . import sequence_parallel
 from .base import Beta, NonNegative, Option, Section
+from .conditions import is_user_code
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -97,7 +98,7 @@ class Muon(Section):
 
 
 def _has_ratio(c: Config) -> bool:
-    return c.actor.policy_loss is not None or c.policy_loss.has_ratio
+    return c.policy_loss.has_ratio
 
 
 WITH_RATIO = Condition("with a loss that has a ratio to clip, unlike actor.policy_loss_type = pg", _has_ratio)
@@ -209,14 +210,17 @@ class Actor(Section):
         description="Bound the loss of a negative advantage A at dual_clip * |A|. Unset: no bound.",
         active_when=Condition(
             f"with actor.policy_loss_type = {' or '.join(name for name, loss in LOSSES.items() if loss.has_dual_clip)}",
-            lambda c: not c.actor.policy_loss and c.policy_loss.has_dual_clip,
+            lambda c: not c.actor.own_loss and c.policy_loss.has_dual_clip,
         ),
         openrlhf=True,
     )
-    policy_loss_type: LossName = setting(
+    policy_loss_type: str = setting(
         "ppo",
-        description=f"Policy loss. {_LOSSES_IN_WORDS}.",
+        description=(
+            f"Policy loss: {_LOSSES_IN_WORDS}; or your own function, 'path/file.py:function' (docs/algorithms.md)."
+        ),
         openrlhf=True,
+        names="user_code",
     )
     pi_old: Literal["engine", "learner"] | None = setting(
         None,
@@ -230,16 +234,11 @@ class Actor(Section):
             lambda c: _has_ratio(c) or c.algo.advantage.is_correction_level != "off",
         ),
     )
-    policy_loss: str | None = setting(
-        None,
-        description="Your own policy loss in place of policy_loss_type: 'path/file.py:function' (docs/algorithms.md).",
-        names="user_code",
-    )
     policy_loss_options: dict[str, Option] = setting(
         default_factory=dict,
         description="Options of your own loss, which receives them as LossInputs.options.",
         active_when=Condition(
-            "with a loss of your own in actor.policy_loss", lambda c: c.actor.policy_loss is not None
+            "with a loss of your own in actor.policy_loss_type", lambda c: c.actor.own_loss is not None
         ),
     )
     loss_agg_mode: Aggregation = setting(
@@ -285,6 +284,21 @@ class Actor(Section):
         unit="layers",
         active_when=WITH_CHECKPOINTING,
     )
+
+    @field_validator("policy_loss_type")
+    @classmethod
+    def _loss_is_known(cls, name: str) -> str:
+        if name not in LOSSES and not is_user_code(name):
+            raise ValueError(
+                f"actor.policy_loss_type = {name!r} is not registered. Use {', '.join(LOSSES)}, or name a function of"
+                " your own: path/file.py:function."
+            )
+        return name
+
+    @property
+    def own_loss(self) -> str | None:
+        """The name of a user's own policy loss; None with a registered one."""
+        return None if self.policy_loss_type in LOSSES else self.policy_loss_type
 
     @property
     def world_size(self) -> int:
@@ -406,15 +420,6 @@ def secondary_partition_divides_the_ranks(c: Config) -> Iterator[Fault]:
         yield (
             f"ds.zpg = {c.ds.zpg} does not divide the {ranks} learner ranks, so ZeRO cannot partition by it. Use a"
             " divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
-        )
-
-
-@rule("actor.policy_loss")
-def own_loss_replaces_no_chosen_one(c: Config) -> Iterator[Fault]:
-    if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
-        yield (
-            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type ="
-            f" '{c.actor.policy_loss_type}' would have no effect. Leave it at 'ppo'."
         )
 
 

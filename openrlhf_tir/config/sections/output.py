@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -20,11 +20,15 @@ OF_CRITIC = "_critic"
 """Suffix of the export of the critic (critic.save_value_network)."""
 
 WITH_WANDB = Condition(
-    "with logger.wandb.key or logger.wandb.mode, which start a wandb run",
-    lambda c: c.logger.wandb.key is not None or c.logger.wandb.mode is not None,
+    "with logger.wandb.key, which starts a wandb run",
+    lambda c: c.logger.wandb.key is not None,
 )
 WITH_CHECKPOINTS = Condition("without ckpt.disable_ds", lambda c: not c.ckpt.disable_ds)
 WITH_EVALUATION = Condition("with held-out problems in eval.dataset", lambda c: c.eval.dataset is not None)
+WITH_HELD_OUT = Condition(
+    "with held-out problems in eval.dataset, or rows in sft.eval_dataset",
+    lambda c: c.eval.dataset is not None or bool(c.sft.eval_dataset),
+)
 
 
 class LoggerWandb(Section):
@@ -35,15 +39,12 @@ class LoggerWandb(Section):
 
     key: str | None = setting(
         None,
-        description="API key, or 'env' to use WANDB_API_KEY. Unset, and no mode: no wandb run.",
-        openrlhf=True,
-    )
-    mode: Literal["online", "offline"] | None = setting(
-        None,
         description=(
-            "offline: needs no key and no network, and writes run_dir/wandb, which `wandb sync` uploads later. online:"
-            " with the key that `wandb login` has stored. Unset: as logger.wandb.key says."
+            "Starts a wandb run: an API key; 'env' to use WANDB_API_KEY; 'login' for the key that `wandb login` has"
+            " stored; or 'offline', which needs no key and no network, and writes run_dir/wandb, which `wandb sync`"
+            " uploads later. Unset: no wandb run."
         ),
+        openrlhf=True,
     )
     org: str | None = setting(None, description="Team or user.", active_when=WITH_WANDB, openrlhf=True)
     group: str | None = setting(None, description="Group of the run.", active_when=WITH_WANDB, openrlhf=True)
@@ -64,8 +65,9 @@ class Eval(Section):
     split: str = setting(
         "test",
         description="Split of a data set that is loaded by name.",
-        active_when=WITH_EVALUATION,
+        active_when=WITH_HELD_OUT,
         openrlhf=True,
+        fine_tuning=True,
     )
     steps: int = setting(
         -1,
@@ -73,6 +75,7 @@ class Eval(Section):
         description="Evaluate every so many updates. -1: only before the first and after the last.",
         unit="updates",
         openrlhf=True,
+        fine_tuning=True,
     )
     n_samples_per_prompt: int = setting(4, ge=1, description="Responses to each problem.", openrlhf=True)
     temperature: float = setting(1.0, ge=0, description="Sampling temperature; 0 is greedy.", openrlhf=True)

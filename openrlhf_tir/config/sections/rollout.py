@@ -233,22 +233,17 @@ class Vllm(Section):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
         "auto", description="Data type of the engine's weights. auto: the learner's ds.param_dtype."
     )
-    sync_backend: Literal["auto", "file", "ipc", "gloo", "nccl"] = setting(
+    sync_backend: Literal["auto", "file", "delta", "ipc", "gloo", "nccl"] = setting(
         "auto",
         description=(
             "Transport of weight pushes. auto: ipc with train.share_gpus, else file. file: shared memory on one node,"
-            " else the run directory. ipc: CUDA IPC, for an engine on the learner's GPU; where it does not work, the"
-            " run reports that once and pushes by file. The others broadcast to all engines at once and need no file"
+            " else the run directory. delta: files of the weights that changed since the last push, exactly: for bf16"
+            " and engines on several nodes, about 1/20 of the bytes; learner rank 0 and every node with engines keep a"
+            " copy of the weights in memory. ipc: CUDA IPC, for an engine on the learner's GPU; where it does not work,"
+            " the run reports that once and pushes by file. The others broadcast to all engines at once and need no file"
             " system: gloo over TCP by way of host memory, slow between GPUs; nccl between GPUs, not tried on any yet."
         ),
         openrlhf=True,
-    )
-    sync_delta: bool = setting(
-        False,
-        description=(
-            "Push only the weights that changed since the last push, exactly: for bf16 and engines on several nodes,"
-            " about 1/20 of the bytes. Learner rank 0 and every node with engines keep a copy of the weights in memory."
-        ),
     )
     canary_tolerance: float | None = setting(
         None,
@@ -270,6 +265,11 @@ class Vllm(Section):
         ),
         active_when=WITH_VLLM,
     )
+
+    @property
+    def pushes_changes(self) -> bool:
+        """True if a push holds only what changed since the last one."""
+        return self.sync_backend == "delta"
 
     @property
     def world_size(self) -> int:
@@ -365,15 +365,6 @@ def routing_replay_gets_the_experts_of_tokens(c: Config) -> Iterator[Fault]:
         yield (
             f"rollout.routing_replay does not work with vllm.engine_args.pipeline_parallel_size = {stages}: vLLM"
             " reports the experts of one stage only. Use vllm.tensor_parallel_size."
-        )
-
-
-@rule("vllm.sync_delta")
-def delta_continues_files(c: Config) -> Iterator[Fault]:
-    if c.vllm.sync_delta and c.push_backend != "file":
-        yield (
-            f"vllm.sync_delta continues files, and vllm.sync_backend = '{c.push_backend}' writes none."
-            " Leave one of them out."
         )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Sft(Section):
     """`openrlhf-tir sft`, which takes its model, ranks, seed, micro batches, checkpoints and loggers from the other
-    sections."""
+    sections, and from data and eval which rows are read and how often the loss is measured."""
 
     FINE_TUNING: ClassVar[bool] = True
 
@@ -29,18 +29,11 @@ class Sft(Section):
         short="messages, prompt and segments or response, text",
         names="input_files",
     )
-    dataset_split: str = setting("train", description="Split of a data set that is loaded by name.")
     eval_dataset: str = setting(
-        "", description="Held-out rows whose loss is measured. Unset: none.", names="input_files"
+        "",
+        description="Held-out rows whose loss is measured every eval.steps updates. Unset: none.",
+        names="input_files",
     )
-    eval_split: str = setting("test", description="Split of sft.eval_dataset if it is loaded by name.")
-    eval_steps: int = setting(
-        -1,
-        ge=-1,
-        description="Measure the loss every so many updates. -1: only before the first and after the last.",
-        unit="updates",
-    )
-    max_samples: int = setting(100_000_000, ge=1, description="Rows to read of each data set.", unit="rows")
     input_key: str | None = setting(
         None,
         description="Column of the messages or of the prompt's text. Unset: 'messages', 'prompt' or 'text'.",
@@ -140,15 +133,6 @@ def every_rank_has_a_row_of_an_update(c: Config) -> Iterator[Fault]:
         yield (
             f"sft.batch_size = {c.sft.batch_size} is less than the {c.shards} learner ranks that share an update."
             " Raise it, or lower actor.num_gpus_per_node."
-        )
-
-
-@rule("sft.eval_steps", commands=("sft",))
-def evaluations_have_rows(c: Config) -> Iterator[Fault]:
-    if c.sft.eval_steps > 0 and not c.sft.eval_dataset:
-        yield (
-            f"sft.eval_steps = {c.sft.eval_steps}, but sft.eval_dataset is not set."
-            " Give held-out rows, or leave sft.eval_steps unset."
         )
 
 

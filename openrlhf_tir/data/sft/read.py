@@ -25,8 +25,8 @@ from .tokens import SftRow, Vocabulary, digest, tokenised
 MAX_LISTED = 50
 """Bad rows that are listed when they refuse the data; the others are counted."""
 SETTINGS = {
-    "train": {"data.prompt_dataset": "sft.dataset", SPLIT_SETTING: "sft.dataset_split"},
-    "eval": {"data.prompt_dataset": "sft.eval_dataset", SPLIT_SETTING: "sft.eval_split"},
+    "train": {"data.prompt_dataset": "sft.dataset", SPLIT_SETTING: "data.prompt_split"},
+    "eval": {"data.prompt_dataset": "sft.eval_dataset", SPLIT_SETTING: "eval.split"},
 }
 """Names of settings in the reader's errors -> their names here."""
 
@@ -138,10 +138,10 @@ def _add(rows: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int
 
 
 def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    split = cfg.sft.eval_split if held_out else cfg.sft.dataset_split
+    split = cfg.eval.split if held_out else cfg.data.prompt_split
     for name in names:
         try:
-            yield from islice(read_rows(name, split, bad), cfg.sft.max_samples)
+            yield from islice(read_rows(name, split, bad), cfg.data.max_samples)
         except (ConfigError, DataError) as error:
             raise _renamed(error, SETTINGS["eval" if held_out else "train"]) from None
 

@@ -174,7 +174,7 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
     (tmp_path / "r.toml").write_text(b.text)
     cfg = load(str(tmp_path / "r.toml"))
     get_estimator(cfg.algo.advantage.estimator)
-    assert cfg.actor.policy_loss is None or plugins.load(own.POLICY_LOSS, cfg.actor.policy_loss)
+    assert cfg.actor.own_loss is None or plugins.load(own.POLICY_LOSS, cfg.actor.own_loss)
     for e in cfg.environments.values():
         protocols.check(e.env)
         filters.filters_of(e.filter)

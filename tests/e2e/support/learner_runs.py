@@ -177,7 +177,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["sft_loss"] = tuned.sft_loss(SFT_ROWS)
     results["sft_metrics"] = tuned.sft_step(SFT_ROWS, 1e-3)
 
-    tuned.last = LastPush()  # as with vllm.sync_delta
+    tuned.last = LastPush()  # as with vllm.sync_backend = delta
     (out / f"push-{world}").mkdir(exist_ok=True)
     results["pushed"] = tuned.publish(out / f"push-{world}" / "v0.safetensors")
     tuned.sft_step(SFT_ROWS, 1e-10)  # below the last bit of most of the fp32 weights, as 1e-6 is of bf16's

@@ -62,7 +62,7 @@ def test_what_does_not_fit_ends_the_run_by_name(tmp_path, text, said):
 def test_a_wrong_signature_is_told_before_the_run(tmp_path):
     with pytest.raises(ConfigError, match=r"mine\(a, b\)"):
         get_estimator(own(tmp_path, "def mine(a, b): return []"))
-    with pytest.raises(ConfigError, match=r"actor\.policy_loss = .*mine\(\)"):
+    with pytest.raises(ConfigError, match=r"actor\.policy_loss_type = .*mine\(\)"):
         load(own(tmp_path, "def mine(): return []"))
 
 
@@ -72,7 +72,7 @@ def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the
     name = own(
         tmp_path, "def mine(i): return -(i.log_probs - i.rollout_log_probs).exp() * i.advantages * i.options['scale']"
     )
-    loss, grad, metrics = evaluate(Config(actor={"policy_loss": name, "policy_loss_options": {"scale": 2.0}}))
+    loss, grad, metrics = evaluate(Config(actor={"policy_loss_type": name, "policy_loss_options": {"scale": 2.0}}))
     assert loss == pytest.approx(-(1.5 - 0.7 + 1) * 2 / 3)
     assert grad == pytest.approx([-1.0, 1.4 / 3, -2 / 3])
     assert metrics["ess"] > 0
@@ -81,4 +81,4 @@ def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the
 @pytest.mark.slow
 def test_a_policy_loss_that_is_reduced_already_is_refused(tmp_path):
     with pytest.raises(MethodBroken, match=r"mine\.py:3: .*torch\.Size\(\[\]\)"):
-        evaluate(Config(actor={"policy_loss": own(tmp_path, "def mine(i): return i.log_probs.mean()")}))
+        evaluate(Config(actor={"policy_loss_type": own(tmp_path, "def mine(i): return i.log_probs.mean()")}))

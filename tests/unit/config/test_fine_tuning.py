@@ -44,7 +44,7 @@ def test_openrlhfs_names_of_train_sft_set_what_they_mean():
     assert (cfg.actor.adam_betas, s.batch_size, s.max_epochs) == ((0.9, 0.98), 32, 3)
     assert (cfg.train.micro_batch_size, s.max_len) == (4, 512)
     assert (s.lr_scheduler, s.apply_chat_template, s.eval_dataset) == ("cosine", True, "e.jsonl")
-    assert (s.eval_steps, cfg.ds.zero_stage, cfg.train.resume) == (10, 2, True)
+    assert (cfg.eval.steps, cfg.ds.zero_stage, cfg.train.resume) == (10, 2, True)
     assert (cfg.train.batch_size, cfg.train.max_epochs) == (None, 1)  # of RL, which it leaves alone
 
 
@@ -66,7 +66,6 @@ def test_a_recipe_of_rl_gives_model_and_ranks_and_nothing_of_its_rollouts():
             "--sft.dataset d --actor.num_gpus_per_node 8 --sft.batch_size 4",
             r"sft\.batch_size = 4.*8",
         ),
-        (f"{HERE} --sft.eval_steps 5", r"sft\.eval_steps = 5.*sft\.eval_dataset"),
         (
             f"{HERE} --sft.output_key a",
             r"sft\.output_key = 'a'.*sft\.input_key",

@@ -55,7 +55,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--actor.pi_old learner --actor.policy_loss_type pg",
             r"--actor\.pi_old.*actor\.policy_loss_type = 'pg'",
         ),
-        ("--actor.policy_loss_options c=3", r"--actor\.policy_loss_options.*actor\.policy_loss"),
+        ("--actor.policy_loss_options c=3", r"--actor\.policy_loss_options.*actor\.policy_loss_type"),
         ("--algo.advantage.options a=1", r"--algo\.advantage\.options"),
         ("--filter.options a=1", r"--filter\.options"),
         ("--reward.options a=1", r"--reward\.options"),
@@ -95,7 +95,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--ckpt.max_num 9 --ckpt.disable_ds", r"--ckpt\.max_num.*ckpt\.disable_ds"),
         ("--reward.remote_batch 5", r"--reward\.remote_batch.*reward\.remote_url"),
-        ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key.*logger\.wandb\.mode"),
+        ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key"),
         ("--eval.split dev", r"--eval\.split.*eval\.dataset"),
         ("--train.new_ledger", r"--train\.new_ledger.*train\.resume"),
         ("--actor.muon.lr 0.01", r"--actor\.muon\.lr.*actor\.optim = 'adam'"),
@@ -204,8 +204,8 @@ def test_a_setting_that_the_learner_applies_to_whole_batches_is_none_of_one_envi
 
 
 def test_an_offline_run_of_wandb_has_a_name_without_a_key(capsys):
-    wandb = shown(capsys, "--logger.wandb.mode", "offline", "--logger.wandb.run_name", "first")["logger"]["wandb"]
-    assert wandb == {"mode": "offline", "run_name": "first"}
+    wandb = shown(capsys, "--logger.wandb.key", "offline", "--logger.wandb.run_name", "first")["logger"]["wandb"]
+    assert wandb == {"key": "offline", "run_name": "first"}
 
 
 def test_a_reward_named_by_a_flag_is_used_in_place_of_the_recipes_weights(capsys, tmp_path):

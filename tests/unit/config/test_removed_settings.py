@@ -64,6 +64,8 @@ def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resum
         ("train", {"env_mask": False, "env_mask_from": 0}, {"env_mask_from": "never"}),
         ("train", {"env_mask": True, "env_mask_from": 9}, {"env_mask_from": 9}),
         ("train", {"enable_ema": True, "ema_beta": 0.9}, {"ema_beta": 0.9}),
+        ("actor", {"policy_loss": "a.py:loss"}, {"policy_loss_type": "a.py:loss"}),
+        ("vllm", {"sync_delta": True}, {"sync_backend": "delta"}),
         ("reward", {"name": "openrlhf_tir.miniatures.own:right"}, {"name": "miniatures.own:right"}),
         ("reward", {"weights": {"openrlhf_tir.miniatures.own:right": 1.0}}, {"weights": {"miniatures.own:right": 1.0}}),
         ("filter", {"names": ["openrlhf_tir.miniatures.own:keep"]}, {"names": ["miniatures.own:keep"]}),

@@ -36,7 +36,6 @@ BROKEN = [
         "routing_replay_gets_the_experts_of_tokens",
         {"rollout.routing_replay": True, "rollout.agent": "external"},
     ),
-    ("vllm.sync_delta", "delta_continues_files", {"vllm.sync_delta": True, "vllm.sync_backend": "nccl"}),
     ("vllm.sync_backend", "ipc_needs_a_shared_gpu", {"vllm.sync_backend": "ipc"}),
     ("ckpt.disable_ds", "resuming_needs_checkpoints", {"ckpt.disable_ds": True, "train.resume": True}),
     (
@@ -110,11 +109,6 @@ BROKEN = [
     ("ds.ring_attn_size", "critic_sees_whole_sequences", {**SHARED, "algo.advantage.estimator": "gae"}),
     ("ds.zpg", "secondary_partition_divides_the_ranks", {"ds.zpg": 2, "actor.num_gpus_per_node": 3}),
     (
-        "actor.policy_loss",
-        "own_loss_replaces_no_chosen_one",
-        {"actor.policy_loss": "mine.py:loss", "actor.policy_loss_type": "pg"},
-    ),
-    (
         "actor.loss_agg_mode",
         "loss_goes_with_its_aggregation",
         {"actor.policy_loss_type": "gspo", "actor.loss_agg_mode": "seq-mean-token-mean"},
@@ -150,7 +144,6 @@ BROKEN = [
 BROKEN_IN_FINE_TUNING = [
     ("sft.dataset", "there_are_rows_to_learn_from", {"sft.dataset": ""}),
     ("sft.batch_size", "every_rank_has_a_row_of_an_update", {"sft.batch_size": 1, "actor.num_gpus_per_node": 2}),
-    ("sft.eval_steps", "evaluations_have_rows", {"sft.eval_steps": 5}),
     ("sft.output_key", "responses_have_a_column_of_prompts", {"sft.output_key": "answer"}),
     (
         "sft.max_len",

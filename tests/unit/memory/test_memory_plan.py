@@ -105,7 +105,7 @@ COPY = 12 * N // 4
         ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, COPY),
         ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, COPY + 2 * N // 4),
         ({"ckpt": {"disable_ds": True}}, "optimiser", 3 * N, 0),
-        ({"vllm": {"sync_delta": True}}, "optimiser", 3 * N, COPY + 2 * N),
+        ({"vllm": {"sync_backend": "delta"}}, "optimiser", 3 * N, COPY + 2 * N),
     ],
 )
 def test_settings_move_what_they_are_for(small, change, part, of_gpu, of_host):

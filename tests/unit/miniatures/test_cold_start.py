@@ -63,7 +63,7 @@ def started(monkeypatch) -> list[list[str]]:
     def run(command: list[str], **how) -> None:
         commands.append(command)
         cfg = load(command[command.index("--recipe") + 1])
-        rows = int(command[command.index("--sft.max_samples") + 1])
+        rows = int(command[command.index("--data.max_samples") + 1])
         directory = Path(command[command.index("--run-dir") + 1])
         (directory / "model").mkdir(parents=True, exist_ok=True)
         (directory / "ckpt").mkdir(exist_ok=True)

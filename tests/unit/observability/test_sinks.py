@@ -118,12 +118,13 @@ def test_a_resume_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
 
 def test_wandb_offline_needs_no_key_and_logs_in_nowhere(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    for i, wandb in enumerate((LoggerWandb(mode="offline"), LoggerWandb(mode="offline", key="env"))):
-        fake = FakeWandb()
-        monkeypatch.setitem(sys.modules, "wandb", fake)
-        with log_of(tmp_path / str(i), Logger(tensorboard_dir=None, wandb=wandb)) as log:
-            log.log(1, {"loss": 0.5})
-        assert fake.inits[0]["mode"] == "offline" and fake.keys == [] and len(fake.rows) == 1
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with log_of(tmp_path / "offline", Logger(tensorboard_dir=None, wandb=LoggerWandb(key="offline"))) as log:
+        log.log(1, {"loss": 0.5})
+    assert fake.inits[0]["mode"] == "offline" and fake.keys == [] and len(fake.rows) == 1
+    with log_of(tmp_path / "login", Logger(tensorboard_dir=None, wandb=LoggerWandb(key="login"))):
+        assert fake.inits[1]["mode"] is None and fake.keys == []
     monkeypatch.setenv("WANDB_MODE", "offline")
     with log_of(tmp_path / "env", Logger(tensorboard_dir=None, wandb=LoggerWandb(key="env"))):
         assert fake.keys == []

@@ -141,7 +141,7 @@ async def test_an_update_that_outlives_the_grace_is_given_up(tmp_path):
 
 async def test_the_held_out_loss_is_a_mean_over_tokens_before_between_and_after(tmp_path):
     logged: list = []
-    await tuning(tmp_path, Counting(), held_out=4, logged=logged, sft={"eval_dataset": "x", "eval_steps": 2}).run()
+    await tuning(tmp_path, Counting(), held_out=4, logged=logged, sft={"eval_dataset": "x"}, eval={"steps": 2}).run()
     measured = {step: metrics[EVAL_LOSS] for step, metrics in logged if EVAL_LOSS in metrics}
     assert measured == {0: 0.0, 2: 0.5, 4: 1.0, 5: 1.25}  # (0.5 * rows * updates) / (2 * rows)
 

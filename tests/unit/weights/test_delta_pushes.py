@@ -1,5 +1,5 @@
-"""A run's pushes with vllm.sync_delta: what changed goes to whoever can continue, everything to whoever cannot; the
-proof is that of every push."""
+"""A run's pushes with vllm.sync_backend = delta: what changed goes to whoever can continue, everything to whoever
+cannot; the proof is that of every push."""
 
 from __future__ import annotations
 

@@ -59,10 +59,6 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ),
         ({"vllm__sync_backend": "nccl"}, r"vllm\.sync_backend = 'nccl' .*GPUs.*'gloo'"),
         (
-            {"vllm__sync_backend": "gloo", "vllm__sync_delta": True},
-            r"vllm\.sync_delta .*vllm\.sync_backend = 'gloo'",
-        ),
-        (
             {"ds__packing_samples": True, "ds__attn_implementation": "eager"},
             r"ds\.packing_samples .*'eager'.*ds\.attn_implementation\b",
         ),

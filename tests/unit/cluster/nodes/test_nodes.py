@@ -142,7 +142,7 @@ def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_
     ray.nodes = [HEAD, eight("10.0.0.2")]
     has_gpus.cache_clear()
     assert transport(Config()) is None
-    assert "vllm.sync_delta" in transport(gloo) and "'file'" in transport(nccl)
+    assert "'delta'" in transport(gloo) and "'file'" in transport(nccl)
 
 
 def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):

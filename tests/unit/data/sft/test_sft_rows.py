@@ -356,7 +356,7 @@ def test_the_first_token_of_a_text_is_not_learned_so_one_token_teaches_nothing(t
 
 def test_no_more_rows_of_a_data_set_are_read_than_asked_for(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"text": f"row {i}"} for i in range(5)])
-    assert len(load(f"{path},{path}", sft={"max_samples": 3}).rows) == 6
+    assert len(load(f"{path},{path}", data={"max_samples": 3}).rows) == 6
 
 
 def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):

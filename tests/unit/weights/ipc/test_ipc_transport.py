@@ -258,7 +258,7 @@ SIDE_BY_SIDE = {"train": {"share_gpus": True}, "vllm": {"kv_cache_mib": 64}}
         (SIDE_BY_SIDE, True, IpcTransport),
         (SIDE_BY_SIDE, False, FileTransport),
         (SIDE_BY_SIDE | {"vllm": {"kv_cache_mib": 64, "sync_backend": "file"}}, True, FileTransport),
-        (SIDE_BY_SIDE | {"vllm": {"kv_cache_mib": 64, "sync_delta": True}}, True, FileTransport),
+        (SIDE_BY_SIDE | {"vllm": {"kv_cache_mib": 64, "sync_backend": "delta"}}, True, FileTransport),
         (SIDE_BY_SIDE | {"vllm": {"kv_cache_mib": 64, "sync_backend": "gloo"}}, True, BroadcastTransport),
     ],
 )
@@ -267,16 +267,9 @@ def test_learner_and_engine_on_one_gpu_push_through_its_memory_without_being_ask
     assert type(made) is chosen
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"vllm": {"sync_backend": "ipc"}},
-        {"train": {"share_gpus": True}, "vllm": {"kv_cache_mib": 64, "sync_backend": "ipc", "sync_delta": True}},
-    ],
-)
-def test_shared_memory_is_refused_where_learner_and_engine_are_apart_and_with_deltas(settings):
+def test_shared_memory_is_refused_where_learner_and_engine_are_apart():
     with pytest.raises(ValueError, match="ipc"):
-        Config.model_validate(settings)
+        Config.model_validate({"vllm": {"sync_backend": "ipc"}})
 
 
 def test_shared_memory_is_refused_before_a_model_loads_where_there_is_no_gpu():
