@@ -1,8 +1,8 @@
 """Push weights by file: the learner writes it, every engine's node checks its digest, the engine loads it.
 
 With `delta` (vllm.sync_backend = delta) the learner writes only what changed, as soon as there is a push to continue.
-A full push goes to an engine that joins and to one whose node refuses the delta. All engines get one after a resume or a restart of
-the learner, and if more than half of the bytes changed.
+A full push goes to an engine that joins and to one whose node refuses the delta. All engines get one after a resume or
+a restart of the learner, and if more than half of the bytes changed.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def load(name: str) -> LossFn:
         if shape != inputs.log_probs.shape or not per_token.requires_grad:
             raise MethodBroken(
                 f"actor.policy_loss_type = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of"
-                f" shape {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean"
-                " to the trainer (actor.loss_agg_mode)."
+                f" shape {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the"
+                " mean to the trainer (actor.loss_agg_mode)."
             )
         return per_token
 

@@ -240,8 +240,9 @@ class Vllm(Section):
             " else the run directory. delta: files of the weights that changed since the last push, exactly: for bf16"
             " and engines on several nodes, about 1/20 of the bytes; learner rank 0 and every node with engines keep a"
             " copy of the weights in memory. ipc: CUDA IPC, for an engine on the learner's GPU; where it does not work,"
-            " the run reports that once and pushes by file. The others broadcast to all engines at once and need no file"
-            " system: gloo over TCP by way of host memory, slow between GPUs; nccl between GPUs, not tried on any yet."
+            " the run reports that once and pushes by file. The others broadcast to all engines at once and need no"
+            " file system: gloo over TCP by way of host memory, slow between GPUs; nccl between GPUs, not tried on any"
+            " yet."
         ),
         openrlhf=True,
     )
