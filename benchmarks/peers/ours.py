@@ -43,7 +43,7 @@ def flags(work: Work, run: Path) -> list[str]:
             "--actor.learning_rate",
             str(work.lr),
         ),
-        *("--ckpt.save_steps", str(work.save_every), "--ckpt.save_hf", "true", "--ckpt.disable_ds", "true"),
+        *("--ckpt.save_steps", str(work.save_every), "--ckpt.save_hf", "true", "--ckpt.max_num", "0"),
         *("--logger.trajectories", "1.0"),
     ]
 

@@ -286,7 +286,7 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
     if cfg.train.resume:
         path, facts = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
         return [*facts, *([f"resuming from {path.name}"] if path else [])]
-    return [] if cfg.ckpt.disable_ds else _checkpoint_room(cfg)
+    return _checkpoint_room(cfg) if cfg.ckpt.max_num else []
 
 
 def _checkpoint_room(cfg: Config) -> list[str]:
@@ -305,8 +305,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     if 0 < free < int(checkpoint * GROWTH) and not lineage.checkpoints_of(cfg).exist:
         raise Unavailable(
             f"A checkpoint takes about {size(checkpoint)}, and the disk of {directory} has {size(free)} free: the run"
-            " could save nothing. Make room, choose another --run-dir or ckpt.path, or set ckpt.disable_ds, with which"
-            " there are no checkpoints."
+            " could save nothing. Make room, choose another --run-dir or ckpt.path, or set ckpt.max_num to 0, with"
+            " which there are no checkpoints."
         )
     return [
         f"checkpoints take about {size(checkpoint)} each, {size(needed)} with ckpt.max_num = {cfg.ckpt.max_num} and the"

@@ -174,6 +174,7 @@ RULES: dict[str, Rule] = {
     "ckpt.max_mem": Only(
         "inf", "The number of checkpoints that are kept is limited by --ckpt.max_num alone. Leave it out."
     ),
+    "ckpt.disable_ds": _sets(ckpt__max_num="0"),
     "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
     # models beside the policy
     **_each("ref", "num_nodes num_gpus_per_node", Implied("the reference lives on the policy's ranks")),

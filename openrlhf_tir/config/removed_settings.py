@@ -95,6 +95,7 @@ REMOVED: dict[str, str] = {
     "sft.eval_split": "Set eval.split.",
     "sft.eval_steps": "Set eval.steps.",
     "sft.max_samples": "Set data.max_samples.",
+    "ckpt.disable_ds": "Set ckpt.max_num to 0 if it was true.",
 }
 """Name -> remedy. Settings of [env], [reward] and [filter] are also removed from [envs.NAME]."""
 

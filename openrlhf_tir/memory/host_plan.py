@@ -164,7 +164,7 @@ def host_plan(cfg: Config, *, gpus: bool, kv_tokens: int | None = None, shm_free
         return None
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
     parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS, on_gpu=False)
-    copied = 0 if cfg.ckpt.disable_ds else math.ceil(checkpoint_bytes(cfg) / ranks)
+    copied = math.ceil(checkpoint_bytes(cfg) / ranks) if cfg.ckpt.max_num else 0
     kept = {"kept on the host": host - copied}
     checkpoint = copied if gpus or not copied else _copied_on_cpu(cfg, n, w, ranks)
     if gpus:

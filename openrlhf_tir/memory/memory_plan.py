@@ -315,7 +315,7 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         kv_tokens=max(0, cache) * min(tp, shape.keys) * (gpus // tp) // (shape.kv_values * w),
         longest=cfg.data.max_len,
         push=2 * n * w,
-        checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
+        checkpoints=checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1) if cfg.ckpt.max_num else 0,
         shared=cfg.train.colocate_all,
         at_once=cfg.train.share_gpus,
         layers=shape.layers,
@@ -404,7 +404,7 @@ def learner_parts(
     if cfg.push_backend == "ipc":  # the learner keeps the buffers that engines map
         parts["push buffers"] = min(n * w, EXPOSED_BUCKETS * BUCKET_BYTES)
     host = states if cfg.ds.adam_offload else 0
-    if not cfg.ckpt.disable_ds:
+    if cfg.ckpt.max_num:
         host += math.ceil(checkpoint_bytes(cfg) / ranks)
     if cfg.vllm.pushes_changes:
         host += n * w

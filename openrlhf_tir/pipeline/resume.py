@@ -41,7 +41,7 @@ EVALUATION_PENDING = "evaluation_owed"
 class Saver:
     """Takes checkpoints, one at a time, so that host memory holds at most one copy of the learner's state.
 
-    With ckpt.disable_ds nothing is saved, and there is nothing to resume from.
+    With ckpt.max_num = 0 nothing is saved, and there is nothing to resume from.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Saver:
             complete: Adds to an exported model what the learner does not know of (ckpt.save_hf).
         """
         self.settings = cfg
-        self.writes = not cfg.ckpt.disable_ds
+        self.writes = cfg.ckpt.max_num > 0
         self.every = cfg.ckpt.save_steps
         self.exports = cfg.ckpt.save_hf
         self.evaluates = cfg.eval.steps > 0
@@ -254,7 +254,7 @@ class Saver:
         """Take a checkpoint of a run that stalled, if the learner is idle. Return a sentence about what became of
         it."""
         if not self.writes:
-            return "No checkpoint is written, as ckpt.disable_ds says."
+            return "No checkpoint is written, as ckpt.max_num = 0 says."
         if self.scheduler.learner_is_busy or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
         await self.evaluator.give_up(self.scheduler.version)

@@ -20,7 +20,7 @@ from openrlhf_tir.telemetry import metrics
 ROOT = Path(__file__).parents[2]
 SMALL = (
     *("--train.max_steps", "1", "--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
-    *("--rollout.max_new_tokens", "48", "--pipeline.depth", "2", "--ckpt.disable_ds", "true"),
+    *("--rollout.max_new_tokens", "48", "--pipeline.depth", "2", "--ckpt.max_num", "0"),
     *("--filter.names", "[]"),
 )
 """Without a filter the first two groups are the batch, and no other is sampled beside it."""

@@ -116,6 +116,7 @@ NOT_READ_BY_PPO = (
         not_given("train.async_enable"),
         "OpenRLHF refuses it without --train.async_enable.",
     ),
+    NotRead(("ckpt.max_num",), given("ckpt.disable_ds"), ""),
     NotRead(("train.ema_beta",), not_given("train.enable_ema"), "It counts only with --train.enable_ema."),
     NotRead(("train.async_queue_size",), not_given("train.async_enable"), "It counts only with --train.async_enable."),
     NotRead(("eval.split", "eval.temperature", "eval.n_samples_per_prompt"), not_given("eval.dataset"), _NO_DATASET),

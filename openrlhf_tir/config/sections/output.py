@@ -23,7 +23,6 @@ WITH_WANDB = Condition(
     "with logger.wandb.key, which starts a wandb run",
     lambda c: c.logger.wandb.key is not None,
 )
-WITH_CHECKPOINTS = Condition("without ckpt.disable_ds", lambda c: not c.ckpt.disable_ds)
 WITH_EVALUATION = Condition("with held-out problems in eval.dataset", lambda c: c.eval.dataset is not None)
 WITH_HELD_OUT = Condition(
     "with held-out problems in eval.dataset, or rows in sft.eval_dataset",
@@ -125,9 +124,11 @@ class Ckpt(Section):
     )
     max_num: int = setting(
         2,
-        ge=1,
-        description="Checkpoints to keep, besides the best by evaluation.",
-        active_when=WITH_CHECKPOINTS,
+        ge=0,
+        description=(
+            "Checkpoints to keep, besides the best by evaluation. 0: none is written, not even the best: a run that"
+            " dies starts anew, and exports of save_hf are what is left."
+        ),
         openrlhf=True,
         fine_tuning=True,
     )
@@ -135,14 +136,6 @@ class Ckpt(Section):
         False,
         description="At every save_steps also export a HF model, step_000020_hf in path. Exports are never deleted.",
         active_when=Condition("with ckpt.save_steps >= 1, not -1", lambda c: c.ckpt.save_steps >= 1),
-        openrlhf=True,
-    )
-    disable_ds: bool = setting(
-        False,
-        description=(
-            "Write no checkpoints, not even the best by evaluation: a run that dies starts anew. Exports of save_hf are"
-            " what is left."
-        ),
         openrlhf=True,
     )
     best_metric_key: str = setting(
@@ -188,8 +181,14 @@ class Logger(Section):
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
 
 
-@rule("ckpt.disable_ds")
+@rule("ckpt.max_num", commands=("sft",))
+def fine_tuning_keeps_a_checkpoint(c: Config) -> Iterator[Fault]:
+    if not c.ckpt.max_num:
+        yield "ckpt.max_num = 0, and a fine-tuning always writes checkpoints. Use 1 or more."
+
+
+@rule("ckpt.max_num")
 def resuming_needs_checkpoints(c: Config) -> Iterator[Fault]:
     needing = [name for name in ("resume", "max_restarts") if getattr(c.train, name)]
-    if c.ckpt.disable_ds and needing:
-        yield f"train.{needing[0]} goes on from a checkpoint, and ckpt.disable_ds writes none. Leave one of them out."
+    if not c.ckpt.max_num and needing:
+        yield f"train.{needing[0]} goes on from a checkpoint, and ckpt.max_num = 0 writes none. Change one of them."

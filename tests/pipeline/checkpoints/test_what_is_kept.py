@@ -1,4 +1,4 @@
-"""What ckpt.max_num, ckpt.save_hf and ckpt.disable_ds leave on the disk, and how many prompts
+"""What ckpt.max_num and ckpt.save_hf leave on the disk, and how many prompts
 rollout.vllm_generate_batch_size lets roll at once."""
 
 from __future__ import annotations
@@ -198,21 +198,21 @@ def test_a_model_that_exists_is_written_in_place_and_keeps_what_its_owner_put_th
 
 
 def test_without_checkpoints_there_are_exports_only(tmp_path):
-    p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
+    p = trained(tmp_path, ckpt={"max_num": 0, "save_hf": True})
     assert kept(tmp_path) == ["step_000002_hf", "step_000004_hf", "step_000006_hf", "step_000008_hf"]
     assert not p.saver.checkpoints.exist and p.version == 8
 
 
 def test_a_new_run_does_not_delete_the_exports_of_an_earlier_one(tmp_path):
-    p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
+    p = trained(tmp_path, ckpt={"max_num": 0, "save_hf": True})
     with pytest.raises(ConfigError, match=r"\(step_000002_hf, .*step_000008_hf\)"):
         check_unused(p.cfg)
 
 
 @pytest.mark.parametrize("train", [{"resume": True}, {"max_restarts": 1}])
 def test_without_checkpoints_nothing_can_be_resumed(tmp_path, train):
-    with pytest.raises(ValueError, match=rf"train\.{next(iter(train))} .*ckpt\.disable_ds"):
-        pipeline(tmp_path, train=train, ckpt={"disable_ds": True})
+    with pytest.raises(ValueError, match=rf"train\.{next(iter(train))} .*ckpt\.max_num"):
+        pipeline(tmp_path, train=train, ckpt={"max_num": 0})
 
 
 class Counting(FakeRollout):

@@ -218,7 +218,7 @@ def test_an_evaluation_that_fails_or_hangs_beside_training_ends_no_run(tmp_path,
 
 def test_the_end_of_a_run_waits_for_the_last_evaluation_without_checkpoints_too(tmp_path):
     """And can be stopped meanwhile."""
-    flags = {"S": 2, "eval_steps": 2, "max_steps": 4, "ckpt": {"disable_ds": True}}
+    flags = {"S": 2, "eval_steps": 2, "max_steps": 4, "ckpt": {"max_num": 0}}
     rows = Rows()
     p, samples = evaluated(tmp_path / "a", metrics=rows, **flags)
     run(p.run())

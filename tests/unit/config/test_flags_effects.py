@@ -93,7 +93,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
             f"--train.agent_func_path {__file__} --env.url http://h:1",
             r"--env\.url.*train\.agent_func_path",
         ),
-        ("--ckpt.max_num 9 --ckpt.disable_ds", r"--ckpt\.max_num.*ckpt\.disable_ds"),
         ("--reward.remote_batch 5", r"--reward\.remote_batch.*reward\.remote_url"),
         ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key"),
         ("--eval.split dev", r"--eval\.split.*eval\.dataset"),

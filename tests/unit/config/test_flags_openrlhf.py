@@ -178,6 +178,7 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.lr_scheduler inverse_sqrt", "actor.lr_scheduler", "inverse_sqrt"),
         ("--actor.lr_scheduler polynomial", "actor.lr_scheduler", "linear"),
         ("--train.enable_ema", "train.ema_beta", 0.992),
+        ("--ckpt.disable_ds", "ckpt.max_num", 0),
         ("--reward.model_name_or_path rm", "reward.name", "model"),
         ("--reward.model_name_or_path rm --reward.num_gpus_per_node 3", "reward.model_replicas", 3),
         ("--critic.adam.lr 3e-6", "critic.learning_rate", 3e-6),

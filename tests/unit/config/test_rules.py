@@ -37,7 +37,7 @@ BROKEN = [
         {"rollout.routing_replay": True, "rollout.agent": "external"},
     ),
     ("vllm.sync_backend", "ipc_needs_a_shared_gpu", {"vllm.sync_backend": "ipc"}),
-    ("ckpt.disable_ds", "resuming_needs_checkpoints", {"ckpt.disable_ds": True, "train.resume": True}),
+    ("ckpt.max_num", "resuming_needs_checkpoints", {"ckpt.max_num": 0, "train.resume": True}),
     (
         "algo.advantage.estimator",
         "critic_judges_one_chain_of_tokens",

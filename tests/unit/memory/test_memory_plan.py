@@ -104,7 +104,7 @@ COPY = 12 * N // 4
         ),
         ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, COPY),
         ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, COPY + 2 * N // 4),
-        ({"ckpt": {"disable_ds": True}}, "optimiser", 3 * N, 0),
+        ({"ckpt": {"max_num": 0}}, "optimiser", 3 * N, 0),
         ({"vllm": {"sync_backend": "delta"}}, "optimiser", 3 * N, COPY + 2 * N),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_critic_is_in_a_checkpoint_as_the_policy_is_and_without_checkpoints_th
     def of(**change):
         return memory_plan(Config(**{**small.model_dump(exclude_unset=True), **change}), 80 * GIB).checkpoints
 
-    assert (of(algo={"advantage": {"estimator": "gae"}}), of(ckpt={"disable_ds": True})) == (2 * 3 * 12 * N, 0)
+    assert (of(algo={"advantage": {"estimator": "gae"}}), of(ckpt={"max_num": 0})) == (2 * 3 * 12 * N, 0)
 
 
 def test_the_critic_of_an_own_estimator_is_planned_for_as_that_of_gae(small, tmp_path):

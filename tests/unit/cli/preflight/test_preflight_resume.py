@@ -136,9 +136,9 @@ def test_a_disk_that_cannot_hold_one_checkpoint_is_refused_and_one_that_cannot_h
         cfg = load(None, {**ready, **settings})
         return [fact for fact in check(cfg, machine=large) if "ckpt.max_num" in fact]
 
-    with pytest.raises(Unavailable, match=r"11175\.87 GiB.* ckpt\.path.* ckpt\.disable_ds"):
+    with pytest.raises(Unavailable, match=r"11175\.87 GiB.* ckpt\.path.* ckpt\.max_num"):
         told(one)  # a twentieth is kept for more buffered groups
-    assert told(one, **{"ckpt.disable_ds": "true"}) == []
+    assert told(one, **{"ckpt.max_num": "0"}) == []
     assert len(told(one * 21 // 20)) == 1
     assert told(one * (1 + load(None, ready).ckpt.max_num)) == []
     (tmp_path / "run/ckpt/step_000002").mkdir(parents=True)
