@@ -49,8 +49,8 @@ BUILDERS: dict[str, Callable[[Filter], GroupFilter]] = {
     "accuracy": lambda settings: accuracy_range(*settings.accuracy_range),
     "reward": _reward,
     "zero_variance": lambda settings: zero_variance,
-    "length_gap": lambda settings: length_gap(settings.options["max_length_gap"]),
-    "truncated": lambda settings: truncated(settings.options["max_truncated"]),
+    "length_gap": lambda settings: length_gap(settings.limit_of("length_gap")),
+    "truncated": lambda settings: truncated(settings.limit_of("truncated")),
     "verifiers": lambda settings: verifiers,
 }
 """Name of a filter -> function that builds it from the [filter] section."""

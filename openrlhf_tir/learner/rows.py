@@ -195,7 +195,7 @@ def _row(
 ) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model
-    per_token = {
+    per_token: dict[str, np.ndarray] = {
         "advantages": advantages,
         "trained": sample.trained,
         "sampled": sampled,

@@ -97,6 +97,12 @@ class Filter(Section):
             return self.names
         return ["accuracy", "zero_variance", *(name for name, option in OPTION_OF.items() if option in self.options)]
 
+    def limit_of(self, name: str) -> float:
+        """Return the option that a registered filter of OPTION_OF needs."""
+        limit = self.options[OPTION_OF[name]]
+        assert isinstance(limit, int | float), "the validator below lets nothing else pass"
+        return limit
+
     @model_validator(mode="after")
     def _named_filters_have_what_they_need(self) -> Filter:
         if "reward" in self.order and self.reward_range is None:

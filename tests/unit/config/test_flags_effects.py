@@ -95,6 +95,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--reward.remote_batch 5", r"--reward\.remote_batch.*reward\.remote_url"),
         ("--logger.wandb.group g", r"--logger\.wandb\.group.*logger\.wandb\.key"),
+        ("--eval.max_samples 9", r"--eval\.max_samples.*eval\.dataset"),
         ("--eval.split dev", r"--eval\.split.*eval\.dataset"),
         ("--train.new_ledger", r"--train\.new_ledger.*train\.resume"),
         ("--actor.muon.lr 0.01", r"--actor\.muon\.lr.*actor\.optim = 'adam'"),

@@ -47,7 +47,8 @@ def test_a_setting_removed_from_reward_or_filter_is_refused_for_a_named_environm
 def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resumes_from_it():
     cfg = Config()
     saved = dumped(cfg)
-    defaults = DECIDED | {f"env.{field}": False for field in MOVED_IN_ENV}
+    moved = {"actor.policy_loss": None, "vllm.sync_delta": False}
+    defaults = DECIDED | {f"env.{field}": False for field in MOVED_IN_ENV} | moved
     for name in REMOVED:
         section, _, key = name.partition(".")
         saved[section][key] = defaults.get(name, 7.0)
