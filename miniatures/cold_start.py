@@ -193,7 +193,7 @@ def _check_same(directory: Path, cfg: Config, base: Path, number: int) -> None:
             code="resume",
             setting="actor.model_name_or_path",
         )
-    made = settings["sft"]
+    made = {"max_samples": settings["data"]["max_samples"], **settings["sft"]}  # [sft] had it in earlier versions
     wanted = {**cfg.sft.model_dump(mode="json", exclude={"dataset"}, exclude_none=True), "max_samples": number}
     names = {"max_samples": "--cold-start"}
     for key, value in wanted.items():

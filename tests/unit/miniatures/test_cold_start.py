@@ -71,7 +71,7 @@ def started(monkeypatch) -> list[list[str]]:
         actor = {"model_name_or_path": command[command.index("--actor.model_name_or_path") + 1]}
         learned = cfg.model_copy(
             update={
-                "sft": cfg.sft.model_copy(update={"max_samples": rows}),
+                "data": cfg.data.model_copy(update={"max_samples": rows}),
                 "actor": cfg.actor.model_copy(update=actor),
             }
         )
