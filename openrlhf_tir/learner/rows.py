@@ -195,14 +195,14 @@ def _row(
 ) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model
-    per_token: dict[str, np.ndarray] = {
+    per_token = {
         "advantages": advantages,
         "trained": sample.trained,
         "sampled": sampled,
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
-    typed = {name: values.astype(FIELDS[name]) for name, values in per_token.items()}
+    typed: dict[str, np.ndarray] = {name: values.astype(FIELDS[name]) for name, values in per_token.items()}
     row = replace(build_row(trajectory, typed | as_float32(sample.model_fields)), experts=trajectory.experts)
     return row if old is None else replace(row, fields={**row.fields, OLD_LOGPROBS: old[sample.key]})
 
