@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 import psutil
 import ray
-from ray._private import parameter, utils
+from ray._private import parameter, services, utils
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
@@ -159,15 +159,19 @@ def _end_all_but(before: set[psutil.Process]) -> None:
     psutil.wait_procs(daemons, timeout=DIE_S)
 
 
-def _few_daemons() -> AbstractContextManager[None]:
+@contextmanager
+def _few_daemons() -> Iterator[None]:
     """Let Ray start no daemon that has nothing to do here, and its dashboard agent listen anywhere.
 
-    The autoscaler's monitor has no nodes to add, and nobody reads what the log monitor publishes (log_to_driver=False);
-    each takes some two CPU seconds to start. By default the agent wants one port, for which a second Ray on a machine
+    The autoscaler's monitor has no nodes to add, nobody reads what the log monitor publishes (log_to_driver=False), and
+    the dashboard's server, which starts even with include_dashboard=False, would only report statistics of use; each
+    takes two or three CPU seconds to start. By default the agent wants one port, for which a second Ray on a machine
     waits more than three seconds before its start goes on.
     """
     few = partial(parameter.RayParams, dashboard_agent_listen_port=0, no_monitor=True, include_log_monitor=False)
-    return replaced(parameter, "RayParams", few)
+    no_server = replaced(services, "start_api_server", lambda *_, **__: (None, None))  # as where it fails to start
+    with replaced(parameter, "RayParams", few), no_server:
+        yield
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:

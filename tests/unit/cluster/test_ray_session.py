@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 import ray
 from ray._private import utils
+from ray._private.node import Node
 
 from openrlhf_tir.cluster import ray_session
 from openrlhf_tir.cluster.signals import StopSignals
@@ -106,3 +108,11 @@ def test_a_machine_on_which_ray_never_comes_up_is_named_and_may_be_waited_for(sl
         with ray_session.ray_session(Config(run_dir=Path("run"))):
             pass
     assert len(fake.daemons) == ray_session.START_ATTEMPTS
+
+
+def test_a_ray_of_our_own_starts_no_server_of_a_dashboard():
+    node = Mock(all_processes={})
+    node.get_log_file_names.return_value = ("out", "err")
+    with ray_session._few_daemons():
+        Node.start_api_server(node, include_dashboard=False, raise_on_failure=True)
+    assert node.all_processes == {} and node._webui_url is None
