@@ -52,8 +52,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
     What else -m may say, such as "long or not long", leaves out no file.
     """
-    asked_for = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
-    if collection_path.suffix != ".py" or collection_path in asked_for:
+    if collection_path.suffix != ".py" or collection_path in named_by(tuple(config.args)):
         return None
     of_the_file = MARKS_OF_A_FILE.search(collection_path.read_text())
     left_out = re.findall(r"not (\w+)", config.option.markexpr) if LEFT_OUT.fullmatch(config.option.markexpr) else []
@@ -89,6 +88,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.path for item in items if item.get_closest_marker("slow") and end_to_end not in item.path.parents
     )
     items.sort(key=lambda item: -slow_tests[item.path])  # stable: a file's tests, and equal files, keep their order
+
+
+@functools.cache
+def named_by(arguments: tuple[str, ...]) -> set[Path]:
+    """Return the paths of the files and folders that pytest was asked for; it takes long, and files are many."""
+    return {Path(argument.partition("::")[0]).resolve() for argument in arguments}
 
 
 @functools.lru_cache(1)

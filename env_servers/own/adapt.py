@@ -102,10 +102,14 @@ def _environment(makers: Sequence[Callable[[], Tool]], name: str) -> type[ToolEn
 
 def _schema(function: Callable[..., Any], setting: str) -> dict[str, Any]:
     """Return the schema that transformers makes of type hints and docstring, as TRL does. Raises ConfigError."""
-    from transformers.utils import get_json_schema
+    from transformers.utils import chat_template_utils
 
+    # Only for a tool that takes a tensor would transformers import torch, two CPU seconds and 200 MB in every process
+    # of a server. The file of such a tool has imported it.
+    is_torch_available = chat_template_utils.is_torch_available
+    chat_template_utils.is_torch_available = lambda: sys.modules.get("torch") is not None
     try:
-        return get_json_schema(function)
+        return chat_template_utils.get_json_schema(function)
     except Exception as e:
         # DocstringParsingException and TypeHintParsingException, which only a deep import has, and what they wrap
         at = f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
@@ -113,6 +117,8 @@ def _schema(function: Callable[..., Any], setting: str) -> dict[str, Any]:
             f"{setting}: {at}: {function.__name__} cannot be described to a model: {e} A tool has a type hint for every"
             " argument and a docstring in Google's style with a line for each under `Args:`."
         ) from None
+    finally:
+        chat_template_utils.is_torch_available = is_torch_available
 
 
 def _function(function: Callable[..., Any], setting: str) -> Callable[[], Tool]:

@@ -256,6 +256,15 @@ def test_a_function_that_cannot_be_described_is_refused_with_file_and_line(trl, 
         load(ENVIRONMENT, f"{trl}:{name}")
 
 
+def test_tools_without_tensors_are_described_without_torch(trl, monkeypatch):
+    """Every process of their server would import it, for two CPU seconds. With None in its place an import fails."""
+    from transformers.utils import is_torch_available
+
+    is_torch_available()  # transformers asks once, also for the tests after this one
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert len(load(ENVIRONMENT, f"{trl}:TOOLS").tools) == 2
+
+
 async def test_an_environment_of_trl_has_its_methods_as_tools_and_its_reward(tmp_path):
     (tmp_path / "counter.py").write_text(ENVIRONMENT_OF_TRL)
     cls = load(ENVIRONMENT, f"{tmp_path / 'counter.py'}:Counter")
