@@ -157,6 +157,7 @@ def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):
     assert unexplained(logged) == []
 
 
+@pytest.mark.slow
 def test_every_metric_of_the_glossary_is_logged(logged):
     absent = [name for name in glossary() if not any(re.fullmatch(pattern(name), found) for found in logged)]
     assert absent == []
