@@ -5,6 +5,7 @@ traceback means a bug."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from types import ModuleType
 from ..cluster.collector import collect_rarely
 from ..config.flags import Parser, check_unknown
 from ..config.problems import as_dict
-from ..errors import ConfigError, TirError
+from ..errors import ConfigError, InfraError, TirError
 from .exit_codes import INTERRUPTED, NO, code_of
 
 COMMANDS = {
@@ -125,11 +126,55 @@ def _not_installed(missing: ModuleNotFoundError) -> ConfigError:
     )
 
 
+def _refused(error: OSError) -> TirError:
+    """Return the error for a file or an output that a disk refuses.
+
+    Raises:
+        OSError: It is of another kind: a bug of ours, unless the command has explained it.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not full and (error.errno not in (errno.EACCES, errno.EROFS) or error.filename is None):
+        raise error
+    if error.filename is None:
+        _discard_output()
+    return (InfraError if full else ConfigError)(
+        f"{error.filename or 'The output'} cannot be read or written: {error.strerror}. Make room there, ask its owner,"
+        " or choose another place, and repeat the command.",
+        code="path",
+    )
+
+
+def _discard_output() -> None:
+    """Write the rest of the output to nowhere: Python flushes it once more when it ends, and prints that this failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explained(error: TirError | ModuleNotFoundError | OSError) -> TirError:
+    """Return what a command that failed prints. Raises the error itself if it is a bug of ours."""
+    if isinstance(error, TirError):
+        return error
+    return _not_installed(error) if isinstance(error, ModuleNotFoundError) else _refused(error)
+
+
+def open_standard_streams() -> None:
+    """Replace standard streams that this process was started without (`>&-`) by /dev/null.
+
+    The next file that is opened would otherwise have the number of the missing one, and get what libraries print.
+    """
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(null, True)
+    os.close(null)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
     keep_compiled()
     collect_rarely()
+    open_standard_streams()
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
     for stream in (sys.stdout, sys.stderr):
@@ -144,8 +189,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _module(args.command).run(args)
         sys.stdout.flush()  # here, where a reader that has left is expected
         return code
-    except (TirError, ModuleNotFoundError) as e:
-        error = e if isinstance(e, TirError) else _not_installed(e)
+    except BrokenPipeError:
+        _discard_output()
+        return NO
+    except (TirError, ModuleNotFoundError, OSError) as e:
+        error = _explained(e)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         if "--json" in argv:  # in place of the result, for a program that reads it
             print(json.dumps(as_dict(error)))
@@ -153,10 +201,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # Python would flush what is left once more when it ends, and print that this failed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NO
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 `train ... 2>&1 | tee log` and Ctrl-C: the terminal signals `tee` too, which ends at once. The run continues as long as
 its checkpoint takes, and every line that it prints then raises BrokenPipeError; a closed terminal raises EIO. Neither
-may cost the checkpoint, or turn the exit code of a stop into that of a failure.
+may cost the checkpoint, or turn the exit code of a stop into that of a failure. A log on a full disk loses lines, and
+the run goes on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from typing import Any
 UNREAD = (errno.EPIPE, errno.EIO)
 """Errors that mean that nobody reads the output any more."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, which may have room for later lines."""
+
 
 class _Lasting(io.RawIOBase):
-    """Writes to a file descriptor. Once its reader is gone, everything that is written is discarded."""
+    """Writes to a file descriptor. What a full disk does not take is lost, and everything once the reader is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -39,9 +43,10 @@ class _Lasting(io.RawIOBase):
         try:
             return os.write(self._descriptor, data)
         except OSError as error:
-            if error.errno not in UNREAD:
+            if error.errno not in UNREAD + FULL:
                 raise
-        _discard(self._descriptor)
+            if error.errno in UNREAD:
+                _discard(self._descriptor)
         return len(data)
 
 
@@ -81,8 +86,7 @@ def lasting_output() -> Iterator[None]:
         yield
     finally:
         for replaced in lasting:
-            with suppress(OSError):  # On a full disk too, the original streams are restored.
-                replaced.flush()
+            replaced.flush()
             if _is_unread(replaced.fileno()):
                 _discard(replaced.fileno())
         for name, stream in streams.items():

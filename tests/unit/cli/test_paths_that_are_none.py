@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -39,3 +43,31 @@ def test_it_is_refused_in_one_line_before_anything_is_written(line, said, here, 
     err = capsys.readouterr().err
     assert re.search(said, err) and len(err.splitlines()) == 1
     assert not (here / "run" / "control.toml").exists() and not [*(here / "empty").glob("control*")]
+
+
+def test_a_full_disk_behind_the_output_is_one_line(monkeypatch, capsys):
+    with open("/dev/full", "wb") as full:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full))
+        assert main(["recipes"]) == 3
+        assert len(capsys.readouterr().err.splitlines()) == 1
+        sys.stdout.close()  # as Python does at its end: the rest went nowhere
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_file_that_the_system_refuses_is_named_in_one_line(number, here, monkeypatch, capsys):
+    def refuse(run_dir):
+        raise OSError(number, "refused", "run/report.html")
+
+    monkeypatch.setattr("openrlhf_tir.observability.report.build.build_report", refuse)
+    assert main(["report", "run"]) == 2
+    err = capsys.readouterr().err
+    assert "run/report.html" in err and len(err.splitlines()) == 1
+
+
+def test_closed_standard_streams_get_no_file_of_the_command(here):
+    """What a command opens first would be descriptor 1, and what it starts would print into it."""
+    code = "from openrlhf_tir.cli import command_line as c; c.open_standard_streams(); f = open('mine', 'w')"
+    code += "; print('printed', file=f); assert f.fileno() > 2; __import__('os').system('echo stray')"
+    shell = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    subprocess.run(["sh", "-c", shell, sys.executable, code], check=True)
+    assert (here / "mine").read_text() == "printed\n"

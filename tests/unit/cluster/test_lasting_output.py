@@ -51,14 +51,14 @@ def test_output_that_was_buffered_is_so_within_and_whole_behind_it(pipe):
 
 
 @pytest.mark.parametrize("write_through", [True, False])
-def test_a_full_disk_leaves_the_streams_as_they_were(monkeypatch, write_through):
+def test_a_full_disk_loses_lines_and_leaves_the_streams_as_they_were(monkeypatch, write_through):
     with open("/dev/full", "wb", buffering=0) as full:
         before = io.TextIOWrapper(full, "utf-8", write_through=write_through)
         monkeypatch.setattr(sys, "stdout", before)
         errors = sys.stderr
         with lasting_output():
-            if not write_through:
-                sys.stdout.write("lost")
+            sys.stdout.write("lost")
+            sys.stdout.flush()
         assert (sys.stdout, sys.stderr) == (before, errors)
         before.detach()
 
