@@ -3,6 +3,23 @@
 A command turns parsed arguments into one call of the library, and imports what it runs only when it runs.
 """
 
-from .command_line import main
+import sys
+from collections.abc import Sequence
+
+from .exit_codes import INTERRUPTED
 
 __all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code, one of exit_codes.py.
+
+    Ctrl-C counts from the first import on: those of the commands take seconds on a busy machine.
+    """
+    try:
+        from . import command_line
+
+        return command_line.main(argv)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED

@@ -20,7 +20,7 @@ from ..cluster.collector import collect_rarely
 from ..config.flags import Parser, check_unknown
 from ..config.problems import as_dict
 from ..errors import ConfigError, InfraError, TirError
-from .exit_codes import INTERRUPTED, NO, code_of
+from .exit_codes import NO, code_of
 
 COMMANDS = {
     "quickstart": "a tiny model learns to use Python by RL, in minutes",
@@ -170,7 +170,7 @@ def open_standard_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code, one of exit_codes.py."""
+    """Run one command; returns the exit code. Ctrl-C is raised."""
     argv = list(sys.argv[1:] if argv is None else argv)
     keep_compiled()
     collect_rarely()
@@ -198,9 +198,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--json" in argv:  # in place of the result, for a program that reads it
             print(json.dumps(as_dict(error)))
         return code_of(error)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -159,3 +159,16 @@ def test_a_reader_that_leaves_ends_a_command_without_a_traceback():
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 1
+
+
+def test_ctrl_c_during_the_imports_is_said_without_a_traceback(monkeypatch, capsys):
+    class Interrupted:
+        def find_spec(self, name, *args):
+            if name == "openrlhf_tir.cli.command_line":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "openrlhf_tir.cli.command_line")
+    monkeypatch.delattr("openrlhf_tir.cli.command_line")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["recipes"]) == 130
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -25,6 +25,7 @@ PROGRAM = """
 import asyncio, sys, urllib.request
 from pathlib import Path
 from ray._private import services
+from openrlhf_tir import cli
 from openrlhf_tir.cli import command_line
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.cluster.env_process import env_urls
@@ -57,7 +58,7 @@ def run(args):
 command_line._module = lambda command: type("M", (), {"run": staticmethod(run)})
 parsed = type("A", (), {"command": "x", "parser": None}), []
 command_line.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
-sys.exit(command_line.main(["x"]))
+sys.exit(cli.main(["x"]))
 """
 TRAIN = [sys.executable, "-c", PROGRAM]
 

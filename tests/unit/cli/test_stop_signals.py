@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import asyncio, signal, subprocess, sys, threading, time
 from pathlib import Path
+from openrlhf_tir import cli
 from openrlhf_tir.cli import command_line
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.config import Config
@@ -73,7 +74,7 @@ def run(args):
 command_line._module = lambda command: type("M", (), {"run": staticmethod(run)})
 parsed = type("A", (), {"command": "x", "parser": None}), []
 command_line.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
-sys.exit(command_line.main(["x"]))
+sys.exit(cli.main(["x"]))
 """
 
 
