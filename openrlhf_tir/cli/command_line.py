@@ -133,7 +133,7 @@ def _refused(error: OSError) -> TirError:
         OSError: It is of another kind: a bug of ours, unless the command has explained it.
     """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if not full and (error.errno not in (errno.EACCES, errno.EROFS) or error.filename is None):
+    if not full and (error.errno not in (errno.EACCES, errno.EROFS, errno.EISDIR) or error.filename is None):
         raise error
     if error.filename is None:
         _discard_output()
@@ -145,7 +145,7 @@ def _refused(error: OSError) -> TirError:
 
 
 def _discard_output() -> None:
-    """Write the rest of the output to nowhere: Python flushes it once more when it ends, and prints that this failed."""
+    """Write the rest of the output to nowhere: Python would flush it when it ends, and print that this failed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -166,7 +166,7 @@ def open_standard_streams() -> None:
     os.close(null)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    from ..cluster import run_lock
     from ..cluster.jobs import control
     from ..errors import ConfigError
 
-    if not args.run_dir.is_dir():
+    if not (args.run_dir / run_lock.FILE).exists():
         raise ConfigError(f"There is no run in {args.run_dir}. Give the directory that train writes (--run-dir).")
     path = args.run_dir / control.FILE
     wanted = control.read(path) if path.exists() else control.Control()
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         wanted.rollout_actors = args.actors
     if args.env:
         wanted.env_urls = {**(wanted.env_urls or {}), **dict(_parse(text) for text in args.env)}
+    if wanted == control.Control():
+        raise ConfigError("Nothing to change. Give --actors or --env.")
     control.write(path, wanted)
     print(f"requested: {wanted.model_dump(exclude_none=True)}", flush=True)
     deadline = time.monotonic() + WAIT_S

@@ -188,4 +188,8 @@ def read(run_dir: Path, directory: str = DIRECTORY) -> Iterator[dict[str, Any]]:
     """Yield every row that the run kept in `directory`, actor by actor. Lines that are not rows are left out, with a
     warning."""
     for path in sorted((Path(run_dir) / directory).glob("*.jsonl")):
-        yield from read_rows(path)
+        yield from read_rows(path, _is_row)
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("key"), list) and row.keys() >= {"index", "prompt", "reward", "failed", "masked", "runs"}

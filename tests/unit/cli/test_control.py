@@ -109,15 +109,23 @@ async def test_a_new_run_does_not_take_over_what_was_asked_of_the_one_before(tmp
 
 def test_the_command_adds_to_what_was_asked_before_and_says_when_nobody_listens(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("openrlhf_tir.cli.control.WAIT_S", 0.0)
+    (tmp_path / "run.lock").touch()
     assert main(["control", str(tmp_path), "--actors", "3"]) == 1
     assert main(["control", str(tmp_path), "--env", f"python_tir={A},{B}"]) == 1
     assert read(tmp_path / "control.toml") == Control(rollout_actors=3, env_urls={"python_tir": [A, B]})
     assert f" {tmp_path}/control.toml " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["--actors", "0"], ["--env", "python_tir"]])
+@pytest.mark.parametrize("argv", [[], ["--actors", "0"], ["--env", "python_tir"]])
 def test_the_command_refuses_what_cannot_be_meant(tmp_path, argv):
+    (tmp_path / "run.lock").touch()
     assert main(["control", str(tmp_path), *argv]) == 2
+    assert not (tmp_path / "control.toml").exists()
+
+
+def test_the_command_writes_nothing_into_a_directory_that_is_no_run(tmp_path):
+    assert main(["control", str(tmp_path), "--actors", "3"]) == 2
+    assert not (tmp_path / "control.toml").exists()
 
 
 def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the_file(tmp_path, monkeypatch):

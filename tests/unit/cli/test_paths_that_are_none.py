@@ -20,6 +20,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "ledger.jsonl").write_text("")
+    (tmp_path / "run" / "run.lock").write_text("")
     return tmp_path
 
 
@@ -53,7 +54,7 @@ def test_a_full_disk_behind_the_output_is_one_line(monkeypatch, capsys):
         sys.stdout.close()  # as Python does at its end: the rest went nowhere
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EISDIR])
 def test_a_file_that_the_system_refuses_is_named_in_one_line(number, here, monkeypatch, capsys):
     def refuse(run_dir):
         raise OSError(number, "refused", "run/report.html")

@@ -78,6 +78,13 @@ def test_a_step_shows_what_it_trained_and_what_was_dropped_before_it(run_dir):
     assert [p for p, _, _ in found(run_dir, 2, ANY)] == [2, 2, 3, 3]
 
 
+def test_lines_of_a_file_that_are_no_trajectories_are_left_out(run_dir):
+    before = found(run_dir, 1)
+    lines = ("null", '{"a": 1}', '{"key": 5}', '{"key": [0, 1, 0]}')
+    (run_dir / "trajectories" / "other.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert before and found(run_dir, 1) == before
+
+
 def test_a_row_says_who_produced_each_run_of_tokens_and_by_which_versions(run_dir):
     row = next(r for r in read(run_dir) if r["index"] == 1)
     model_run = {"source": "model", "text": "p0b", "tokens": 3, "versions": [4, 4], "end": ""}
