@@ -181,7 +181,7 @@ def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_
 def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
     """Ray gives each engine the emptiest node: of eight nodes of eight GPUs, eight engines of four would take a half of
     each, and no learner of zerotir_32b, which needs four whole nodes, would ever start."""
-    from openrlhf_tir.cluster.services import _apart
+    from openrlhf_tir.cluster.services import _start
 
     ray.nodes = [eight(f"10.0.0.{i}") for i in range(8)]
     cfg = Config(
@@ -192,7 +192,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
     async def learner_has_no_room():
         ray.ready_s = 1e6
         with pytest.raises(ClusterFull, match=re.escape(str([{"CPU": 8.0, "GPU": 8.0}] * 4))):
-            await _apart(cfg, "model", {}, True)
+            await _start(cfg, "model", {}, True)
 
     run(learner_has_no_room())
     assert [(group.bundles[0]["GPU"], group.removed) for group in ray.groups] == [(8.0, True)], "nothing else was asked"
@@ -200,7 +200,7 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
 
     ray.ready_s = 1.0
     ray.groups.clear()
-    pool, ranks = run(_apart(cfg, "model", {}, True))
+    pool, ranks, *_ = run(_start(cfg, "model", {}, True))
     assert [group.bundles[0]["GPU"] for group in ray.groups] == [8.0, *[4.0] * 8]
     assert len(pool.members) == 8 and len(ranks.ranks) == 32
 
