@@ -155,10 +155,8 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         if not signals.stop.reason:
             raise
         directory = cfg.run_dir / cfg.ckpt.path
-        raise Stopped(
-            f"Stopped by {signals.stop.reason}, outside of training."
-            f" If there is a checkpoint in {directory}, --resume continues from it."
-        ) from None
+        saved = f"--resume continues from the checkpoint in {directory}" if directory.is_dir() else "nothing was saved"
+        raise Stopped(f"Stopped by {signals.stop.reason}, outside of training: {saved}.") from None
     finally:
         if timer:
             timer.cancel()
