@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -165,7 +164,7 @@ def test_a_signal_that_another_thread_takes_wakes_the_event_loop(started):
     process, child = started("elsewhere", "600")
     try:
         _, said = process.communicate(timeout=120)
-        assert process.returncode == STOPPED and gone(child) and re.search("SIGTERM.*--resume", said)
+        assert process.returncode == STOPPED and gone(child) and "SIGTERM" in said
     finally:
         process.kill()
 
