@@ -81,7 +81,7 @@ def test_a_rank_on_a_cpu_computes_with_the_threads_of_the_plan(learner, monkeypa
 
 
 def test_the_critic_takes_its_own_number_of_steps_and_each_trajectory_goes_once_through_a_pass(learner):
-    ranked = learner(algo=GAE, critic={"updates": 4, "epochs": 2})
+    ranked = learner(algo=GAE, train={"max_epochs": 2}, critic={"updates": 4})
     metrics = ranked.step(*batch())
     critic = ranked.auxiliary.critic
     assert len(critic.engine.grads) == 8 and len(ranked.engine.grads) == 1
