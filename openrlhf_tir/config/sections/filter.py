@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -113,11 +112,13 @@ class Filter(Section):
         for name in OPTION_OF.keys() & {*self.order}:
             option = OPTION_OF[name]
             limit = self.options.get(option)
-            highest = 1.0 if name == "truncated" else math.inf
-            if not isinstance(limit, int | float) or not 0 <= limit <= highest:
+            is_share = name == "truncated"
+            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if not is_number or not (0 <= self.limit_of(name) <= 1 if is_share else self.limit_of(name) > 0):
+                needed = "a share from 0 to 1" if is_share else "a number of tokens above 0"
                 raise ValueError(
-                    f"Filter {name!r} needs option {option}, a number from 0 to {highest:g}, and filter.options has"
-                    f" {limit!r}. Set it, or leave {name!r} out of filter.names."
+                    f"Filter {name!r} needs option {option}, {needed}, and filter.options has {limit!r}. Set it, or"
+                    f" leave {name!r} out of filter.names."
                 )
         if self.reward_range and not self.reward_range[0] < self.reward_range[1]:
             raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use low < high.")

@@ -57,6 +57,14 @@ def test_too_many_truncated_responses_drop_the_group():
     assert reason(members, options={"max_truncated": 0.49}) == "truncated"
 
 
+@pytest.mark.parametrize(
+    "options", [{"max_length_gap": 0}, {"max_length_gap": True}, {"max_truncated": -0.1}, {"max_truncated": 1.5}]
+)
+def test_a_limit_outside_its_range_is_refused(options):
+    with pytest.raises(ValueError, match=r"filter\.options"):
+        Filter(options=options)
+
+
 def test_the_first_reason_wins():
     assert reason([scored(1.0), scored(1.0)], options={"max_length_gap": 1.0}) == "accuracy_high"
 
