@@ -22,7 +22,7 @@ class LossInputs:
         old_log_probs: Of the ratio's denominator (learner/objective.py).
         rollout_log_probs: Of the policy that sampled; those of the learner's weights for a token of the environment.
         advantages: Advantage of each token, 0.0 where not trained.
-        mask: Weight of the token in the loss: 1.0, 0.0 if not trained.
+        mask: 1.0 for a token that is trained, else 0.0.
         clip: (low, high) of actor.eps_clip_low_high.
         options: The value of actor.policy_loss_options.
     """
