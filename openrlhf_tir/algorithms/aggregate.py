@@ -15,9 +15,9 @@ OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_si
 holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N. And
 "seq-mean-token-sum-norm" (Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead of its own length) is
 token-mean with N = sequences * c. A rank's mean over *its own* tokens would be wrong whenever ranks or micro batches
-hold different numbers of tokens, which with tool calls is always. DeepSpeed would divide each loss by its configured
-gradient_accumulation_steps as well, but learner/passes.py tells it where the last micro batch is instead, because the
-number of micro batches changes from step to step.
+hold different numbers of tokens, which with tool calls is always. DeepSpeed also divides each loss by its configured
+gradient_accumulation_steps, which is 1 here: as the number of micro batches changes from step to step,
+learner/passes.py tells it where the last one is.
 """
 
 from __future__ import annotations

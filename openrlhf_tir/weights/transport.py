@@ -15,8 +15,10 @@ from ..ports import RemoteEngine
 from ..pushes import Canary
 from ..types import Completion
 
-Results = list[list[Completion] | BaseException]
-"""For each engine, in the order of the call: the canary's completions, or the exception that it raised."""
+Result = list[Completion] | BaseException
+"""The canary's completions of an engine, or the exception that it raised."""
+Results = list[Result]
+"""The results of engines, in the order of the call."""
 
 
 class Transport:

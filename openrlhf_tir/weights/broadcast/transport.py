@@ -23,13 +23,10 @@ from typing import NamedTuple
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts, RemoteEngine, RolloutEngine
 from ...pushes import BroadcastRendezvous, BroadcastResult, Canary
-from ...types import Completion
 from ...waiting.deadlines import Deadline, within
-from ..transport import Results, Transport
+from ..transport import Result, Results, Transport
 
 log = logging.getLogger(__name__)
-Ends = dict[RemoteEngine, list[Completion] | BaseException]
-"""Each engine's completions or error."""
 ATTEMPTS = 4
 """How often a push is tried. It is repeated without a lost engine, or with all if only a connection broke."""
 
@@ -69,7 +66,7 @@ class BroadcastTransport(Transport):
             WeightsUnverified: The weights had to differ from the last push's, but do not. Errors of the learner are
                 raised as they are.
         """
-        results: Ends = {}
+        results: dict[RemoteEngine, Result] = {}
         for attempt in range(1, ATTEMPTS + 1):
             remaining = [engine for engine in engines if engine not in results]
             if not remaining:
@@ -90,7 +87,9 @@ class BroadcastTransport(Transport):
                 )
         return [results[engine] for engine in engines]
 
-    async def _attempt(self, engines: list[RemoteEngine], canary: Canary, results: Ends) -> dict[RemoteEngine, str]:
+    async def _attempt(
+        self, engines: list[RemoteEngine], canary: Canary, results: dict[RemoteEngine, Result]
+    ) -> dict[RemoteEngine, str]:
         """Broadcast once to some engines.
 
         Args:

@@ -25,15 +25,14 @@ from itertools import count
 from ...errors import InfraError
 from ...ports import Exposes, RemoteEngine, RolloutEngine
 from ...pushes import Canary, Exposed
-from ...types import Completion
 from ...waiting.deadlines import Deadline
 from ..file_transport import FileTransport
-from ..transport import Results, Transport
+from ..transport import Result, Results, Transport
 from .merged import push_digest
 
 log = logging.getLogger(__name__)
-Outcomes = dict[RemoteEngine, list[Completion] | BaseException]
-"""Each engine's completions or error."""
+Outcomes = dict[RemoteEngine, Result]
+"""The results of engines whose push has ended."""
 
 
 class IpcTransport(Transport):
@@ -167,7 +166,7 @@ class IpcTransport(Transport):
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
-        self._engines_reached.update(engine for engine, end in outcomes.items() if isinstance(end, InfraError))
+        self._engines_reached.update(engine for engine, result in outcomes.items() if isinstance(result, InfraError))
         return outcomes
 
     async def _load(self, loading: list[RemoteEngine], exposed: Exposed, canary: Canary, outcomes: Outcomes) -> None:
