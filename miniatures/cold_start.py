@@ -80,6 +80,7 @@ def cold_start(cfg: Config, base: Path, rows: Path, number: int) -> Path:
     words = [
         "sft", "--recipe", str(recipe), "--run-dir", str(directory), "--actor.model_name_or_path", str(base),
         "--sft.dataset", str(rows), "--data.max_samples", str(number),
+        "--ckpt.max_num", str(cfg.ckpt.max_num or 1),  # fine-tuning has a checkpoint where the run writes none
     ]  # fmt: skip
     checkpoints = directory / cfg.ckpt.path
     # An earlier start that is still ending, since its parent was killed, holds the directory's lock meanwhile.

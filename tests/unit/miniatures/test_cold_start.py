@@ -16,7 +16,9 @@ from miniatures.cold_start import cold_start, run_watched
 from openrlhf_tir.cli import main
 from openrlhf_tir.cli.exit_codes import MISTAKE
 from openrlhf_tir.cli.quickstart import check_cold_start, resumable_before_the_first_checkpoint
-from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.rules import violations_of_fine_tuning
+from openrlhf_tir.config.settings import attempt, load, to_toml
 from openrlhf_tir.errors import (
     ConfigError,
     DataError,
@@ -139,6 +141,16 @@ def test_a_finished_cold_start_from_another_model_is_told(tmp_path, started):
 def test_the_recipe_of_the_cold_start_does_not_hold_the_key_of_a_logging_service(tmp_path, started):
     begin(configured(tmp_path, **{"logger.wandb.key": "a-secret"}))
     assert "a-secret" not in (tmp_path / "run" / "cold_start.toml").read_text()
+
+
+def test_the_cold_start_of_a_run_without_checkpoints_has_one(tmp_path, started):
+    begin(configured(tmp_path, **{"ckpt.max_num": 0}))
+    flags = started[0][started[0].index("sft") + 1 : started[0].index("--train.start_wait_s")]
+    given = {name.removeprefix("--"): value for name, value in zip(flags[::2], flags[1::2], strict=True)}
+    recipe = given.pop("recipe")
+    problems = Problems()
+    attempt(recipe, {key.replace("-", "_"): value for key, value in given.items()}, problems, violations_of_fine_tuning)
+    assert problems.lines == []
 
 
 @pytest.mark.parametrize(
