@@ -64,7 +64,7 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
         that was removed since is reported if it decided what was sampled or kept (DECIDED). Other removed settings are
         neither refused nor reported.
     """
-    before = flat(as_today(by_content(saved)))
+    before = flat(by_content(as_today(saved)))
     now = flat(by_content(dumped(cfg)))
     default = flat(dumped(Config()))
     gone = [name for name in before if name not in now]

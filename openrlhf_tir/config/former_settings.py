@@ -7,16 +7,15 @@ from typing import Any
 
 from ..user_code.plugins import current_name
 from .removed_settings import remedy, shared_name
+from .sections.filter import OPTION_OF
+from .sections.reward import REDUCTIONS
 
 DECIDED: dict[str, Any] = {
     "data.env_key": "env",
     "env.template_rewrites": "keep",
-    "filter.max_length_gap": None,
-    "filter.max_truncated": 1.0,
     "filter.max_verifier_failures": 0.4,
     "filter.zero_variance": True,
     "critic.epochs": None,
-    "reward.env_reduce": "sum",
     "rollout.agent_overflow": "fail",
     "rollout.per_request_seeds": False,
     "train.env_coef": 1.0,
@@ -26,13 +25,15 @@ DECIDED: dict[str, Any] = {
 """Removed settings that decided what is sampled or kept -> their former default, by which all runs now go on."""
 MOVED_IN_ENV = {"stateful": "server_options", "budget_message": "options"}
 """Former settings of [env] and [envs.NAME], False by default -> the table of the same section that has them now."""
+FORMER_LIMITS = {"max_length_gap": None, "max_truncated": 1.0}
+"""Former settings of [filter], which are options of it now -> the default, by which the filter was not called."""
 
 
 def as_today(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration that an earlier version wrote, with the settings that moved where they are now
     and modules that moved by their name of today."""
     environments = {name: env_as_today(section) for name, section in saved.get("envs", {}).items()}
-    today = {**saved, "env": env_as_today(saved.get("env", {})), "envs": environments}
+    today = {**_with_options(saved), "env": env_as_today(saved.get("env", {})), "envs": environments}
     actor = saved.get("actor", {})
     if "eps_clip" in actor and actor.get("eps_clip_low_high", ()) is None:
         today["actor"] = {**actor, "eps_clip_low_high": [actor["eps_clip"]] * 2}
@@ -73,10 +74,33 @@ def without_removed(saved: Mapping[str, Any], prefix: str = "") -> dict[str, Any
 
 def env_as_today(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an earlier version had in [env] or [envs.NAME], with the settings that moved in their new tables."""
-    today = {field: value for field, value in environment.items() if field not in MOVED_IN_ENV}
+    today = {field: value for field, value in _with_options(environment).items() if field not in MOVED_IN_ENV}
     for field, table in MOVED_IN_ENV.items():
         if environment.get(field):
             today[table] = {field: environment[field], **(today.get(table) or {})}
+    return today
+
+
+def _with_options(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return [reward] and [filter], or those of an environment, with the settings that are options now as options."""
+    today = dict(tables)
+    if "env_reduce" in (reward := tables.get("reward") or {}):
+        today["reward"] = {field: value for field, value in reward.items() if field != "env_reduce"}
+        options, weights = reward.get("options") or {}, reward.get("weights") or {}
+        reduce = {"reduce": reward["env_reduce"]}
+        if reward["env_reduce"] != REDUCTIONS[0] and "env" in (weights or [reward.get("name", "env")]):
+            own = {"env": {**options.get("env", {}), **reduce}} if weights else reduce
+            today["reward"]["options"] = {**options, **own}
+    if FORMER_LIMITS.keys() & (filters := tables.get("filter") or {}).keys():
+        today["filter"] = {field: value for field, value in filters.items() if field not in FORMER_LIMITS}
+        called = filters.get("names") or ()
+        limits = {
+            option: filters[option]
+            for name, option in OPTION_OF.items()
+            if filters.get(option) is not None and (filters[option] != FORMER_LIMITS[option] or name in called)
+        }
+        if limits:
+            today["filter"]["options"] = {**(filters.get("options") or {}), **limits}
     return today
 
 

@@ -10,7 +10,8 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config.catalog import known_keys
 from openrlhf_tir.config.changes import changes, dumped
 from openrlhf_tir.config.flags import unknown_flags
-from openrlhf_tir.config.former_settings import DECIDED, MOVED_IN_ENV
+from openrlhf_tir.config.former_settings import DECIDED, FORMER_LIMITS, MOVED_IN_ENV
+from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.config.removed_settings import REMOVED, remedy
 from openrlhf_tir.config.settings import load, load_former
 from openrlhf_tir.config.toml_file import dump
@@ -47,7 +48,8 @@ def test_a_setting_removed_from_reward_or_filter_is_refused_for_a_named_environm
 def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resumes_from_it():
     cfg = Config()
     saved = dumped(cfg)
-    moved = {"actor.policy_loss": None, "vllm.sync_delta": False}
+    moved = {"actor.policy_loss": None, "vllm.sync_delta": False, "reward.env_reduce": "sum"}
+    moved |= {f"filter.{option}": default for option, default in FORMER_LIMITS.items()}
     defaults = DECIDED | {f"env.{field}": False for field in MOVED_IN_ENV} | moved
     for name in REMOVED:
         section, _, key = name.partition(".")
@@ -67,6 +69,18 @@ def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resum
         ("train", {"enable_ema": True, "ema_beta": 0.9}, {"ema_beta": 0.9}),
         ("actor", {"policy_loss": "a.py:loss"}, {"policy_loss_type": "a.py:loss"}),
         ("vllm", {"sync_delta": True}, {"sync_backend": "delta"}),
+        ("reward", {"name": "env", "env_reduce": "last"}, {"name": "env", "options": {"reduce": "last"}}),
+        (
+            "reward",
+            {"weights": {"env": 1.0}, "env_reduce": "max"},
+            {"options": {"env": {"reduce": "max"}}, "weights": {"env": 1.0}},
+        ),
+        ("filter", {"max_length_gap": 500.0}, {"options": {"max_length_gap": 500.0}}),
+        (
+            "filter",
+            {"names": ["truncated"], "max_truncated": 1.0},
+            {"names": ["truncated"], "options": {"max_truncated": 1.0}},
+        ),
         ("reward", {"name": "openrlhf_tir.miniatures.own:right"}, {"name": "miniatures.own:right"}),
         ("reward", {"weights": {"openrlhf_tir.miniatures.own:right": 1.0}}, {"weights": {"miniatures.own:right": 1.0}}),
         ("filter", {"names": ["openrlhf_tir.miniatures.own:keep"]}, {"names": ["miniatures.own:keep"]}),
@@ -79,6 +93,29 @@ def test_a_setting_that_moved_is_compared_where_it_is_now(section, before, now):
     assert changes(saved, Config.model_validate({section: now})) == ([], [])
     refused, reported = changes(saved, Config())
     assert [".".join(change.field.split(".")[:2]) for change in refused + reported] == [f"{section}.{n}" for n in now]
+
+
+def test_a_policy_loss_of_ones_own_is_the_copy_that_an_earlier_version_made_of_it(tmp_path):
+    (tmp_path / "mine.py").write_text("loss = 1")
+    cfg = Config.model_validate(
+        {"run_dir": tmp_path / "run", "actor": {"policy_loss_type": f"{tmp_path}/mine.py:loss"}}
+    )
+    saved = dumped(freeze(cfg))
+    saved["actor"] |= {"policy_loss": saved["actor"]["policy_loss_type"], "policy_loss_type": "ppo"}
+    assert changes(saved, cfg) == ([], [])
+
+
+def test_a_run_of_an_earlier_version_with_filters_that_have_options_now_is_read(tmp_path):
+    table = dumped(Config())
+    table["filter"] |= {"names": ["length_gap"], "max_length_gap": 500.0, "max_truncated": 1.0}
+    of_calc = {"names": ["truncated"], "max_truncated": 0.5}
+    table["envs"] = {"calc": {"filter": of_calc, "reward": {"name": "env", "env_reduce": "last"}}}
+    path = tmp_path / "config.toml"
+    path.write_text(dump(table))
+    former = load_former(path)
+    assert former.filter.limit_of("length_gap") == 500.0
+    calc = former.environments["calc"]
+    assert (calc.filter.options["max_truncated"], calc.reward.env_reduce) == (0.5, "last")
 
 
 def test_a_removed_setting_is_no_setting_and_its_remedy_names_only_settings_that_exist():
