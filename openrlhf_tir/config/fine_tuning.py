@@ -96,7 +96,14 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
         if name not in USED
     )
     used = {name: value for name, value in overrides.items() if name in USED}
-    return alone(attempt(args.recipe, used, problems, rules.violations_of_fine_tuning, ranks_of=RANKS_OF))
+    cfg = alone(attempt(args.recipe, used, problems, rules.violations_of_fine_tuning, ranks_of=RANKS_OF))
+    if "eval.steps" in used and cfg.eval.steps > 0 and not cfg.sft.eval_dataset:  # a recipe may have it for RL
+        problems.add(
+            f"--eval.steps {cfg.eval.steps} has no effect without sft.eval_dataset. Give held-out rows, or leave it"
+            " out.",
+            code="no_effect",
+        )
+    return cfg
 
 
 def _plain(value: Any) -> Any:

@@ -81,6 +81,7 @@ def test_a_recipe_of_rl_gives_model_and_ranks_and_nothing_of_its_rollouts():
             f"{HERE} --train.batch_size 8 --sft.batch_size 9",
             r"--train\.batch_size .*--sft\.batch_size",
         ),
+        (f"{HERE} --eval.steps 9", r"--eval\.steps 9 .*sft\.eval_dataset"),
         (f"{HERE} --sft.datset x", r"'sft\.dataset'"),
         (f"{HERE} --train.save_before_s 5", r"train\.save_before_s = 5 .*train\.stop_grace_s = 20"),
     ],
