@@ -101,7 +101,8 @@ class RewardContext:
         """
         known_options = set(known)
         if unknown_options := set(self.options) - known_options:
-            raise unknown(f"{setting} key", min(unknown_options), known_options, f"These are the options of {owner}.")
+            remedy = f"These are the options of {owner}." if known_options else f"Leave it out: {owner} has none."
+            raise unknown(f"{setting} key", min(unknown_options), known_options, remedy)
 
     async def equal(self, answer: str, gold: str) -> bool:
         """Return True if both mean the same: as strings, as exact numbers, or else by computer algebra in a worker.

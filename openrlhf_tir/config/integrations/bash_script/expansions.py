@@ -454,6 +454,8 @@ class Expansions:
             value = self.value(match[1] or match[2] or match[3])
             return value if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else "?"
 
+        if re.search(r"(\+\+|--)\s*[A-Za-z_]", expression):  # it would change the variable
+            return unknown(raw)
         counts = re.sub(r"\$\{#[^}]*\}", lambda match: self._text(match[0]), expression)
         text = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)\b|\$([0-9#])", number, counts)
         try:

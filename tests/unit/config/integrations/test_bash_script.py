@@ -222,9 +222,9 @@ def test_the_arguments_of_a_script_are_read_as_its_loop_reads_them(text, argumen
     assert runs[-1:] == ([] if expected is None else [expected])
 
 
-@pytest.mark.parametrize("expression", ["1 / 0", "x = 1", "1 ? 2", "16#ff"])
+@pytest.mark.parametrize("expression", ["1 / 0", "x = 1", "1 ? 2", "16#ff", "++N", "-- N"])
 def test_arithmetic_that_cannot_be_computed_stays_as_it_is_written(expression):
-    (word,) = words(f"run $(({expression}))")[1:]
+    (word,) = words(f"N=8\nrun $(({expression}))")[1:]
     assert unknowns(word) == [" ".join(f"$(({expression}))".split())]
 
 
