@@ -75,7 +75,12 @@ class Filter(Section):
         ),
         active_when=Condition(
             "with options of a filter that is called (filter.names, filter.sample)",
-            lambda c: _has_user_filter(c) or any(OPTION_OF.get(name) in c.filter.options for name in c.filter.order),
+            # Options of no filter are refused by a rule.
+            lambda c: (
+                _has_user_filter(c)
+                or not c.filter.options.keys() <= {*OPTION_OF.values()}
+                or any(OPTION_OF.get(name) in c.filter.options for name in c.filter.order)
+            ),
         ),
     )
     reward_range: tuple[float, float] | None = setting(
@@ -125,6 +130,18 @@ class Filter(Section):
         if len(set(self.order)) < len(self.order):
             raise ValueError(f"filter.names = {self.order} names a filter twice. Name each once.")
         return self
+
+
+@rule("filter.options")
+def options_are_those_of_a_filter(c: Config) -> Iterator[Fault]:
+    filters = [environment.filter for environment in c.resolved_environments.values()]
+    called = {name for own in filters for name in (*own.order, own.sample or "")}
+    unknown = {option for own in filters for option in own.options} - {*OPTION_OF.values()}
+    if unknown and not any(map(is_user_code, called)):
+        yield (
+            f"filter.options has {min(unknown)!r}, and only filters of your own have other options than"
+            f" {' and '.join(OPTION_OF.values())}. Correct it, or name your filter in filter.names."
+        )
 
 
 @rule("filter.names")

@@ -57,7 +57,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--actor.policy_loss_options c=3", r"--actor\.policy_loss_options.*actor\.policy_loss_type"),
         ("--algo.advantage.options a=1", r"--algo\.advantage\.options"),
-        ("--filter.options a=1", r"--filter\.options"),
         ("--reward.options a=1", r"--reward\.options"),
         ("--train.resume_from step_000020", r"--train\.resume_from.*train\.resume"),
         ("--ds.lora.alpha 32", r"--ds\.lora\.alpha.*ds\.lora\.rank.*0"),

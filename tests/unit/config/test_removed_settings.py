@@ -17,6 +17,8 @@ from openrlhf_tir.config.settings import load, load_former
 from openrlhf_tir.config.toml_file import dump
 from openrlhf_tir.errors import ConfigError
 
+DEFAULTS = DECIDED | {f"filter.{option}": default for option, default in FORMER_LIMITS.items()}
+
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_removed_setting_in_a_recipe_is_refused_with_its_remedy(name, tmp_path):
@@ -49,8 +51,7 @@ def test_a_removed_setting_in_an_old_checkpoint_is_no_change_of_a_run_that_resum
     cfg = Config()
     saved = dumped(cfg)
     moved = {"actor.policy_loss": None, "vllm.sync_delta": False, "reward.env_reduce": "sum"}
-    moved |= {f"filter.{option}": default for option, default in FORMER_LIMITS.items()}
-    defaults = DECIDED | {f"env.{field}": False for field in MOVED_IN_ENV} | moved
+    defaults = DEFAULTS | {f"env.{field}": False for field in MOVED_IN_ENV} | moved
     for name in REMOVED:
         section, _, key = name.partition(".")
         saved[section][key] = defaults.get(name, 7.0)
@@ -137,7 +138,7 @@ def test_a_run_of_an_earlier_version_is_read_without_what_is_gone(tmp_path):
     table = dumped(Config())
     for name in REMOVED:
         section, _, key = name.partition(".")
-        table[section][key] = DECIDED.get(name, False)
+        table[section][key] = DEFAULTS.get(name, False)
     table["train"] |= {"env_mask": False, "seed": 7}
     table["envs"] = {"calc": {"max_retries": 9, "max_calls": 3}}
     path = tmp_path / "config.toml"

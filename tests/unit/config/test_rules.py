@@ -72,6 +72,7 @@ BROKEN = [
     ("critic.freezing_steps", "frozen_updates_are_whole_batches", {"critic.freezing_steps": 5, "train.max_steps": 5}),
     ("filter.accuracy_range", "filters_go_with_the_reward", {"filter.accuracy_range": [0.5, 0.4]}),
     ("filter.names", "filters_go_with_the_reward", {"filter.names": ["zerotir"]}),
+    ("filter.options", "options_are_those_of_a_filter", {"filter.options": {"max_truncate": 0.5}}),
     (
         "envs.guess.filter.names",
         "filters_go_with_the_reward",
