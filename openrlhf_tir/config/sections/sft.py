@@ -9,7 +9,6 @@ from pydantic import field_validator
 
 from ..setting import Fault, rule, setting
 from .base import Section
-from .output import WITH_HELD_OUT
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -135,12 +134,6 @@ def every_rank_has_a_row_of_an_update(c: Config) -> Iterator[Fault]:
             f"sft.batch_size = {c.sft.batch_size} is less than the {c.shards} learner ranks that share an update."
             " Raise it, or lower actor.num_gpus_per_node."
         )
-
-
-@rule("eval.steps", commands=("sft",))
-def evaluations_have_rows(c: Config) -> Iterator[Fault]:
-    if c.eval.steps > 0 and not WITH_HELD_OUT.holds(c):
-        yield f"eval.steps = {c.eval.steps}, but sft.eval_dataset is not set. Give held-out rows, or leave it unset."
 
 
 @rule("sft.output_key", commands=("sft",))

@@ -138,7 +138,8 @@ def test_a_run_of_an_earlier_version_is_read_without_what_is_gone(tmp_path):
     table = dumped(Config())
     for name in REMOVED:
         section, _, key = name.partition(".")
-        table[section][key] = DEFAULTS.get(name, False)
+        if (value := DEFAULTS.get(name, False)) is not None:  # a default of None is not written
+            table[section][key] = value
     table["train"] |= {"env_mask": False, "seed": 7}
     table["envs"] = {"calc": {"max_retries": 9, "max_calls": 3}}
     path = tmp_path / "config.toml"

@@ -146,7 +146,6 @@ BROKEN_IN_FINE_TUNING = [
     ("ckpt.max_num", "fine_tuning_keeps_a_checkpoint", {"ckpt.max_num": 0}),
     ("sft.dataset", "there_are_rows_to_learn_from", {"sft.dataset": ""}),
     ("sft.batch_size", "every_rank_has_a_row_of_an_update", {"sft.batch_size": 1, "actor.num_gpus_per_node": 2}),
-    ("eval.steps", "evaluations_have_rows", {"eval.steps": 5}),
     ("sft.output_key", "responses_have_a_column_of_prompts", {"sft.output_key": "answer"}),
     (
         "sft.max_len",
