@@ -239,8 +239,7 @@ def set_rows(
         if part.partition("[")[0] != "train":
             draft.set(split, part.partition("[")[0])
         if "[" in part:
-            section = dataset.partition(".")[0]
-            draft.differs(f"split={part!r}: the whole split is read; {section}.max_samples takes the first rows of it.")
+            draft.differs(f"split={part!r}: the whole split is read; data.max_samples takes the first rows of it.")
     elif node is None and not name:
         draft.set(dataset, rows_file)
         draft.differs(f"{script.trainer} is given no train_dataset: write its rows to {rows_file}, or name them here.")

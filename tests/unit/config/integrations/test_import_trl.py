@@ -221,6 +221,9 @@ SFTTrainer("m", args=args, train_dataset=load_dataset("json", data_files="r.json
     assert all(word in told for word in ("max_length", "assistant_only_loss", "formatting_func"))
     _, path, _ = imported(script.replace("max_length=512", "max_seq_length=2048"))
     assert attempt(str(path), {}, problems, violations_of_fine_tuning, ranks_of=RANKS_OF).sft.max_len == 2048
+    part = 'load_dataset("a/b", split="train[:9]")'
+    _, _, told = imported(script.replace('load_dataset("json", data_files="r.jsonl")["train"]', part))
+    assert "data.max_samples" in told and "sft.max_samples" not in told
 
 
 def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):
