@@ -31,8 +31,10 @@ def run(args: argparse.Namespace) -> int:
     cfg = config_of(args, makes_data=True)
     check(cfg, training=False, model=False, data=False)
     from ..cluster.run_lock import run_lock
+    from ..pipeline.checkpoints.lineage import check_unused
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)  # the base model of a run with results is part of them
         from miniatures.toy.jobs import toy_model  # This import takes seconds, so a directory in use is refused first.
 
         toy_model(cfg, args.lesson)

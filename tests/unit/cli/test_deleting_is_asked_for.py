@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.cli import toy_model
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.cli.quickstart import in_unused_directory
@@ -68,11 +69,22 @@ def test_what_would_start_anew_over_a_finished_model_is_refused_though_it_may_re
     check_unused(load(None, overrides))  # it goes on from there
 
 
-def quickstart(*words: str):
-    parser = build_parser("quickstart")
-    args = parser.parse_args(["quickstart", *words])
+def arguments(*words: str):
+    args = build_parser(words[0]).parse_args(words)
     args.unknown = ()
-    return config_of(args, makes_data=True)
+    return args
+
+
+def quickstart(*words: str):
+    return config_of(arguments("quickstart", *words), makes_data=True)
+
+
+def test_the_base_model_of_a_finished_run_is_not_made_anew(tmp_path):
+    run_dir = finished(tmp_path / "run")
+    with pytest.raises(ConfigError) as refused:
+        toy_model.run(arguments("toy-model", "--run-dir", str(run_dir)))
+    assert refused.value.code == "run_dir_used"
+    assert not (run_dir / "init").exists(), "nothing was written"
 
 
 def test_a_repeated_quickstart_leaves_the_first_alone_and_takes_its_base_model_along(tmp_path, monkeypatch):
