@@ -338,7 +338,7 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
     found["kl_after_resume"] = learner.step(*batch(world, seed=1))["kl_ref"]
     found["resumed"] = _weight_hash(learner), _weight_hash(learner.auxiliary.critic), learner.auxiliary.coef.value
 
-    frozen = start(algo=GAE, critic={"freezing_steps": 1, "updates": 3, "epochs": 2})
+    frozen = start(algo=GAE, critic={"freezing_steps": 1, "updates": 3})
     before = _weight_hash(frozen), _weight_hash(frozen.auxiliary.critic)
     found["critic_part_grads"] = _record(frozen, frozen.auxiliary.critic.engine)[0]
     metrics = frozen.step(*batch(world, seed=0))
