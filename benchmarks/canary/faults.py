@@ -35,10 +35,12 @@ LAYER_KINDS = (
     "gate_up_exchanged",
 )
 """Faults that can be in any layer."""
+PACKED_HEAD = "head_keeps_packed_copy"
+"""It needs a head that is packed: see `packs_head`."""
 MODEL_KINDS = (
     "nothing_loaded",
     "embedding_not_loaded",
-    "head_keeps_packed_copy",
+    PACKED_HEAD,
     "one_rank_stale",
     "weights_of_another_run",
 )
@@ -57,6 +59,24 @@ def all_faults(layers: int) -> list[Fault]:
     ]
 
 
+def possible(faults: Iterable[Fault], packed: Iterable[bool]) -> list[Fault]:
+    """Return the faults that can be built into workers, of which `packed` says whether the head of each is packed."""
+    without = set() if all(packed) else {PACKED_HEAD}
+    return [fault for fault in faults if fault.kind not in without]
+
+
+def packs_head(worker: Any) -> bool:
+    """Return whether a worker computes logits from a packed copy of the head. In bf16 a CPU without AVX-512 packs none.
+
+    Such a copy computes the same whichever weight is passed beside it.
+    """
+    import torch
+
+    head = worker.weight_transfer_engine.model.lm_head
+    x = torch.ones(1, head.weight.shape[1], dtype=head.weight.dtype)
+    return torch.equal(head.cpu_linear(x, head.weight, None), head.cpu_linear(x, 2 * head.weight, None))
+
+
 def install(worker: Any, kind: str, layer: int, layers: int, before: str | None, other: str | None) -> None:
     """Build a fault into a worker. `none` removes it.
 
@@ -72,10 +92,10 @@ def install(worker: Any, kind: str, layer: int, layers: int, before: str | None,
     model = engine.model
     for undo in engine.__dict__.pop("_undo_fault", []):
         undo()
-    engine.repack_lm_head = kind != "head_keeps_packed_copy"
+    engine.repack_lm_head = kind != PACKED_HEAD
     if kind in COMPUTE_KINDS:
         engine._undo_fault = [_miscompute(model, kind)]
-    elif kind not in ("none", "head_keeps_packed_copy"):
+    elif kind not in ("none", PACKED_HEAD):
         loader = type(model).load_weights
         model.load_weights = lambda tensors: loader(model, changed(tensors, kind, layer, layers, before, other))
         engine._undo_fault = [lambda: model.__dict__.pop("load_weights")]
