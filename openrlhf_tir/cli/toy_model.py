@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from ..pipeline.checkpoints.lineage import check_unused
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        check_unused(cfg)  # the base model of a run with results is part of them
+        check_unused(cfg)  # the base model that a run began from belongs to its results
         from miniatures.toy.jobs import toy_model  # This import takes seconds, so a directory in use is refused first.
 
         toy_model(cfg, args.lesson)
