@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .faults import COMPUTE_KINDS, Fault, all_faults, install, packs_head, possible
+from .faults import COMPUTE_KINDS, Fault, all_faults, applicable_faults, install, packs_head
 
 TEXTS = 8
 """Texts that a push is proved on."""
@@ -141,7 +141,7 @@ class Collector:
         )
         self.engine = await VllmEngine.start(self.setup.model, cfg)
         try:
-            faults = possible(faults, await self.engine._llm.collective_rpc(packs_head))
+            faults = applicable_faults(faults, await self.engine._llm.collective_rpc(packs_head))
             await self._prepare()
             # Faults are spread over the pushes: they must be found early and late in training.
             every = max(1, (self.stage.pushes - pushed) // (len(faults) + 1))

@@ -59,7 +59,7 @@ def all_faults(layers: int) -> list[Fault]:
     ]
 
 
-def possible(faults: Iterable[Fault], packed: Iterable[bool]) -> list[Fault]:
+def applicable_faults(faults: Iterable[Fault], packed: Iterable[bool]) -> list[Fault]:
     """Return the faults that can be built into workers, of which `packed` says whether the head of each is packed."""
     without = set() if all(packed) else {PACKED_HEAD}
     return [fault for fault in faults if fault.kind not in without]

@@ -154,8 +154,8 @@ async def _running(
         async with env_urls(cfg, servers) as urls, rewarding(cfg):
             starting = "starting engines and learner" if learner else "starting engines"
             with console.status(starting), heartbeat.doing(starting):
-                started = await _unless_fails(beside, _start(cfg, model, urls, learner))
-            pool, ranks, time_share, shared = started
+                parts = await _unless_fails(beside, _start(cfg, model, urls, learner))
+            pool, ranks, time_share, shared = parts
             services = Services(cfg, console, pool, ranks, pss, signals.stop, time_share, shared)
             try:
                 yield services
@@ -167,11 +167,11 @@ async def _running(
                         await services.ranks.stop()
 
 
-Started = tuple[EnginePool, LearnerGroup | None, GpuTimeShare | None, PlacementGroup | None]
+ServiceParts = tuple[EnginePool, LearnerGroup | None, GpuTimeShare | None, PlacementGroup | None]
 """Engines, learner, and, where they are on the same GPUs, whose turn it is there and their reservation."""
 
 
-async def _start(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> Started:
+async def _start(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> ServiceParts:
     """Start the engines and, if wanted, the learner. If this fails or is cancelled, none of them is left.
 
     They start at the same time where they can, because each mostly imports and loads on its own core.
@@ -195,7 +195,7 @@ async def _start(cfg: Config, model: str, urls: Mapping[str, list[str]], learner
     return pool, ranks, None, None
 
 
-async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any, Any, Started]) -> Started:
+async def _unless_fails(beside: asyncio.Future[Any] | None, start: Coroutine[Any, Any, ServiceParts]) -> ServiceParts:
     """Return what `start` gives. If `beside` fails first, cancel it and raise what `beside` raised."""
     starting = asyncio.create_task(start, name="start the services")
     try:
@@ -219,7 +219,7 @@ async def _reserve_shared(cfg: Config) -> PlacementGroup:
     )
 
 
-async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]]) -> Started:
+async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]]) -> ServiceParts:
     """Start engines and learner on the same GPUs, one after the other.
 
     An engine measures the free memory as it starts, and takes its share of that.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from benchmarks.canary.faults import MODEL_KINDS, Fault, all_faults, install, packs_head, possible
+from benchmarks.canary.faults import MODEL_KINDS, Fault, all_faults, applicable_faults, install, packs_head
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.weights.publisher import WeightPublisher
 
@@ -101,7 +101,7 @@ def on_rank(worker, rank: int, kind: str, layer: int, before: str, other: str) -
 
 async def refused_then_proved(run: Run, fault: Fault, rank: int, tmp_path) -> None:
     """Push a smallest update to a worker with a fault, then again without the fault."""
-    if not possible([fault], await run.engine._llm.collective_rpc(packs_head)):
+    if not applicable_faults([fault], await run.engine._llm.collective_rpc(packs_head)):
         pytest.skip("the kernels of this CPU pack no head in this precision")
     assert (await run.push()).refused == 0
     before, other = tmp_path / "before.safetensors", tmp_path / "other.safetensors"

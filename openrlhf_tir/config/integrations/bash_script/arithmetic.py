@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 
-_EXPRESSION = re.compile(r"[-+*/%<>=!&|^~?:()\s0-9xXa-fA-F]*")
-"""Digits and operators. Nothing of it is a command or a substitution, wherever it stands."""
+_EXPRESSION = re.compile(r"(?:0[xX][0-9a-fA-F]++|[-+*/%<>=!&|^~?:()\s0-9])*+")
+"""Numbers and operators. Nothing of it is a command, a substitution or a name, which bash would take for a 0."""
 _DEADLINE_S = 10.0
 
 

@@ -332,3 +332,11 @@ def test_training_commands_get_the_words_that_bash_itself_would_give_them(path, 
 )
 def test_files_that_a_script_writes_from_here_documents_are_known(text, path):
     assert read(text).files == {path: "x = $X\n"}
+
+
+@pytest.mark.parametrize("text", ["a + 1", "x", "B = 5", "0x", "3f"])
+def test_arithmetic_takes_no_name_for_a_number(text):
+    """Bash takes the name of a variable that is unset for 0."""
+    with pytest.raises(ValueError):
+        calculate(text)
+    assert calculate("0xFf + 1") == 256
