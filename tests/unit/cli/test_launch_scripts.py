@@ -71,11 +71,11 @@ def scripts(tmp_path):
     return tmp_path / "train_scripts"
 
 
-def test_every_recipe_on_gpus_has_a_script_and_the_table_names_it():
+def test_every_recipe_on_gpus_has_a_script_and_the_page_names_every_recipe():
     assert set(SCRIPTS.values()) == set(SAMPLES)
     page = (REPO / "docs/recipes.md").read_text()
     for script, recipe in SCRIPTS.items():
-        assert f"`{script}`" in page and f"--recipe {recipe} " in (REPO / "train_scripts" / script).read_text()
+        assert f"--recipe {recipe} " in (REPO / "train_scripts" / script).read_text()
     assert [p.stem for p in RECIPES.glob("*.toml") if f"`{p.stem}`" not in page] == []
     assert all(os.access(REPO / "train_scripts" / script, os.X_OK) for script in SCRIPTS)
 
