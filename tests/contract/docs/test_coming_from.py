@@ -92,6 +92,6 @@ def test_rows_in_gsm8ks_form_are_read_as_the_page_says(tmp_path, monkeypatch):
 
 def test_the_table_of_rewards_names_every_registered_one():
     page = (DOCS / "rewards.md").read_text()
-    table = page.partition("## Those that are there")[2].partition("\n## ")[0]
+    table = page.partition("## Built-in rewards")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(REWARDS)
     assert all(f"`{name}`" in table.rpartition("A group reward")[2] for name in GROUP_REGISTRY)
