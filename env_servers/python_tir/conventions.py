@@ -7,7 +7,7 @@
     artist    stdout stripped, or the whole traceback; a program that prints nothing gets a sentence about it
 
 The task of a session chooses one with task["observation"]; the turn protocol of a method sets it. The signals of an
-execution are the same under all of them. Sources: docs/protocols.md.
+execution are the same under all of them. The protocols in openrlhf_tir/rollout/protocols name the sources.
 """
 
 from __future__ import annotations
