@@ -50,6 +50,7 @@ RUN_BY = {
     ): "an outline of examples/openai_agent.py, which tests/e2e/agents/test_openai_sessions.py runs",
     ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
     ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
+    ("run_elsewhere.md", "python", "def last_message"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Asks"): "tests/e2e/test_guess_game.py",
@@ -70,7 +71,7 @@ RUN_BY = {
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
-OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl", "vllm", "bfcl"}
+OTHER_PROGRAMS = {"pre-commit", "export", "cd", "cp", "pip", "curl", "vllm", "bfcl", "docker", "kubectl", "sbatch"}
 PACKAGED = {path.stem for path in (REPO / "openrlhf_tir/config/recipes").glob("*.toml")}
 ALL = blocks()
 SHELL = ("bash", "console")

@@ -159,6 +159,33 @@ def test_the_loop_over_an_openai_server_says_the_same(elsewhere, loaded, rolled)
     assert {q: elsewhere.answer(q, sample, tokenizer) for q in rolled} == rolled
 
 
+def test_the_loop_of_messages_shows_one_reply_for_the_calls_of_a_message_and_ends_when_they_are_used_up():
+    """The server is a stand-in that always calls two functions, as long as it is asked."""
+    asked: list[list[dict]] = []
+
+    class Message(SimpleNamespace):
+        def model_dump(self, *, exclude_none):
+            assert exclude_none
+            return {"role": "assistant"}
+
+    def create(*, model, messages, tools):
+        asked.append(list(messages))
+        functions = [SimpleNamespace(name=name, arguments='{"x": 1}') for name in ("f", "g")]
+        calls = [SimpleNamespace(id=f"id_{f.name}", function=f) for f in functions]
+        return SimpleNamespace(choices=[SimpleNamespace(message=Message(content="words", tool_calls=calls))])
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    ran = []
+    loop = page("elsewhere_messages", "def last_message").last_message
+    assert loop(client, "model", "Go.", [], lambda calls: ran.append(calls) or " 7\n", max_calls=1) == "words"
+    assert ran == [[{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {"x": 1}}]]
+    assert asked[-1] == [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant"},
+        {"role": "tool", "tool_call_id": "id_f", "content": "7"},
+    ]
+
+
 def test_the_blocks_of_the_page_are_those_of_the_protocols():
     """Each row's literal texts around the output, against what the protocol inserts."""
     text = (DOCS / "run_elsewhere.md").read_text()
