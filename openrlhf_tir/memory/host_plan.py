@@ -15,6 +15,8 @@ from ..machine.sizes import size
 from .memory_plan import Shape, learner_parts, micro_batch_tokens, recomputed_layers
 from .model_size import WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 
+KEPT_FREE = 0.05
+"""Share of a node's memory that must stay free: above it Ray's memory monitor ends processes."""
 LEARNER_PROCESS = 500 << 20
 """Bytes of a learner's process on CPU besides the parts that are counted: Python, torch, DeepSpeed, Ray."""
 PASS_SLACK = 0.4
@@ -134,11 +136,20 @@ class HostPlan:
             " servers"
         )
 
-    def faults(self, total: int) -> list[str]:
-        """Return a sentence with the settings that help if a node of `total` bytes is too small; else nothing."""
-        if self.total <= total:
+    def faults(self, node_bytes: int) -> list[str]:
+        """Return a sentence with the settings that help if a node of this memory is too small; else nothing."""
+        limit = usable(node_bytes)
+        if self.total <= limit:
             return []
-        return [f"a node needs {self.needs}; it has {size(total)}. {REMEDY}"]
+        return [
+            f"a node needs {self.needs}; of its {size(node_bytes)} a run may use {1 - KEPT_FREE:.0%}, {size(limit)}."
+            f" {REMEDY}"
+        ]
+
+
+def usable(node_bytes: int) -> int:
+    """Return how much of a node's memory may be in use before Ray's memory monitor ends processes."""
+    return int(node_bytes * (1 - KEPT_FREE))
 
 
 REMEDY = (

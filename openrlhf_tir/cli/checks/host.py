@@ -32,13 +32,11 @@ from ...machine.cores import computes_bf16, usable_cores
 from ...machine.gpus import gpu_count, gpu_memory
 from ...machine.namespaces import namespace_remedy
 from ...machine.sizes import free_above, size
-from ...memory.host_plan import REMEDY, host_plan
+from ...memory.host_plan import KEPT_FREE, REMEDY, host_plan, usable
 from ...memory.memory_plan import memory_plan
 from ...memory.model_size import push_bytes
 from ...memory.threads import compute_threads
 
-KEPT_FREE = 0.05
-"""Share of a node's memory that must stay free: above it Ray's memory monitor ends processes."""
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true` in seconds. It takes milliseconds, on a busy machine maybe seconds."""
 LANDLOCK_CREATE_RULESET = 444
@@ -285,8 +283,7 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
     if not learner:
         plan = replace(plan, ranks=0, pushes=0)
     used, total = machine.memory
-    limit = int(total * (1 - KEPT_FREE))
-    faults = plan.faults(limit)
+    faults = plan.faults(total)
     if machine.gpu_bytes and learner and (gpu_plan := memory_plan(cfg, machine.gpu_bytes)):
         faults += [f"on a GPU, {fault}" for fault in gpu_plan.faults(machine.gpu_bytes)]
     if faults:
@@ -294,7 +291,7 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
             f"This machine is too small for the run: {' '.join(faults)} `openrlhf-tir size` lists each part."
         )
     facts = [f"planned {plan.needs}; {size(total - used)} of {size(total)} are free"]
-    if used + plan.total > limit:
+    if used + plan.total > usable(total):
         facts.append(
             f"memory: others hold {size(used)} of this machine's {size(total)} now; with what the run needs that is"
             f" more than the {1 - KEPT_FREE:.0%} above which Ray ends processes. End them, or: {REMEDY}"

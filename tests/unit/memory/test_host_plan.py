@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.learner.memory import SMOLLM2
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.checks.host import check_memory
+from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.flags import add_config_flags
+from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.memory import host_plan as plans
 from openrlhf_tir.memory.host_plan import (
     BF16_REST,
@@ -25,6 +31,7 @@ from openrlhf_tir.memory.host_plan import (
     STEP_LOGITS,
     host_plan,
 )
+from tests.unit.cli.preflight.runs import CPU
 from tests.unit.memory.test_memory_plan import MIXTURE, SMALL, N, model
 
 GIB = 2**30
@@ -226,8 +233,8 @@ def test_the_chunk_and_the_cache_are_those_of_learner_and_engine():
 
 def test_what_a_node_needs_just_fits_or_is_refused_with_need_and_remedy(tmp_path):
     plan = host_plan(small(tmp_path), gpus=False)
-    assert plan.faults(plan.total) == []
-    (fault,) = plan.faults(plan.total - 1)
+    assert plan.faults(plan.total * 20 // 19 + 1) == []
+    (fault,) = plan.faults(plan.total * 20 // 19 - 1)  # a twentieth must stay free
     assert plan.needs in fault and "train.max_tokens_per_gpu" in fault
 
 
@@ -238,6 +245,24 @@ def test_size_of_a_run_without_gpus_says_whether_the_host_holds_it(tmp_path, cap
     assert "learner ranks" in capsys.readouterr().out
     assert main([*argv, "--host-gib", "2"]) == 1
     assert "actor.num_gpus_per_node" in capsys.readouterr().out
+
+
+def test_size_and_a_run_draw_the_line_at_the_same_memory(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    recipe = ["--recipe", "quickstart_cpu", "--actor.model_name_or_path", str(tmp_path)]
+    arguments = argparse.ArgumentParser()
+    add_config_flags(arguments, first=())
+    cfg = config_of(arguments.parse_args(recipe), makes_data=True)
+    needed = host_plan(cfg, gpus=False).total
+    for node_bytes, fits in ((needed, False), (needed * 20 // 19 - 1, False), (needed * 20 // 19 + 1, True)):
+        size_says = main(["size", "--cpu", *recipe, "--host-gib", repr(node_bytes / GIB)]) == 0
+        try:
+            check_memory(cfg, replace(CPU, memory=(0, node_bytes)))
+            run_says = True
+        except ConfigError:
+            run_says = False
+        assert (size_says, run_says) == (fits, fits), node_bytes
 
 
 @pytest.mark.parametrize("gpus", [True, False])
