@@ -34,14 +34,15 @@ RULES = (
 """First part of the system message of the user's model."""
 
 
-def add_user_flags(parser: argparse.ArgumentParser, url_help: str) -> None:
+def add_user_flags(parser: argparse.ArgumentParser, url_help: str, *, required: bool = False) -> None:
     """Add the flags that say which model plays the users.
 
     Args:
         parser: The parser of a server.
         url_help: Help text of --user-url.
+        required: True if the server has no scripted users, so that --user-url must be given.
     """
-    parser.add_argument("--user-url", metavar="URL", help=url_help)
+    parser.add_argument("--user-url", metavar="URL", required=required, help=url_help)
     parser.add_argument(
         "--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)"
     )

@@ -170,9 +170,9 @@ SERVERS: dict[str, ServerInfo] = {
         module="env_servers.echo",
         actions=Actions(slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"),
     ),
-    "mcp": ServerInfo(module="env_servers.adapters.mcp"),
-    "openenv": ServerInfo(module="env_servers.adapters.openenv"),
-    "verl_tool": ServerInfo(module="env_servers.adapters.verl_tool"),
+    "mcp": ServerInfo(module="env_servers.adapters.mcp", needs_options=True),
+    "openenv": ServerInfo(module="env_servers.adapters.openenv", needs_options=True),
+    "verl_tool": ServerInfo(module="env_servers.adapters.verl_tool", needs_options=True),
     "gem": ServerInfo(module="env_servers.adapters.gem"),
     "bfcl": ServerInfo(
         module="env_servers.adapters.bfcl",
@@ -188,7 +188,7 @@ SERVERS: dict[str, ServerInfo] = {
             read=_call("cat", file_name="leak"),
         ),
     ),
-    "tau": ServerInfo(module="env_servers.adapters.tau"),
+    "tau": ServerInfo(module="env_servers.adapters.tau", needs_options=True),
 }
 """Name of an environment, which its server's /health gives too -> its server."""
 OWN = ServerInfo(module="env_servers.own")

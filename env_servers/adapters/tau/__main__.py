@@ -20,16 +20,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     p = command_parser("env_servers.adapters.tau", __doc__)
     add_serving_flags(p, workers=64)
-    add_user_flags(p, f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token")
+    url_help = f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token"
+    add_user_flags(p, url_help, required=True)
     return p
 
 
 def main() -> None:
     """Start the server."""
-    p = parser()
-    args = p.parse_args()
-    if not args.user_url:
-        p.error("tau-bench's users are played by a model: give --user-url http://HOST:PORT/v1 and --user-model NAME.")
+    args = parser().parse_args()
     check_installed()
     run_copies(args)
 

@@ -14,6 +14,7 @@ import pytest
 from env_servers.launch import add_serving_flags
 from openrlhf_tir.cluster.env_process import server_flags, server_module
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.servers import SERVERS
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,18 @@ def test_an_option_of_a_server_that_is_on_or_off_can_be_said_both_ways(server, o
     environment = cfg.environments["mine"]
     parser = importlib.import_module(f"{server_module(environment)}.__main__").parser()
     assert getattr(parser.parse_args(server_flags(environment)), option) is is_on
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_is_said_to_need_options_if_its_parser_refuses_none(name):
+    """Only then is a run without them refused at the check, and not when its server starts."""
+    parser = importlib.import_module(f"{SERVERS[name].module}.__main__").parser()
+    try:
+        parser.parse_args([])
+        refuses_none = False
+    except SystemExit:
+        refuses_none = True
+    assert SERVERS[name].needs_options is refuses_none
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,11 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         ),
         (
             ["sums", "echo"],
+            {"echo": {"server": "mcp"}},
+            r"envs\.echo\.server_options = {}: .* mcp .*--command .*--url",
+        ),
+        (
+            ["sums", "echo"],
             {"echo": {"server_options": {"colour": "red"}}},
             r"envs\.echo\.server_options = {'colour': 'red'}: .* echo .*: --colour red",
         ),
