@@ -153,6 +153,8 @@ async def run_training(
                     metrics.log(version, trained.row)
     with _not_fatal("the audit of the ledger"):
         _print_audit(services.console, cfg.run_dir / LEDGER)
+    if version == 0:
+        services.console.print(f"[yellow]{_untrained(cfg)}", soft_wrap=True, highlight=False)
     model = cfg.run_dir / cfg.ckpt.output_dir
     await _export(services, cfg, checkpoints, model)
     columns = metrics_log.read(cfg.run_dir)
@@ -443,6 +445,15 @@ def _print_audit(console: Console, ledger: Path) -> None:
     )
     for error in report.errors:
         console.print(f"[red]ledger: {error}")
+
+
+def _untrained(cfg: Config) -> str:
+    """Return the message of a run whose prompts ran out before the first update."""
+    return (
+        "No update was made: the prompts ran out before a group could be trained, so the model that is exported is the"
+        f" untrained one. `openrlhf-tir play {cfg.run_dir} --dropped` shows what became of the groups; raise"
+        " train.num_episodes, or change prompts, reward or filters."
+    )
 
 
 @asynccontextmanager

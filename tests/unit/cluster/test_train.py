@@ -151,6 +151,28 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
     assert re.search(r"\btrained [1-9]\d*; \w+ 0, \w+ 0\n", services.console.file.getvalue()) or not saved
 
 
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_run_that_made_no_update_says_that_its_model_is_untrained(train, tmp_path, monkeypatch, updates):
+    class Exporting(FakeLearner):
+        async def export(self, directory):
+            raise OSError(28, "what follows is not looked at here")
+
+    async def ended(parts, resume, pushing):
+        return updates
+
+    monkeypatch.setattr(train, "_pipeline", ended)
+    monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
+    cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
+    from openrlhf_tir.cluster.engine_pool import EnginePool
+
+    services = Apart(learner=Exporting(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, "", {}))
+    inputs = SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])
+    with pytest.raises(InfraError):
+        asyncio.run(train.run_training(services, cfg, inputs))
+    warned = f"play {tmp_path} --dropped" in services.console.file.getvalue()
+    assert warned is (updates == 0)
+
+
 def test_when_the_learner_does_not_start_the_engines_do_not_either(train):
     """Neither those that are up nor those that are on their way."""
     from openrlhf_tir.cluster.services import _all_or_none
