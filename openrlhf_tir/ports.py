@@ -196,7 +196,7 @@ class RolloutEngine(Engine, Protocol):
 
         Returns:
             Seconds of the parts of the push by the name of their metric, as far as this engine measures them:
-            `push_map_s` before the pause; `push_drain_s`, `push_begin_s`, `push_load_s`, `push_read_back_s` and
+            `push_map_s` before the pause; `push_freeze_s`, `push_begin_s`, `push_load_s`, `push_read_back_s` and
             `push_resume_s` in it; `push_canary_s` after it.
         """
 

@@ -30,7 +30,7 @@ PUSHES = 4
 KV_CACHE_MIB = 8192
 START_S = 100.0
 """Deadline of the learner's start, in seconds."""
-PARTS = ("push_write_s", "push_map_s", "push_drain_s", "push_begin_s", "push_load_s", "push_read_back_s",
+PARTS = ("push_write_s", "push_map_s", "push_freeze_s", "push_begin_s", "push_load_s", "push_read_back_s",
          "push_resume_s", "push_canary_s", "push_score_s")  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from .table import lines, markdown, plot
 AFTER_THE_END = "requeued/end_of_run"
 """Groups that were under way when the simulation stopped; the measured run is cut before."""
 SPLIT = {
-    "wait for replay": "replay_wait",
+    "wait for groups": "replay_wait",
     "wait for gate": "gate_wait",
     "drain": "drain",
     "accumulate": "accumulate",

@@ -4,9 +4,9 @@
     wide        200 steps of 128 x 16 on 64 engines, seconds: at most  60
     long        10,000 steps of 16 x 8 on 8 engines, seconds: at most 300
     growth      resident memory gained over the last three quarters of a run of 2,000 and of the long one, MiB: flat
-    controller  CPU seconds of loop, budget, gate, replay, ledger, balancing and depth control per 2,048 trajectories of
-                8k tokens (128 groups of 16, on four learner ranks), in a run whose rollout and learner are one timer
-                each, so that nothing else is counted: at most 1.0
+    controller  CPU seconds of loop, scheduler, gate, buffer, ledger, balancing and depth control per 2,048
+                trajectories of 8k tokens (128 groups of 16, on four learner ranks), in a run whose rollout and learner
+                are one timer each, so that nothing else is counted: at most 1.0
 
 Nothing is emulated on the wall clock here: `benchmarks.pipeline` does that.
 """

@@ -151,8 +151,9 @@ class Config(Section):
 
     @property
     def shares_prompts(self) -> bool:
-        """True if the learner computes a prompt once for the responses that follow it in one micro batch.
+        """True if the settings let the learner compute a prompt once for the responses that follow it in a micro batch.
 
+        The policy and the reference do so with torch's attention (PolicyModel.can_share_prompts), the critic never.
         Two features rule it out: sequence parallelism cuts a row between any two tokens, and the balance of a mixture's
         experts would count a shared prompt once.
         """

@@ -5,7 +5,7 @@
     canary disagrees   -> void()         v is pushed again: they raise WeightsUnverified, and later ones wait
                           refuse(why)    they raise WeightsUnverified, and so do all later ones
 
-So no group reaches the replay buffer, and no traced session its reward, before the verdict on each of its tokens.
+So no group reaches the buffer, and no traced session its reward, before the verdict on each of its tokens.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ from ..machine.gpus import runs_on_gpus
 from ..memory.threads import compute_threads
 from ..pushes import BroadcastRendezvous, BroadcastResult, Canary, Exposed, ReadBackReport
 from ..types import Completion, EngineBounds, Sampling
-from ..waiting.deadlines import Deadline, answer_deadline, within
+from ..waiting.deadlines import Deadline, answer_deadline, node_lock_deadline, within
 from ..waiting.suspension import awake_timeout
 from ..weights.node_copy import NodeCopy
 from .core_process import forked_core, may_fork
@@ -109,8 +109,7 @@ class VllmEngine:
         """Held while vLLM is paused or resumed."""
         self._sleeping = asyncio.Lock()
         """One sleep or wake at a time: one that was cancelled here may still be under way in vLLM's process."""
-        # A push takes at most timeouts.push_s; the rest of it is for this engine's own check and the canary.
-        self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)
+        self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=node_lock_deadline(cfg).seconds)
         self._one_push = asyncio.Lock()
         self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
@@ -544,7 +543,7 @@ class VllmEngine:
         async with self._or_break("begin"):
             await self._switch()
             await self._wake_up(WEIGHTS)
-        self._push_parts = {"push_drain_s": time.monotonic() - start}
+        self._push_parts = {"push_freeze_s": time.monotonic() - start}
 
     async def receive(self, info: dict[str, Any]) -> None:
         """Load one part of the weights, described as the backend needs it: {"path": ...} for 'file'."""

@@ -177,7 +177,7 @@ class PolicyModel(Actor):
         pads_rows = strategy.device == "cpu" and cfg.ds.ring_attn_size == 1 and not cfg.actor.aux_loss_coef
         self.row_multiple = CPU_ROW_MULTIPLE if pads_rows else 1
         """Packed rows are padded to a multiple of this many tokens."""
-        self.shares_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
+        self.can_share_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
         """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
         self.routing = RoutingReplay(self.model) if cfg.rollout.routing_replay and not frozen else None

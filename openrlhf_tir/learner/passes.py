@@ -112,7 +112,7 @@ class MicroBatchRunner:
             engine, optim = self._engine_and_settings(model)
             model.train()
             summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-            shared = isinstance(model, PolicyModel) and model.shares_prompts
+            shared = isinstance(model, PolicyModel) and model.can_share_prompts
             batches = list(self.micro_batches(rows, names, share_prompts=shared))
             if last and not batches:
                 # No rank has rows, but the step needs a backward pass that is marked as the last one.
@@ -152,7 +152,7 @@ class MicroBatchRunner:
         """
         scores: dict[int, np.ndarray] = {}
         model.eval()
-        shared = isinstance(model, PolicyModel) and model.shares_prompts
+        shared = isinstance(model, PolicyModel) and model.can_share_prompts
         with torch.no_grad():
             for indices, micro in self.micro_batches(rows, names, scoring=True, share_prompts=shared):
                 padded = forward(micro).cpu().numpy()

@@ -10,7 +10,7 @@ of the oldest dispatched, or groups dropped for age, long and slow ones would be
 into the metrics as `selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>`
 is the total variation distance of kept and trained over the run so far: 1/2 sum |share kept - share trained|, 0 equal,
 1 disjoint; with several environments also within each, `env/NAME/selection_bias/<by>`: one may be biased while their
-mix hides it. Groups that wait in replay count as kept only, so it falls as a run goes on.
+mix hides it. Buffered groups count as kept only, so it falls as a run goes on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain a pipeline that does not move: who waits for what, and for how long. Text for a person; changes nothing.
 
-trainer --replay--> rolling groups --engine, environment--> outside     (each arrow is an edge that can be blocked)
+trainer --buffer--> rolling groups --engine, environment--> outside     (each arrow is an edge that can be blocked)
         --gate----> the groups that must be trained first
         --drain---> rolling groups
         --step, push, checkpoint, evaluation--> learner, engines
@@ -72,7 +72,7 @@ def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
     accepted = len(scheduler.buffered) + len(scheduler.current_batch)
     rolling = len(scheduler.rolling)
     phase = observer.current_phase
-    if phase == "wait for replay":
+    if phase == "wait for groups":
         return f"waiting for groups: {accepted} of {scheduler.rule.batch_groups} accepted"
     if phase == "wait for gate":
         return f"waiting for the staleness gate {since}: the oldest of {rolling} rolling groups come first"
@@ -92,11 +92,11 @@ def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup])
         )
     if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"
-    if phase == "wait for replay":
+    if phase == "wait for groups":
         accumulated = len(scheduler.current_batch)
         begun = f", of which {accumulated} have their gradients" if accumulated else ""
         accepted = len(scheduler.buffered) + accumulated
-        return f"replay: {accepted}/{scheduler.rule.batch_groups} groups are there{begun}"
+        return f"groups: {accepted}/{scheduler.rule.batch_groups} are accepted{begun}"
     return OUTSIDE.get(phase, f"'{phase}'")
 
 

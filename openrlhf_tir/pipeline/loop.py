@@ -1,6 +1,6 @@
 """The training loop.
 
-    prompts -> [scheduler] -> rollout actors -> groups -> filters -> replay -> learner -> weights -> rollout actors
+    prompts -> [scheduler] -> rollout actors -> groups -> filters -> buffer -> learner -> weights -> rollout actors
 
     task         consumes                produces               waits for                      unblocked by
     produce      prompts                 rolling groups         scheduler.can_dispatch()       a group, a step, a push
@@ -221,7 +221,7 @@ class Pipeline:
         """
         scheduler = self.scheduler
         while True:
-            with self.observer.phase("wait for replay", self.version):
+            with self.observer.phase("wait for groups", self.version):
                 await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.batch_is_filled())
             with self.observer.phase("wait for gate", self.version):
                 await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.gate_is_open())

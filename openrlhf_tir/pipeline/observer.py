@@ -43,7 +43,7 @@ TRACKS = {
 }
 """Phase -> track of the timeline. Other phases have no span."""
 METRICS = {
-    "wait for replay": "replay_wait_s",
+    "wait for groups": "replay_wait_s",
     "wait for gate": "gate_wait_s",
     "drain": "drain_s",
     "turn": "turn_s",

@@ -19,7 +19,7 @@ from ..pushes import PublishReport
 from ..types import GroupMeta, StepReport, Task, TrainBatch
 
 TASK = Task("simulated", "0", "simulated")
-PHASES = ("wait for replay", "wait for gate", "drain", "accumulate", "step", "push")
+PHASES = ("wait for groups", "wait for gate", "drain", "accumulate", "step", "push")
 """The phases of the training loop whose seconds are recorded at each step."""
 
 

@@ -11,7 +11,7 @@ from ..observability.report.style import COLORS, legend_above, new_figure, plot_
 from .run import Result
 from .table import ages
 
-PHASES_SHOWN = ("accumulate", "step", "push", "drain", "wait for gate", "wait for replay")
+PHASES_SHOWN = ("accumulate", "step", "push", "drain", "wait for gate", "wait for groups")
 
 
 def plot(result: Result, title: str, engines: int, saturated_tokens_per_s: float) -> Figure:

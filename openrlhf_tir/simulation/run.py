@@ -1,6 +1,6 @@
 """Simulate what the pipeline would do with a workload and a configuration, in virtual seconds.
 
-The loop, the scheduler with its gate, replay, ledger, depth controller and checkpoints are the real code. Engines,
+The loop, the scheduler with its gate and buffer, ledger, depth controller and checkpoints are the real code. Engines,
 environments, learner and weight pushes are models (engine_model.py, environment.py, parts.py). Ledger and checkpoints
 are written to a temporary directory.
 """

@@ -17,7 +17,7 @@ FIGURES: dict[str, Callable[[Result], str]] = {
     "engines idle": lambda run: f"{run.engine_idle:.1%}",
     "engines' decode rate used": lambda run: f"{run.engine_use:.1%}",
     "learner idle": lambda run: f"{run.learner_idle:.1%}",
-    "waits for replay, per step": lambda run: f"{run.phases_s['wait for replay'] / run.steps:.1f} s",
+    "waits for groups, per step": lambda run: f"{run.phases_s['wait for groups'] / run.steps:.1f} s",
     "waits for the gate": lambda run: f"{run.phases_s['wait for gate'] / run.steps:.1f} s",
     "drains and pushes": lambda run: f"{(run.phases_s['drain'] + run.phases_s['push']) / run.steps:.1f} s",
     "accepted by the filters": lambda run: f"{run.acceptance:.1%}",

@@ -70,6 +70,15 @@ def answer_deadline(cfg: Any) -> Deadline:
     return Deadline.of(cfg, "timeouts.push_s", parts=2, at_most_s=LONGEST_ANSWER_S)
 
 
+def node_lock_deadline(cfg: Any) -> Deadline:
+    """Return how long an engine waits for its turn at its node's copy of the pushed weights (weights/node_copy.py).
+
+    A quarter of a push: an engine whose turn does not come then checks the pushed file by itself, and has the rest of
+    the time for that, for loading and for the canary.
+    """
+    return Deadline.of(cfg, "timeouts.push_s", parts=4)
+
+
 def broadcast_deadline(cfg: Any) -> Deadline:
     """Return the deadline of one bucket of a broadcast, and of the meeting of its members.
 

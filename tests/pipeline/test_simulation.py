@@ -79,7 +79,7 @@ def test_sync_takes_rollout_step_and_push_one_after_the_other():
     r = simulated(constant(), mode="sync")
     assert r.seconds == pytest.approx(0.5 + 6 * 16.5)
     assert r.phases_s["step"] == pytest.approx(30)
-    assert r.phases_s["wait for replay"] == pytest.approx(66)
+    assert r.phases_s["wait for groups"] == pytest.approx(66)
     assert r.learner_idle == pytest.approx(1 - 30 / 99.5)
     assert r.trained_tokens == 6 * 4 * 2 * 100
     assert r.staleness == {0: 4800}

@@ -93,7 +93,7 @@ def learner_parts(row: Mapping[str, float]) -> dict[str, float]:
             "push_load": seconds("push_load_s"),
             "push_read_back": seconds("push_read_back_s"),
             # Not push_pause_s less the two: each is the longest of all engines, not always the same engine's.
-            "push_pause_rest": seconds("push_drain_s", "push_begin_s", "push_resume_s"),
+            "push_pause_rest": seconds("push_freeze_s", "push_begin_s", "push_resume_s"),
             "proof": seconds("push_canary_s", "push_score_s"),
             "push_write": seconds("push_write_s"),
         },

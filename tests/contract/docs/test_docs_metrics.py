@@ -72,7 +72,7 @@ def logged(monkeypatch) -> set[str]:
     observer.group_finished("failed", None, "timeout")
     observer.group_finished("requeued", None, "surplus")
     observer.selection.trained([meta])
-    parts = ("map", "pause", "drain", "begin", "load", "read_back", "resume", "canary", "score")
+    parts = ("map", "pause", "freeze", "begin", "load", "read_back", "resume", "canary", "score")
     of_parts = {"push_ipc": 1.0} | {f"push_{part}_s": 0.1 for part in parts}
     observer.push_finished(PublishReport(version=0, seconds=0.1, digest="", canary_max_diff=0.0, parts=of_parts))
 

@@ -84,7 +84,7 @@ async def test_log_probs_are_those_of_a_file_push_bit_for_bit(
     assert (report.refused, report.parts["push_ipc"], report.delta) == (0, 1.0, False)
     assert report.canary_max_diff < TOLERANCE and report.write_s > 0
     assert report.nbytes >= sum(t.nbytes for t in learner._weights().values())
-    parts = {"push_map_s", "push_drain_s", "push_begin_s", "push_load_s", "push_read_back_s", "push_resume_s"}
+    parts = {"push_map_s", "push_freeze_s", "push_begin_s", "push_load_s", "push_read_back_s", "push_resume_s"}
     assert parts <= set(report.parts)
     found = await sampled(engine, prompt, f"exposed {version}")
     assert [c.logprobs.tobytes() for c in found] == [c.logprobs.tobytes() for c in wanted]

@@ -81,7 +81,7 @@ def test_metrics_and_gradients_are_those_without_sharing(learner, variant):
     separate = learner(False, VARIANTS[variant])
     expected_metrics = separate.step(batch, groups)
     shared = learner(True, VARIANTS[variant])
-    assert shared.model.shares_prompts
+    assert shared.model.can_share_prompts
     metrics = shared.step(batch, groups)
     assert metrics == pytest.approx(expected_metrics, rel=1e-4, abs=1e-6)
     (gradients, *_), (expected, *_) = shared.engine.grads, separate.engine.grads

@@ -18,7 +18,7 @@ ROW = {
     "push_s": 4.0,
     "push_write_s": 1.0,
     "push_pause_s": 9.0,  # of another engine
-    "push_drain_s": 0.125,
+    "push_freeze_s": 0.125,
     "push_begin_s": 0.125,
     "push_load_s": 0.5,
     "push_read_back_s": 0.25,
