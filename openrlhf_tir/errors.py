@@ -29,8 +29,7 @@
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |  |- WeightsMisloaded  the model does not hold what was sent; the engine stands still, a full push may mend it
     |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
-    |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is
-    |  |  |                    not trained
+    |  |- MethodError          a function of the method failed on one sample or group; the whole group is failed
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
@@ -274,7 +273,7 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed: there is no reward. `str(e)` names file, line and what was expected.
+    """A function of the method failed, which fails the whole group. `str(e)` names file, line and what was expected.
 
     Attributes:
         user_traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.

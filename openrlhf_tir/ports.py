@@ -280,7 +280,15 @@ class EnvSession(Protocol):
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
     async def reset(self) -> str:
-        """Return the first observation. Raises EnvError, EnvTimeout or EnvFull."""
+        """Return the first observation.
+
+        Raises:
+            TaskRefused: The server can make no episode of this row. It is an EnvError.
+            EnvironmentCodeError: The environment's own code failed.
+            EnvError: The environment failed, or no server is up.
+            EnvTimeout: It did not answer in time.
+            EnvFull: There was no room.
+        """
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
         """Return the reply to an action.
@@ -288,9 +296,11 @@ class EnvSession(Protocol):
         Only outcomes that may be trained are returned.
 
         Raises:
+            EnvLost: The server is gone, with all its sessions. It is an EnvError.
+            EnvironmentCodeError: The environment's own code failed.
             EnvError: The environment failed.
-            EnvLost: The server is gone, with all its sessions.
             EnvTimeout: It did not answer in time.
+            EnvFull: There was no room.
         """
 
 
@@ -302,10 +312,15 @@ class Rollout(Protocol):
 
         Raises:
             InfraError: The engine died, or the group could not be run at all.
+            PipelineError: No engine is left, and none will come.
         """
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
-        """Return the groups of these payloads."""
+        """Return the groups of these payloads.
+
+        Raises:
+            PayloadLost: The node that held one is gone, or did not hand it over in time.
+        """
 
     async def store(self, group: Group) -> Any:
         """Return a payload for a group that was read from a checkpoint."""
@@ -326,7 +341,7 @@ class Publisher(Protocol):
     """Pushes the learner's weights to the engines and proves them: weights/publisher.py."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """Hold the publisher's lock while the learner steps or loads a checkpoint, and for nothing else.
+        """Hold the publisher's lock while the learner accumulates, steps or loads a checkpoint, and for nothing else.
 
         Nobody asks the learner for weights or scores meanwhile. Entering waits for an engine that is joining.
         """

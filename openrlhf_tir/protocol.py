@@ -14,8 +14,8 @@ Outcomes, and what the trainer makes of them:
     model_error  the action was wrong (syntax, exception, its own    observation, trained
                  time limit: signals["error_type"] == "time_limit")
     env_error    the environment broke                              trajectory failed, never a reward
-                 with signals["code_defect"] = "file:line": its      the same, and no outage: nothing is tried again;
-                 author's code is wrong                              before the first update the run ends
+                 with signals["code_defect"] = "file:line": its      the group is failed, and not tried again; before
+                 author's code is wrong                              the first update the run ends
                  with signals["no_session"], in a batch: the         as 404 of a single step: the session is lost
                  server does not know the session
     timeout      server or network missed `deadline_s`              trajectory failed, never a reward

@@ -1,6 +1,7 @@
 """The objectives of reinforcement learning and fine-tuning: from a micro batch's log-probs to the loss for DeepSpeed.
 
-Both use openrlhf's losses. The setting actor.pi_old chooses the policy in the denominator of PPO's ratio pi / pi_old:
+Fine-tuning, ppo and gspo use openrlhf's losses, cispo, pg and the user's their own function (algorithms/losses). The
+setting actor.pi_old chooses the policy in the denominator of PPO's ratio pi / pi_old:
 
     engine      pi_old = mu, the policy that sampled the token, by its recorded log-prob. The ratio is pi / mu, so
                 clipping covers everything in between: staleness, engine mismatch, and the batch's earlier updates.

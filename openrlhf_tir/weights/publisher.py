@@ -265,7 +265,7 @@ class WeightPublisher:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Hold the lock while the learner steps: it can neither publish nor score meanwhile.
+        """Hold the lock while the learner accumulates, steps or loads: it can neither publish nor score meanwhile.
 
         Never hold it during a drain. A drain waits for groups, a group may wait for an engine, and that engine needs
         this lock to join.

@@ -13,8 +13,10 @@ p is the learner's probability of the token. Rounding moves the logits, each by 
 moves by 1 - p times as much as its logit. Division by 1 - p therefore gives every token the same noise, however certain
 the policy is or becomes. Tokens with p above 95 % do not count: rounding of the log-prob itself is all that is left of
 them. (When the median of the plain differences decided, texts full of certain tokens made right pushes fail.) The
-reference is the median level of the last accepted pushes. docs/weights.md has the derivation of the thresholds and the
-measured distributions. numpy only.
+reference is the median level of the last accepted pushes, at first of the calibration; its threshold is between
+SMALLEST and the ceiling (publisher.CEILING). In fp32 (config/sections/rollout.py, FP32_TOLERANCE) and with
+vllm.canary_tolerance there is neither calibration nor reference: the threshold of the level is fixed. docs/weights.md
+has the derivation of the thresholds and the measured distributions. numpy only.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Env(Section):
         gt=0,
         le=MAX_DEADLINE_S,
         description=(
-            "Deadline of one call, and a third of that of opening a session. If server or network miss it, the"
+            "Deadline of one call; opening a session has three times as long. If server or network miss it, the"
             " trajectory has failed."
         ),
         unit="seconds",

@@ -81,7 +81,8 @@ class Pipeline(Section):
         description=(
             "Groups that are rolling or buffered at most. auto: as many as keep learner and engines busy, from measured"
             " acceptance, latency and queues, and more than max_staleness has room for while the filters reject most."
-            " Unset: auto in mode pipeline, else all that max_staleness allows."
+            " Unset: auto in mode pipeline, one batch in sync and one_step, all that max_staleness allows in"
+            " pipeline_drain."
         ),
         unit="groups",
     )

@@ -25,9 +25,9 @@ class Timeouts(Section):
         600.0,
         gt=0,
         description=(
-            "For an engine to load a weight push and sample the canary. Half of it, at most 300 s, is for an actor or a"
-            " reward model to answer a small call; a tenth, at most 60 s, for each bucket of a broadcast"
-            " (vllm.sync_backend = gloo or nccl)."
+            "For an engine to freeze its requests, load a weight push and sample the canary; the learner's writing and"
+            " scoring have learner_s. Half of it, at most 300 s, is for an actor or a reward model to answer a small"
+            " call; a tenth, at most 60 s, for each bucket of a broadcast (vllm.sync_backend = gloo or nccl)."
         ),
         unit="seconds",
     )

@@ -16,8 +16,9 @@ from ..scheduler.groups import AcceptedGroup, InFlightGroup, QueuedPrompt, Sched
 def to_facts(snapshot: SchedulerSnapshot, settings: Config) -> dict[str, Any]:
     """Return the facts of a snapshot as JSON can hold them. The accepted groups are stored apart (stored.py).
 
-    `max_staleness`, `updates_per_batch`, `batch_size` and `world_size` are there to be compared by a resume: the
-    snapshot's books only make sense with the same ones (lineage.py).
+    `max_staleness`, `updates_per_batch` and `batch_size` are there to be compared by a resume: the snapshot's books
+    only make sense with the same ones (lineage.py). `world_size` may differ where the ranks can read each other's files
+    (ranks.py).
     """
     return {
         "version": snapshot.version,

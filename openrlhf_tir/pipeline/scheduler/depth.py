@@ -15,9 +15,10 @@ all of these hold:
                 sum_j P(latency > j * work_s) <= E[latency] / work_s batches are still rolling just before a step, so B
                 groups are ready. More would only be older when they are trained. No bound while the learner idles: then
                 it waits for the engines or for the gate, and a group that starts earlier is done earlier.
-    engines     sequences < max_sequences + a tenth of it
+    engines     sequences < max_sequences + max(a tenth of it, samples of a group * engines that take groups)
                 A number of groups says little about how many sequences there are: one that suits young groups starves
-                engines whose groups are old. An engine with a short queue replaces a finished sequence at once.
+                engines whose groups are old. An engine with a short queue replaces a finished sequence at once. A group
+                arrives as a whole, so each engine may queue one.
 
 While a batch is ready and only the gate keeps it from the learner, no more may start than
 
@@ -257,7 +258,7 @@ class AutoDepth:
         if rolling == 0:
             return False  # The last report may be old.
         sequences = self._load.sequences + self._samples * (rolling - self._rolling_at_report)
-        # A group arrives as a whole, so each engine may queue one even if others have free places.
+        # Each engine may queue a group even if others have free places.
         queue = max(self.QUEUE_SHARE * self._load.max_sequences, self._samples * self._load.open_engines)
         return sequences >= self._load.max_sequences + queue
 

@@ -12,9 +12,11 @@ A rollout actor has one client for its whole life. What happens to a call:
                                 `capacity_timeout_s` in all. Its deadline does not run meanwhile. Then: EnvFull.
     broken connection, 5xx      It is sent again with the same ids, which the server executes once only, up to
                                 `max_retries` times with growing pauses. Then: EnvLost (no connection), EnvError (5xx).
+                                A 5xx with Retry-After at /reset is a server without room (above).
     the session's server is     down until the deadline, or was restarted (404): EnvLost.
     the row is refused          422 at /reset: TaskRefused.
-    outcome timeout, deadline   EnvTimeout.
+    outcome timeout, deadline   EnvTimeout, also after 504: the server gave up a reset.
+    the environment's code      code_defect in the signals, in a 500 at /reset: EnvironmentCodeError, not tried again.
     everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
 """
 
@@ -219,6 +221,7 @@ class EnvClient:
 
         Raises:
             EnvError: The exchange broke too often, or the environment failed.
+            EnvironmentCodeError: The environment's own code failed.
             EnvTimeout: The deadline passed.
             EnvFull: There was no room for `capacity_timeout_s`.
         """

@@ -2,7 +2,10 @@
 
     429, outcome capacity              Full           the server has no room, which is not a failure
     broken connection                  Unreachable    a Broken: the same request may be sent again
-    5xx                                Broken         the same request may be sent again
+    500 with a defect of the code      EnvironmentCodeError   another try would end the same way (POST)
+    504                                EnvTimeout     a reset that the server gave up
+    any other 5xx                      Broken         the same request may be sent again; `after_s` has a Retry-After,
+                                                      by which a session is opened elsewhere
     nothing within the deadline        EnvTimeout
     404 at /step                       EnvLost        the server does not know the session any more (`session_lost`)
     422 at /reset, with a sentence     TaskRefused    the server can make no episode of the row
@@ -108,6 +111,7 @@ class EnvHttp:
             Full: The server has no room.
             Broken: The exchange broke.
             EnvTimeout: There was no reply in time.
+            EnvironmentCodeError: The environment's own code failed.
             EnvError: The server refused the request, or its reply is not valid.
         """
         data = None if body is None else body.model_dump_json().encode()

@@ -68,6 +68,7 @@ class HttpSession:
 
         Raises:
             TaskRefused: The server can make no episode of this row.
+            EnvironmentCodeError: The environment's own code failed; file and line are in the message.
             EnvError: The environment failed, or no server is up.
             EnvTimeout: The deadline passed.
             EnvFull: There was no room.

@@ -6,8 +6,8 @@ instance of its own. There are two kinds:
     turn protocol       an observation is text behind what was sampled: `insertion`
     messages protocol   an observation is messages, which the model's own chat template renders: `replies`
 
-A protocol of the user's is a class in a file (docs/protocols.md). What it raises fails the trajectory as
-`protocol_error`, with file and line.
+A protocol of the user's is a class in a file (docs/protocols.md). What it raises fails the group as `protocol_error`,
+with file and line.
 """
 
 from __future__ import annotations

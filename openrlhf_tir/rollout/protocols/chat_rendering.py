@@ -3,7 +3,7 @@
     context        <|im_start|>user ... <|im_start|>assistant\\n Let me see. <tool_call> ... <|im_end|>
                    the model's message was sampled and stays as it is
     continue_with  \\n<|im_start|>user\\n<tool_response> ... <|im_end|>\\n<|im_start|>assistant\\n
-                   written by the template, never trained
+                   written by the template, and not the model's
 
 The end of a message is written once: by the model if it sampled the end token, by the template if it did not (a stop
 string, or an end of its own choice).

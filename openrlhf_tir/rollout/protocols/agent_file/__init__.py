@@ -9,5 +9,5 @@
 
 The tokens that are trained are those that the engine sampled, as they were recorded on the actor's side of the pipe
 (record.py), at the places that the file gives them. A range that the engine did not sample behind exactly the tokens
-before it fails the sample.
+before it fails the group.
 """

@@ -3,7 +3,7 @@
 observation_tokens   [prompt | ........... | .......... | ........... | ...... ]
 action_ranges                  (start, end)               (start, end)           model: the recorded tokens,
                                                                                  log-probs and versions
-between and behind them                      environment                environment    never trained
+between and behind them                      environment                environment
 """
 
 from __future__ import annotations
