@@ -16,7 +16,7 @@ A rollout actor has one client for its whole life. What happens to a call:
     the session's server is     down until the deadline, or was restarted (404): EnvLost.
     the row is refused          422 at /reset: TaskRefused.
     outcome timeout, deadline   EnvTimeout, also after 504: the server gave up a reset.
-    the environment's code      code_defect in the signals, in a 500 at /reset: EnvironmentCodeError, not tried again.
+    the environment's code      code_defect in a step's signals or in a 500: EnvironmentCodeError, not tried again.
     everything else             EnvError with URL and fact: outcome env_error, a body that is not the protocol's.
 """
 
