@@ -72,6 +72,7 @@ class ServingConfig:
         stateful: True if a step depends on the steps before it.
         tools: Schemas of the environment's tools, in OpenAI's form.
         languages: Languages that its /run_code runs, if it has one.
+        code_timeout_s: Time limit of an action that is code, in seconds; None if the environment runs no code.
         prefers_batches: True if clients should send steps together to /step_batch.
         workers: Executions at once; about the number of cores.
         max_queue: Executions that may wait for a worker; more get 429.
@@ -92,6 +93,7 @@ class ServingConfig:
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     languages: Sequence[str] = ()
+    code_timeout_s: float | None = None
     prefers_batches: bool = False
     workers: int = 2
     max_queue: int = 256
@@ -398,6 +400,7 @@ def create_env_app(
             capacity=config.workers,
             prefers_batches=config.prefers_batches,
             stateful=config.stateful,
+            code_timeout_s=config.code_timeout_s,
             tools=list(config.tools),
             languages=list(config.languages),
         )

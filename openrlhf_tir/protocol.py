@@ -131,6 +131,9 @@ class EnvSchema(_Wire):
     prefers_batches: bool = False
     stateful: bool = False
     languages: list[str] = Field(default_factory=list, description="what its /run_code runs, where it has one")
+    code_timeout_s: float | None = Field(
+        default=None, description="wall-clock limit of one action that is code; null: it runs none, or does not say"
+    )
     tools: list[dict[str, Any]] = Field(
         default_factory=list, description="schemas of its tools, as OpenAI's, for the model's chat template"
     )

@@ -220,6 +220,7 @@ def main() -> None:
         action=action,
         isolation=sandbox.isolation,
         stateful=args.stateful,
+        code_timeout_s=args.code_timeout,
         tools=[PYTHON_TOOL],
         languages=["python", *languages.names],
     )

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -101,6 +101,16 @@ def server_module(e: Environment) -> str:
 
 
 _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or give {s}.file, a class of your own."
+
+
+def url_remedy(sections: Sequence[str]) -> str:
+    """Return what to do where a server on loopback is not reached by all engines.
+
+    Args:
+        sections: Sections of the environments whose server the run would start.
+    """
+    urls = ", ".join(f"{section}.url" for section in sections)
+    return f"Start servers with train_scripts/start_env_servers.sh and set {urls} to what it prints."
 
 
 def server_flags(e: Environment) -> list[str]:

@@ -24,7 +24,7 @@ from ..telemetry import heartbeat
 from ..waiting.deadlines import Deadline
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
-from .env_process import EnvServerProcess, begun_servers, env_urls
+from .env_process import EnvServerProcess, begun_servers, env_urls, url_remedy
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, transport, wait_for_gpus
 from .ray_session import place, ray_session, session_directory
@@ -143,9 +143,9 @@ async def _running(
         if own_servers and not only_here():
             raise ConfigError(
                 f"Engines can be placed on {', '.join(map(str, hosts()))}, and an environment server on the loopback"
-                " of the controller's node is reached from that node only. Start servers with"
-                " train_scripts/start_env_servers.sh and set"
-                f" {', '.join(f'{section}.url' for section in own_servers)}."
+                f" of the controller's node is reached from that node only. {url_remedy(own_servers)}",
+                code="environment",
+                setting=f"{own_servers[0]}.url",
             )
         if learner and (remark := transport(cfg)):
             console.print(f"[yellow]weights: {remark}", soft_wrap=True, highlight=False)

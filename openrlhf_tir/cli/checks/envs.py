@@ -4,23 +4,25 @@ the run will start can be started."""
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
-from ...cluster.env_process import server_flags, server_module
+from ...cluster.env_process import server_flags, server_module, url_remedy
 from ...config import Config
 from ...config.environments import Environment
 from ...config.problems import Problems
 from ...config.secrets import ENV_TOKEN
+from ...config.sections.env import Env
 from ...errors import ConfigError
 from ...protocol import NOT_NEEDED, UNISOLATED
 from ...rollout.environment_client.probe import probe_env
 from ...user_code import plugins
 from ...waiting.backoff import until_available
-from .host import Machine, check_isolation
+from .host import Machine, check_isolation, engines_elsewhere
 
 
 def environments_of(cfg: Config) -> list[Environment]:
@@ -63,6 +65,13 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     if e.urls:
         return [_check_server(cfg, e, url, wait_s) for url in e.urls]
     server_module(e)
+    if reason := engines_elsewhere(cfg, machine):
+        raise ConfigError(
+            f"{e.section}.url is not set, so the run would start the {e.serves} server on its controller's node, where"
+            f" no other node reaches it; and engines will be on other nodes ({reason}). {url_remedy([e.section])}",
+            code="environment",
+            setting=f"{e.section}.url",
+        )
     flags = server_flags(e)
     if e.env.file:
         check_class(e, flags)
@@ -133,10 +142,25 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
         raise ConfigError(
             f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match."
         )
-    if health.isolation == UNISOLATED:
-        return (
-            f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+    timeout_s, expected_s = schema.code_timeout_s, e.env.code_timeout_s
+    if timeout_s is not None and not math.isclose(timeout_s, expected_s):
+        raise ConfigError(
+            f"The server at {url} ends a code snippet after {timeout_s:g} s, and {e.section}.code_timeout_s ="
+            f" {expected_s:g}: slower snippets would be trained as other outcomes than the recipe's. Start it with"
+            f" --code-timeout {expected_s:g}, or set {e.section}.code_timeout_s = {timeout_s:g}.",
+            code="environment",
+            setting=f"{e.section}.code_timeout_s",
         )
-    if health.isolation == NOT_NEEDED:
-        return f"environment {e.name} at {url}: capacity {schema.capacity}"
-    return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"
+    facts = [f"capacity {schema.capacity}"]
+    if health.isolation not in (NOT_NEEDED, UNISOLATED):
+        facts.insert(0, f"isolation {health.isolation}")
+    if timeout_s is not None:
+        facts.append(f"{timeout_s:g} s for a code snippet")
+    fact = f"environment {e.name} at {url}: {', '.join(facts)}"
+    if health.isolation == UNISOLATED:
+        fact += "; it runs model-written code WITHOUT isolation"
+    if timeout_s is None and e.server_info.takes_code_timeout:
+        fact += f"; it does not say its --code-timeout, which must be {e.section}.code_timeout_s = {expected_s:g}"
+    if e.env.workers not in (Env.model_fields["workers"].default, schema.capacity):
+        fact += f"; {e.section}.workers = {e.env.workers} has no effect on it, its own --workers has"
+    return fact

@@ -45,6 +45,10 @@ LANDLOCK_ABI = 6
 (env_servers/python_tir/isolation/fence.py needs it)."""
 
 
+GPUS_OF_A_NODE = 8
+"""GPUs that a node has at most where this machine, which has none, cannot tell."""
+
+
 def isolation_fault() -> str | None:
     """Return why neither bubblewrap nor Landlock can confine code here; None if a short trial shows that one can."""
     bwrap = shutil.which("bwrap")
@@ -100,6 +104,25 @@ def runs_here(cfg: Config) -> bool:
     return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
 
 
+def engines_elsewhere(cfg: Config, machine: Machine) -> str | None:
+    """Return why engines will be on other nodes than this one, as far as configuration and machine tell; None if they
+    may all be here.
+
+    Ray is not asked: it is not running yet. On a CPU cluster everything may fit on the controller's node.
+    """
+    if runs_here(cfg) or not (machine.gpus or "flash_attention" in cfg.ds.attn_implementation):
+        return None
+    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
+    needed = cfg.actor.world_size + engines + cfg.reward.replicas
+    here = machine.gpus or GPUS_OF_A_NODE
+    if needed > here:
+        whose = "this machine has" if machine.gpus else "a node has at most"
+        return f"the run needs {needed} GPUs, and {whose} {here}"
+    if cfg.actor.num_nodes > 1 and "RAY_ADDRESS" in os.environ:
+        return f"actor.num_nodes = {cfg.actor.num_nodes}"
+    return None
+
+
 def check_backend(cfg: Config, machine: Machine) -> None:
     """Check that weights are not pushed by NCCL or CUDA IPC between CPUs.
 
@@ -151,12 +174,23 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     needed_gpus = cfg.actor.num_gpus_per_node + engines + reward_models
     if machine.gpus and single_machine and needed_gpus > machine.gpus:
+        shares = (
+            not cfg.engines_beside_ranks
+            and cfg.actor.world_size + reward_models <= machine.gpus
+            and cfg.vllm.num_engines <= cfg.actor.world_size
+            and cfg.vllm.world_size == 1
+        )
+        share = (
+            ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"
+            " of 80 GiB; openrlhf-tir size says what fits)"
+        )
         raise ConfigError(
             f"{cfg.actor.num_gpus_per_node} learner ranks{f', {reward_models} reward models' * (reward_models > 0)} and"
             f" {cfg.vllm.num_engines}"
             f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need"
             f" {needed_gpus} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
-            f" vllm.num_engines{', reward.model_replicas' * (reward_models > 0)} or vllm.tensor_parallel_size."
+            f" vllm.num_engines{', reward.model_replicas' * (reward_models > 0)} or"
+            f" vllm.tensor_parallel_size{share * shares}."
         )
     ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]

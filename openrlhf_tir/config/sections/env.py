@@ -138,9 +138,12 @@ class Env(Section):
         5.0,
         gt=0,
         le=MAX_DEADLINE_S,
-        description="Time limit of a code snippet. Exceeding it is the model's error, and it sees a message.",
+        description=(
+            "Time limit of a code snippet. Exceeding it is the model's error, and it sees a message. A server at"
+            " env.url must have been started with this --code-timeout."
+        ),
         unit="seconds",
-        active_when=(OWN_SERVER, MAY_BE_PYTHON_TIR),
+        active_when=MAY_BE_PYTHON_TIR,
     )
     output_max_tokens: int = setting(
         256,

@@ -9,6 +9,11 @@ from contextlib import nullcontext
 import aiohttp
 import pytest
 
+from openrlhf_tir.cli.checks.envs import check_env
+from openrlhf_tir.cli.checks.host import Machine
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
+
 from ..env_process import Http, env_server, growing
 
 PYTHON = "env_servers.python_tir"
@@ -51,6 +56,19 @@ async def test_observations_of_successful_and_failing_code(http, code, outcome, 
     else:
         body = await http.unless_late(session, 0, code)
     assert (body["outcome"], body["signals"]["error_type"], body["observation"]) == (outcome, error_type, observation)
+
+
+@pytest.mark.slow
+def test_a_run_with_another_time_limit_for_code_than_a_running_servers_is_refused(tmp_path):
+    """The limit decides which programs are trained as TimeLimitExceeded."""
+    with env_server(PYTHON, tmp_path, "--isolation", "none", "--no-languages", "--code-timeout", "7") as (url, _):
+        cfg = load(None, {"env.url": url, "env.code_timeout_s": 20})
+        with pytest.raises(ConfigError) as e:
+            check_env(cfg, cfg.environments["python_tir"], Machine())
+        assert (e.value.code, e.value.setting) == ("environment", "env.code_timeout_s")
+        cfg = load(None, {"env.url": url, "env.code_timeout_s": 7})
+        (fact,) = check_env(cfg, cfg.environments["python_tir"], Machine())
+    assert "capacity 2" in fact and "7 s" in fact
 
 
 @pytest.mark.slow

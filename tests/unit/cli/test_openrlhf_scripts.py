@@ -138,11 +138,13 @@ def test_every_script_is_tried_here():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_scripts_recipe_is_accepted_where_its_cluster_is(script, beside_a_cluster, tmp_path, monkeypatch):
+def test_a_scripts_recipe_is_accepted_where_its_cluster_is(script, beside_a_cluster, tmp_path, monkeypatch, env_server):
     # imports torch in a process of its own: the test below
     monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)
     recipe = recipe_of(script, tmp_path)
-    cfg = configured(["--recipe", recipe, *beside_a_cluster, *models_of(script, tmp_path)])
+    env_server.bodies["/health"]["env"] = env_server.bodies["/schema"]["env"] = "echo"
+    servers = ["--env.url", env_server.url] if script == "ppo" else []  # the one that needs more than one node
+    cfg = configured(["--recipe", recipe, *beside_a_cluster, *models_of(script, tmp_path), *servers])
     assert any(re.match(r"1024 .*rows\.json", fact) for fact in check(cfg, machine=CPU))
     assert {name: value_at(cfg, name) for name in METHOD[script]} == METHOD[script]
 

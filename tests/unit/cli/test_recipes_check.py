@@ -4,6 +4,7 @@ data it says so in one line, with rows of its own schema it passes."""
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -42,6 +43,8 @@ SAMPLES = {
     "zerotir_7b": rows()["zerotir.jsonl"],
     "zerotir_ppo_7b": rows()["zerotir.jsonl"],
 }
+ONE_NODE = re.compile(r"interaction_scaling_1_5b|model_scaling_1_5b|otc_.*_torl|toolrl_.*3b|torl_1_5b")
+"""The recipes that fit a node of 8 GPUs."""
 
 
 def test_every_recipe_on_gpus_is_tried_here():
@@ -55,8 +58,8 @@ def test_every_recipe_on_gpus_is_tried_here():
 
 
 @pytest.fixture
-def beside_a_cluster(tmp_path, monkeypatch):
-    """Overrides: a model directory with a chat template, and the passages of a search."""
+def beside_a_cluster(tmp_path, monkeypatch, env_server):
+    """Overrides: a model directory with a chat template, and a server, which becomes the recipe's."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     model = tmp_path / "model"
     model.mkdir()
@@ -67,18 +70,15 @@ def beside_a_cluster(tmp_path, monkeypatch):
     ):
         (model / name).write_text(text)
     (model / "model.safetensors").write_bytes(weights())
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text('{"id": "0", "contents": "Oslo"}\n')
-    return {
-        "actor.model_name_or_path": str(model),
-        "run_dir": str(tmp_path / "run"),
-        "env.server_options": {"corpus": str(corpus)},
-    }
+    return {"actor.model_name_or_path": str(model), "run_dir": str(tmp_path / "run"), "env.url": env_server}
 
 
 def overrides(recipe, beside_a_cluster):
-    searches = load(recipe).env.name == "search"
-    return {k: v for k, v in beside_a_cluster.items() if searches or k != "env.server_options"}
+    """Those of `beside_a_cluster`, with the URL of the recipe's server where its engines are on other nodes."""
+    env, server = load(recipe).env, beside_a_cluster["env.url"]
+    server.bodies["/health"]["env"] = server.bodies["/schema"]["env"] = env.name
+    url = None if ONE_NODE.fullmatch(recipe) else server.url
+    return {**beside_a_cluster, "env.url": url}
 
 
 @pytest.mark.parametrize("recipe", SAMPLES)
@@ -87,6 +87,15 @@ def test_a_recipe_without_data_says_in_one_line_that_they_are_missing(recipe, be
         check(load(recipe, overrides(recipe, beside_a_cluster)), machine=CPU)
     assert [problem.setting for problem in e.value.problems] == ["data.prompt_dataset"]
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("recipe", SAMPLES)
+def test_a_recipe_of_several_nodes_is_refused_without_the_url_of_its_servers(recipe, beside_a_cluster):
+    """The controller would start one on its own node's loopback, which engines on other nodes do not reach."""
+    with pytest.raises(ConfigError) as e:
+        check(load(recipe, {**overrides(recipe, beside_a_cluster), "env.url": None}), machine=CPU)
+    told = {(problem.code, problem.setting) for problem in e.value.problems}
+    assert (("environment", "env.url") in told) is (ONE_NODE.fullmatch(recipe) is None)
 
 
 @pytest.mark.slow
@@ -140,8 +149,9 @@ def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, 
     data.write_text(
         json.dumps([OTHERS[kind][i % len(OTHERS[kind])] | {"env": cfg.env.name} for i in range(cfg.rollout.batch_size)])
     )
+    own_server = {"env.url": None}  # of a server at a URL it is not known what its rows must have
     with pytest.raises((ConfigError, DataError), match=r"rows\.json"):
-        check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+        check(load(recipe, {**beside_a_cluster, **own_server, "data.prompt_dataset": str(data)}), machine=CPU)
 
 
 def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a_run(beside_a_cluster, tmp_path):

@@ -109,7 +109,6 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--actor.gradient_checkpointing_layers 3", r"actor\.gradient_checkpointing_enable = False"),
         ("--ckpt.save_hf --ckpt.save_steps -1", r"--ckpt\.save_hf.*ckpt\.save_steps.*-1"),
-        ("--env.code_timeout_s 3 --env.url http://h:1", r"--env\.code_timeout_s.*env\.url"),
         (
             "--env.code_timeout_s 3 --env.name echo",
             r"--env\.code_timeout_s.*python_tir",
@@ -175,7 +174,7 @@ TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
             "--envs.a.reward.name math --envs.a.reward.options reduce=last",
             r"--envs\.a\.reward\.options.*envs\.a\.reward\.name",
         ),
-        ("--envs.a.code_timeout_s 3", r"--envs\.a\.code_timeout_s.*envs\.a\.url"),
+        ("--envs.a.workers 8", r"--envs\.a\.workers.*envs\.a\.url"),
         ("--env.workers 8", r"--env\.workers.*\(envs\.a\.url = 'http://a:1'\).*env\.url unset"),
         (
             "--filter.accuracy_range 0.2 0.7 --filter.names zero_variance",

@@ -125,6 +125,26 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "helps"),
+    [
+        ({}, True),
+        ({"vllm__num_engines": 2}, False),  # one engine at most beside a rank
+        ({"vllm__tensor_parallel_size": 2}, False),
+        ({"actor__num_gpus_per_node": 2}, False),
+    ],
+)
+def test_on_one_gpu_sharing_it_is_named_where_it_helps(ready, monkeypatch, overrides, helps):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    one = replace(GPUS, gpus=1)
+    said = refused(ready, one, **{"vllm__num_engines": 1, **overrides})
+    assert re.search(r"this machine has 1\b", said)
+    assert [name in said for name in ("train.share_gpus", "vllm.kv_cache_mib")] == [helps] * 2
+    if helps:
+        shared = {"vllm.num_engines": 1, "train.share_gpus": True, "vllm.kv_cache_mib": 4096}
+        assert check(load(None, {**ready, **shared}), machine=one)
+
+
 @pytest.mark.parametrize(("installed", "kernel"), [(True, "flash_attention_2"), (False, "sdpa")])
 def test_without_the_package_flash_attn_its_setting_means_torchs_kernels_and_that_is_told(ready, installed, kernel):
     machine = Machine(

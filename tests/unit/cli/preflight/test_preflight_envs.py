@@ -12,7 +12,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 from openrlhf_tir.rollout.environment_client.probe import probe_env
 
-from .runs import CPU, refused
+from .runs import CPU, GPUS, refused
 
 
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
@@ -23,7 +23,7 @@ def test_rows_of_another_environment_are_refused(ready, tmp_path):
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
     facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
-    assert any(re.search(f" python_tir .*{env_server.url}: .* bwrap, .* 3$", fact) for fact in facts)
+    assert any(re.search(rf" python_tir .*{env_server.url}: .* bwrap, .* 3\b", fact) for fact in facts)
 
 
 def test_a_server_of_another_environment_is_refused(ready, env_server):
@@ -31,12 +31,45 @@ def test_a_server_of_another_environment_is_refused(ready, env_server):
     assert re.search(f"{env_server.url} .*'search', .*'python_tir'.*env.url", refused(ready, env__url=env_server.url))
 
 
+def test_a_server_with_another_time_limit_for_code_is_refused_with_both(ready, env_server):
+    """Its slow programs would be trained as failures that the recipe does not have."""
+    env_server.bodies["/schema"]["code_timeout_s"] = 5.0
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, "env.url": env_server.url, "env.code_timeout_s": 20}), machine=CPU)
+    (problem,) = e.value.problems
+    assert (problem.code, problem.setting) == ("environment", "env.code_timeout_s")
+    assert re.search(r" 5 s, .* = 20: .*--code-timeout 20\b.* = 5\.", problem.message)
+    env_server.bodies["/schema"]["code_timeout_s"] = 20.0
+    (fact,) = _facts_of(env_server, {**ready, "env.code_timeout_s": 20})
+    assert "20 s" in fact and "--code-timeout" not in fact
+
+
+def test_of_a_server_that_does_not_say_its_time_limit_the_run_says_what_it_must_be(ready, env_server):
+    """One of an earlier version."""
+    (fact,) = _facts_of(env_server, {**ready, "env.code_timeout_s": 20})
+    assert re.search(r"--code-timeout.* env\.code_timeout_s = 20$", fact)
+
+
+def test_workers_that_a_running_server_does_not_have_are_told(ready, env_server):
+    env_server.bodies["/schema"]["code_timeout_s"] = 5.0
+    (fact,) = _facts_of(env_server, {**ready, "env.workers": 16})
+    assert re.search(r"capacity 3\b.* env\.workers = 16 .*--workers", fact)
+    (fact,) = _facts_of(env_server, {**ready, "env.workers": 3})
+    assert "env.workers" not in fact
+
+
+def _facts_of(env_server, overrides):
+    """What the start of a run says of its server."""
+    facts = check(load(None, {**overrides, "env.url": env_server.url}), machine=CPU)
+    return [fact for fact in facts if env_server.url in fact]
+
+
 @pytest.mark.parametrize(
     ("health", "said"),
     [
         ({"isolation": "none"}, " 3; .*WITHOUT"),
-        ({"isolation": "not_needed"}, " 3$"),
-        ({}, " unknown, .* 3$"),
+        ({"isolation": "not_needed"}, r" 3\b"),
+        ({}, r" unknown, .* 3\b"),
     ],
 )
 def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
@@ -93,6 +126,47 @@ def test_what_is_no_url_is_told(url):
         probe_env(url)
 
 
+@pytest.mark.parametrize(
+    ("machine", "cluster", "overrides", "reason"),
+    [
+        (GPUS, True, {"vllm.num_engines": 4}, r"5 GPUs, .* 4\b"),
+        (GPUS, True, {"actor.num_nodes": 2, "vllm.num_engines": 1}, r"actor\.num_nodes = 2"),
+        (GPUS, False, {"actor.num_nodes": 4, "vllm.num_engines": 1}, r"5 GPUs, .* 4\b"),
+        (CPU, True, {"vllm.num_engines": 8, "ds.attn_implementation": "flash_attention_2"}, r"9 GPUs, .* 8\b"),
+    ],
+)
+def test_engines_on_other_nodes_need_the_url_of_a_server_and_that_is_said_before_anything_starts(
+    ready, env_server, monkeypatch, machine, cluster, overrides, reason
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if cluster:
+        monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, **overrides}), machine=machine)
+    (problem,) = e.value.problems
+    assert (problem.code, problem.setting) == ("environment", "env.url")
+    assert re.search(reason, problem.message) and "start_env_servers.sh" in problem.message
+    assert check(load(None, {**ready, **overrides, "env.url": env_server.url}), machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "overrides"),
+    [
+        (GPUS, {"vllm.num_engines": 3}),
+        (CPU, {"vllm.num_engines": 9}),
+        (CPU, {"vllm.num_engines": 7, "ds.attn_implementation": "flash_attention_2"}),
+        (CPU, {"vllm.num_engines": 1, "actor.num_nodes": 2}),
+    ],
+)
+def test_engines_that_may_all_be_here_need_no_url(ready, monkeypatch, machine, overrides):
+    """CPU processes share cores; a machine without GPUs says nothing of a node that has them."""
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert any(
+        fact.startswith("environment python_tir: ")
+        for fact in check(load(None, {**ready, **overrides}), machine=machine)
+    )
+
+
 def several(ready, tmp_path, rows, **sections):
     """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
     lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
@@ -111,7 +185,7 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
     }
     facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
     assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
-    for name, at in (("sums", f"{env_server.url}: .* bwrap, .* 3$"), ("more", f"{env_server.url}: "), ("echo:", "")):
+    for name, at in (("sums", rf"{env_server.url}: .* bwrap, .* 3\b"), ("more", f"{env_server.url}: "), ("echo:", "")):
         assert sum(bool(re.match(f"[^ ]+ {name} ?.*{at}", fact)) for fact in facts) == 1
     assert sum(bool(re.match(rf"{env_server.url} .*sums \(.*zerotir\) .*more \(.*torl\)", fact)) for fact in facts) == 1
 
