@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Start Ray on a head and its workers, wait until all have joined, train, tear everything down.
-#   launch_multinode.sh --hosts head,worker1,worker2 -- --recipe zerotir_32b ...    (ssh; the repository at the same path everywhere)
-#   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
+#   launch_multinode.sh --hosts head,worker1,worker2 -- --recipe zerotir_32b --env.url URLS ...    (ssh; the repository at the same path everywhere)
+#   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...                        (SLURM; one task per node is started here)
 #   --interface eth1: the network that the nodes reach each other by, for Ray, NCCL and gloo (default: the first address of each node).
-# Environment: RAY_PORT (6379), RAY_HEAD_FLAGS (more of `ray start --head`: --dashboard-host=0.0.0.0), TIR_VENV (.venv).
+# A run over several nodes needs environment servers that all of them reach: --env.url, what start_env_servers.sh prints, and TIR_ENV_TOKEN.
+# Environment: TIR_COMMAND (train, or sft), RAY_PORT (6379), RAY_HEAD_FLAGS (more of `ray start --head`: --dashboard-host=0.0.0.0), TIR_VENV (.venv).
 # What NCCL, gloo, vLLM, torch, Triton, CUDA and DeepSpeed read from the environment goes to every process of the run, on all nodes:
 # openrlhf_tir/config/forwarded.py has the list.
 set -euo pipefail
@@ -26,7 +27,7 @@ done
 if ((${#hosts[@]} == 0)) && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 fi
-if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/python" -m openrlhf_tir.cli train "$@"; fi
+if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/python" -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "$@"; fi
 ((${#hosts[@]})) || { echo "No hosts: give --hosts head,worker1,... or run inside a SLURM allocation." >&2; exit 2; }
 head=${hosts[0]}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }
@@ -148,7 +149,7 @@ kept+=($!)
 wait $!
 
 # Likewise: a SIGTERM from the scheduler is the run's at once, and the run ends with this script, however that went.
-RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli train "$@" --die-with-parent $$ &
+RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "$@" --die-with-parent $$ &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null' INT TERM
 until wait "$run" || ! kill -0 "$run" 2>/dev/null; do :; done

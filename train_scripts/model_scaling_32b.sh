@@ -2,7 +2,8 @@
 # Accuracy against model size: 32B.
 # Eight nodes of 8 GPUs: 32 learner ranks, 8 engines over 4 GPUs each.
 # Data: as for zerotir_7b.
-#   HOSTS=head,worker1 model_scaling_32b.sh --data.prompt_dataset orz_math_57k_collected.json [any flag of `openrlhf-tir train`]
+#   HOSTS=head,worker1 model_scaling_32b.sh --data.prompt_dataset orz_math_57k_collected.json --env.url URLS [any flag of `openrlhf-tir train`]
+# URLS, with the same TIR_ENV_TOKEN in both environments: what `start_env_servers.sh -h ADDRESS -n 4 -- --workers 16 --code-timeout 20` prints.
 # Inside a SLURM allocation HOSTS is not needed. train_scripts/setup_env.sh --gpu must have run on every node (launch_multinode.sh).
 set -euo pipefail
 exec bash "$(dirname "${BASH_SOURCE[0]}")/launch_multinode.sh" ${HOSTS:+--hosts "$HOSTS"} -- --recipe model_scaling_32b "$@"

@@ -2,7 +2,8 @@
 # ToRL 7B: GRPO on Qwen2.5-Math-7B, one call.
 # Two nodes of 8 GPUs: 8 learner ranks, 8 engines.
 # Data: GAIR-NLP/ToRL, data/torl_data: train.parquet, test.parquet.
-#   HOSTS=head,worker1 torl_7b.sh --data.prompt_dataset train.parquet [any flag of `openrlhf-tir train`]
+#   HOSTS=head,worker1 torl_7b.sh --data.prompt_dataset train.parquet --env.url URLS [any flag of `openrlhf-tir train`]
+# URLS, with the same TIR_ENV_TOKEN in both environments: what `start_env_servers.sh -h ADDRESS -n 4 -- --workers 16 --code-timeout 10` prints.
 # Inside a SLURM allocation HOSTS is not needed. train_scripts/setup_env.sh --gpu must have run on every node (launch_multinode.sh).
 set -euo pipefail
 exec bash "$(dirname "${BASH_SOURCE[0]}")/launch_multinode.sh" ${HOSTS:+--hosts "$HOSTS"} -- --recipe torl_7b "$@"

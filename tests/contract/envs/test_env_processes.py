@@ -6,8 +6,11 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from env_servers.echo.__main__ import main as echo
 from openrlhf_tir.rollout.environment_client.client import EnvClient
 
+from ...free_port import free_port
 from ...ordinary import long_except
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus
@@ -140,23 +144,69 @@ async def test_a_stopped_server_finishes_the_running_steps_of_every_process(tmp_
         assert await asyncio.to_thread(parent.wait, 300) == 0
 
 
-async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
-    argv = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), "-n", "2", "-e", "echo"]
+@asynccontextmanager
+async def started(*flags: str, cwd: Path = REPO) -> AsyncIterator[list[str]]:
+    """The URLs that start_env_servers.sh prints, while its servers run."""
+    argv = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), *flags]
     environment = {**os.environ, "TIR_VENV": sys.prefix}
     script = await asyncio.create_subprocess_exec(
-        *argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        *argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=cwd
     )
     try:
-        urls = (await asyncio.wait_for(script.stdout.readline(), 300)).decode().strip().split(",")
-        async with EnvClient({"echo": urls}) as client:
-            async with client.session("echo", {}) as one, client.session("echo", {}) as other:
-                await one.reset()
-                await other.reset()
-                assert {one.server, other.server} == set(urls)
-                assert [(await s.step("a", step_id=k)).observation for s in (one, other) for k in range(3)] == ["a"] * 6
+        yield (await asyncio.wait_for(script.stdout.readline(), 300)).decode().strip().split(",")
     finally:
         script.terminate()
         await script.wait()
+
+
+async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
+    async with started("-n", "2", "-e", "echo", "-p", "0") as urls, EnvClient({"echo": urls}) as client:
+        async with client.session("echo", {}) as one, client.session("echo", {}) as other:
+            await one.reset()
+            await other.reset()
+            assert {one.server, other.server} == set(urls)
+            assert [(await s.step("a", step_id=k)).observation for s in (one, other) for k in range(3)] == ["a"] * 6
+
+
+async def test_the_start_scripts_servers_are_on_consecutive_ports():
+    port = free_ports(2)
+    async with started("-n", "2", "-e", "echo", "-p", str(port)) as urls:
+        assert urls == [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"]
+
+
+@pytest.mark.parametrize("port", ["65535", "70000", "-1", "x"])
+def test_the_start_script_refuses_ports_that_do_not_exist(port):
+    done = subprocess.run(
+        ["bash", REPO / "train_scripts/start_env_servers.sh", "-n", "2", "-e", "echo", "-p", port],
+        env={**os.environ, "TIR_VENV": sys.prefix}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and f"-p {port} " in done.stderr
+
+
+async def test_the_start_script_serves_a_file_of_the_callers_directory(tmp_path):
+    (tmp_path / "shop.py").write_text(
+        'def price(fruit: str) -> int:\n    """Look up a price.\n\n    Args:\n        fruit: Name."""\n    return 3\n'
+    )
+    async with started("-e", "own", "-p", "0", "--", "shop.py:price", "--name", "shop", cwd=tmp_path) as (url,):
+        async with Http(url) as http:
+            assert (await http.send("GET", "/schema"))[1]["env"] == "shop"
+            session = await http.open()
+            body = (await http.step(session, 0, '[{"name": "price", "arguments": {"fruit": "apple"}}]'))[1]
+            assert (body["outcome"], body["observation"].strip()) == ("ok", "3")
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive ports that are free now."""
+    for _ in range(100):
+        first = free_port()
+        with ExitStack() as bound:
+            try:
+                for port in range(first, first + count):
+                    bound.enter_context(socket.create_server(("127.0.0.1", port)))
+            except (OSError, OverflowError):
+                continue
+        return first
+    raise AssertionError("there are no consecutive free ports")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from env_servers.python_tir.__main__ import parser as python_tir
 from openrlhf_tir.cli.command_line import build_parser
 from openrlhf_tir.cli.configuration import config_of
 from openrlhf_tir.config.flags import check_unknown
@@ -43,11 +45,12 @@ def taken(words: list[str]):
 @pytest.fixture
 def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
     """The batch script, running in a directory of its own, with an scontrol that notes what it is asked. A parameter:
-    what it does once it has forked the launcher."""
+    what it does once it has forked the launcher, or environment variables."""
     forked = '"$@" &\n'
+    given = getattr(request, "param", "")
     script = (CLUSTERS / "slurm.sbatch").read_text()
     assert script.count(forked) == 1
-    (tmp_path / "job").write_text(script.replace(forked, forked + getattr(request, "param", "")))
+    (tmp_path / "job").write_text(script.replace(forked, forked + (given if isinstance(given, str) else "")))
     (tmp_path / "train_scripts").mkdir()
     (tmp_path / "train_scripts/launch_multinode.sh").write_text(LAUNCH)
     (tmp_path / "bin").mkdir()
@@ -59,6 +62,7 @@ def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_JOB_ID": "77",
+        **(given if isinstance(given, dict) else {}),
     }
     process = subprocess.Popen(["bash", tmp_path / "job", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
     while not (tmp_path / "up").exists() and process.poll() is None:
@@ -97,7 +101,30 @@ def test_the_batch_script_starts_what_the_program_takes(submitted, tmp_path):
     assert words[0] == "--"
     cfg = taken(["train", *words[1:]])
     assert cfg.train.resume, "when it is queued again it goes on"
-    assert cfg.train.resume_or_start and cfg.train.stop_grace_s < 120, "the grace ends before Slurm kills"
+    lead_s = int(re.search(r"^#SBATCH --signal=B:TERM@(\d+)$", (CLUSTERS / "slurm.sbatch").read_text(), re.M)[1])
+    assert cfg.train.resume_or_start and lead_s - 60 < cfg.train.stop_grace_s < lead_s, (
+        "the grace ends before Slurm kills"
+    )
+
+
+@pytest.mark.parametrize("submitted", [{"TIR_STOP_S": "1200", "TIR_INTERFACE": "eth1"}], indirect=True)
+def test_the_batch_script_takes_the_lead_of_its_stop_and_the_nodes_network_from_the_environment(submitted, tmp_path):
+    words = shlex.split((tmp_path / "launched").read_text())
+    assert words[:3] == ["--interface", "eth1", "--"]
+    assert taken(["train", *words[3:]]).train.stop_grace_s == 1170
+
+
+@pytest.mark.parametrize("submitted", [{"TIR_COMMAND": "sft"}], indirect=True)
+def test_the_batch_script_gives_a_fine_tuning_no_flag_that_it_refuses(submitted, tmp_path):
+    words = shlex.split((tmp_path / "launched").read_text())
+    assert "--train.max_restarts" not in words
+    assert taken(["sft", *words[1:]]).train.resume_or_start
+
+
+@pytest.mark.parametrize("submitted", [{"TIR_STOP_S": "30"}, {"TIR_STOP_S": "2m"}], indirect=True)
+def test_a_lead_that_leaves_no_time_to_stop_is_refused(submitted, tmp_path):
+    assert submitted.wait(60) == 2
+    assert not (tmp_path / "launched").exists()
 
 
 def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for():
@@ -111,7 +138,13 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     per_pod = int(pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
     wanted = cfg.actor.num_nodes * cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
     assert per_pod * workers["replicas"] == wanted
-    assert pod["terminationGracePeriodSeconds"] > cfg.train.stop_grace_s
+    head_pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    for stopped in (head_pod, pod):  # the controller is in the head's, the learner in the workers'
+        assert stopped["terminationGracePeriodSeconds"] > cfg.train.stop_grace_s
+    (server,) = servers["spec"]["template"]["spec"]["containers"]
+    flags = python_tir().parse_args(server["args"])
+    assert flags.code_timeout == cfg.env.code_timeout_s, "a run refuses servers with another limit"
+    assert flags.workers == int(server["resources"]["requests"]["cpu"])
     assert cfg.env.url.split(",") == [
         f"http://{servers['metadata']['name']}-{i}.{service['metadata']['name']}:8000"
         for i in range(servers["spec"]["replicas"])

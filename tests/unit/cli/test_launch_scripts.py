@@ -12,15 +12,22 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from miniatures.toy.tokenizer import save_tokenizer
 from openrlhf_tir.cli import main
+from openrlhf_tir.cli.command_line import build_parser
+from openrlhf_tir.cli.configuration import config_of
+from openrlhf_tir.cluster.env_process import server_flags
+from openrlhf_tir.config.servers import SERVERS
 from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.data.prepare.files import write_rows
 from tests.contract.docs.docs_blocks import REPO, blocks
+from tests.contract.env_process import env_server
 from tests.data.make_samples import rows
 from tests.free_port import free_port
 from tests.model_files import weights
@@ -95,9 +102,25 @@ def test_a_script_hands_its_recipe_and_every_word_of_the_caller_to_the_launcher(
         assert words == ["--hosts", "a,b", "--", *asked]
 
 
+@pytest.mark.parametrize(
+    "script", [name for name in SCRIPTS if "HOSTS=" in (REPO / "train_scripts" / name).read_text()]
+)
+def test_a_script_of_several_nodes_says_which_servers_its_recipe_needs(script):
+    header = (REPO / "train_scripts" / script).read_text()
+    assert "--env.url URLS" in header
+    (words,) = re.findall(r"`start_env_servers\.sh (-h ADDRESS.*?)`", header)
+    options, _, flags = words.partition(" -- ")
+    env = load(SCRIPTS[script]).env
+    name = re.search(r"-e (\w+)", options)
+    assert (name[1] if name else "python_tir") == env.name
+    args = import_module(f"{SERVERS[env.name].module}.__main__").parser().parse_args(flags.split())
+    if SERVERS[env.name].takes_code_timeout:
+        assert args.code_timeout == env.code_timeout_s
+
+
 @pytest.mark.slow
 @pytest.mark.extended
-def test_a_script_checks_its_recipe(scripts, tmp_path):
+def test_a_script_checks_its_recipe(scripts, tmp_path, env_server):
     """On several nodes. The model is not on this machine, so that no episodes are played. Each recipe by itself:
     test_recipes_check.py; what goes on to the program from a script of one node: the help below."""
     script = "search_r1_7b.sh"
@@ -111,8 +134,8 @@ def test_a_script_checks_its_recipe(scripts, tmp_path):
         tmp_path / "run",
         "--check-only",
     ]
-    (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
-    argv += ["--env.server_options", f"corpus={tmp_path / 'corpus.jsonl'}"]
+    env_server.bodies["/health"]["env"] = env_server.bodies["/schema"]["env"] = "search"
+    argv += ["--env.url", env_server.url]
     env = {
         **os.environ,
         "PYTHONPATH": str(REPO),
@@ -149,12 +172,27 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
         if line.endswith("--check-only")
     ]
     tried = set()
-    for line in lines:
-        address, program, *argv = shlex.split(line)
-        assert (address, program) == ("RAY_ADDRESS=head:6379", "openrlhf-tir")
-        assert main(argv) == 0, f"{line}\n{capsys.readouterr().err}"
-        tried.add(argv[argv.index("--recipe") + 1])
+    urls: dict[tuple[str, ...], str] = {}
+    with ExitStack() as servers:
+        for line in lines:
+            address, program, *argv = shlex.split(line)
+            assert (address, program) == ("RAY_ADDRESS=head:6379", "openrlhf-tir")
+            if "--env.url" in argv:
+                (e,) = taken(argv).environments.values()
+                command = (e.server_info.module, *server_flags(e))
+                command += ("--corpus", str(tmp_path / "corpus.jsonl")) if e.serves == "search" else ()
+                if command not in urls:
+                    urls[command], _ = servers.enter_context(env_server(command[0], tmp_path, *command[1:]))
+                argv[argv.index("--env.url") + 1] = urls[command]
+            assert main(argv) == 0, f"{line}\n{capsys.readouterr().err}"
+            tried.add(argv[argv.index("--recipe") + 1])
     assert tried == set(SAMPLES), "the page has a command for each"
+
+
+def taken(words: list[str]):
+    """The configuration of a command line, as the program parses it."""
+    args, _ = build_parser(words[0]).parse_known_args(words)
+    return config_of(args)
 
 
 @pytest.mark.slow
