@@ -273,7 +273,8 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed, which fails the whole group. `str(e)` names file, line and what was expected.
+    """A function of the method failed, which fails the whole group in training. `str(e)` names file, line and what was
+    expected.
 
     Attributes:
         user_traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.

@@ -10,7 +10,7 @@
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) # the caller's directory stays: flags name files in it
-export PYTHONPATH=$repo${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$repo${PYTHONPATH:+:$PYTHONPATH} PYTHONSAFEPATH=1 # no module of the caller's directory stands in for ours
 unset PYTHONDONTWRITEBYTECODE # set in many container images; every server and worker would compile what it imports anew
 
 count=1 env=python_tir host=127.0.0.1 port="" ray=""
@@ -25,7 +25,7 @@ while getopts "n:e:h:p:" option; do
     esac
 done
 shift $((OPTIND - 1))
-[[ $count =~ ^[1-9][0-9]*$ ]] || { echo "start_env_servers.sh: -n $count is no number of servers. Use 1 or more." >&2; exit 2; }
+[[ $count =~ ^[1-9][0-9]{0,3}$ ]] || { echo "start_env_servers.sh: -n $count is no number of servers. Use 1 to 9999." >&2; exit 2; }
 
 venv=${TIR_VENV:-.venv}
 [[ $venv == /* ]] || venv=$repo/$venv
@@ -74,7 +74,7 @@ urls=()
 deadline=$((SECONDS + 300)) # a start takes a second, and minutes on a starved machine
 for ((i = 0; i < count; i++)); do
     until [[ -s $ports/$i ]]; do # the server writes this file when it answers
-        kill -0 "${pids[i]}" 2>/dev/null || { echo "Server $i of env '$env' ended while starting; its message is above. Another port: -p PORT, or -p 0 for any." >&2; exit 1; }
+        kill -0 "${pids[i]}" 2>/dev/null || { echo "Server $i of env '$env' ended while starting; its message is above. If the port is in use: -p PORT, or -p 0 for any." >&2; exit 1; }
         ((SECONDS < deadline)) || { echo "Server $i of env '$env' did not answer within 300 s." >&2; exit 1; }
         sleep 0.2
     done

@@ -147,7 +147,7 @@ def check(
     wait_s = 0.0 if problems else cfg.train.start_wait_s  # Do not wait if the run will be refused anyway.
     with problems.caught(code="port"):
         until_available(lambda: check_ports(cfg), wait_s)
-    facts += check_envs(cfg, machine, problems, wait_s)
+    facts += check_envs(cfg, machine, problems, wait_s, learner=training)
     problems.raise_any()
     return facts
 

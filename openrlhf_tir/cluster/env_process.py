@@ -103,6 +103,10 @@ def server_module(e: Environment) -> str:
 _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or give {s}.file, a class of your own."
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts that only the own node reaches."""
+
+
 def url_remedy(sections: Sequence[str]) -> str:
     """Return what to do where a server on loopback is not reached by all engines.
 

@@ -1,6 +1,7 @@
 """Check what a reward, group reward or filter returned. The error for a wrong result names file, line and value.
 
-An exception, a value of the wrong type, NaN or infinity fails the whole group. It never becomes a reward of 0.
+An exception, a value of the wrong type, NaN or infinity fails the whole group in training. It never becomes a
+reward of 0.
 """
 
 from __future__ import annotations

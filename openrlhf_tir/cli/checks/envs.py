@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from ...cluster.env_process import server_flags, server_module, url_remedy
+from ...cluster.env_process import LOOPBACK, server_flags, server_module, url_remedy
 from ...config import Config
 from ...config.environments import Environment
 from ...config.problems import Problems
@@ -34,9 +35,11 @@ def environments_of(cfg: Config) -> list[Environment]:
         return []
 
 
-def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
+def check_envs(
+    cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0, *, learner: bool = True
+) -> list[str]:
     """Check that every server answers and is the environment of the tasks, and that ours can be started. Return
-    facts."""
+    facts. `learner` is False for a command that trains nothing."""
     if cfg.train.agent_func_path:
         return [
             f"agent file {cfg.train.agent_func_path}: {cfg.reward.workers} process(es) for each rollout actor,"
@@ -46,7 +49,7 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     environments = environments_of(cfg)
     for e in environments:
         with problems.caught(code="environment"):
-            facts += check_env(cfg, e, machine, wait_s)
+            facts += check_env(cfg, e, machine, wait_s, learner=learner)
     by_url: dict[str, list[Environment]] = {}
     for e in environments:
         for url in e.urls:
@@ -60,12 +63,19 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     return facts
 
 
-def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0) -> list[str]:
+def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0, *, learner: bool = True) -> list[str]:
     """Check the servers of one environment and return facts."""
+    reason = engines_elsewhere(cfg, machine, learner=learner)
     if e.urls:
-        return [_check_server(cfg, e, url, wait_s) for url in e.urls]
+        facts = [_check_server(cfg, e, url, wait_s) for url in e.urls]
+        if reason and any(urlsplit(url).hostname in LOOPBACK for url in e.urls):
+            facts.append(
+                f"{e.section}.url is on loopback, where no other node reaches it, and engines will be on other nodes"
+                f" ({reason}): start the server with -h ADDRESS, and give that address"
+            )
+        return facts
     server_module(e)
-    if reason := engines_elsewhere(cfg, machine):
+    if reason:
         raise ConfigError(
             f"{e.section}.url is not set, so the run would start the {e.serves} server on its controller's node, where"
             f" no other node reaches it; and engines will be on other nodes ({reason}). {url_remedy([e.section])}",
@@ -143,7 +153,8 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
             f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match."
         )
     timeout_s, expected_s = schema.code_timeout_s, e.env.code_timeout_s
-    if timeout_s is not None and not math.isclose(timeout_s, expected_s):
+    runs_code = not cfg.by_agent and bool(e.env.max_calls or cfg.eval.max_calls)
+    if runs_code and timeout_s is not None and not math.isclose(timeout_s, expected_s):
         raise ConfigError(
             f"The server at {url} ends a code snippet after {timeout_s:g} s, and {e.section}.code_timeout_s ="
             f" {expected_s:g}: slower snippets would be trained as other outcomes than the recipe's. Start it with"
@@ -159,7 +170,7 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
     fact = f"environment {e.name} at {url}: {', '.join(facts)}"
     if health.isolation == UNISOLATED:
         fact += "; it runs model-written code WITHOUT isolation"
-    if timeout_s is None and e.server_info.takes_code_timeout:
+    if runs_code and timeout_s is None and e.server_info.takes_code_timeout:
         fact += f"; it does not say its --code-timeout, which must be {e.section}.code_timeout_s = {expected_s:g}"
     if e.env.workers not in (Env.model_fields["workers"].default, schema.capacity):
         fact += f"; {e.section}.workers = {e.env.workers} has no effect on it, its own --workers has"

@@ -44,9 +44,8 @@ LANDLOCK_ABI = 6
 """The version of Linux 6.12, the first that also confines signals and abstract sockets
 (env_servers/python_tir/isolation/fence.py needs it)."""
 
-
 GPUS_OF_A_NODE = 8
-"""GPUs that a node has at most where this machine, which has none, cannot tell."""
+"""GPUs that a node usually has, where this machine has none and cannot tell."""
 
 
 def isolation_fault() -> str | None:
@@ -104,22 +103,29 @@ def runs_here(cfg: Config) -> bool:
     return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
 
 
-def engines_elsewhere(cfg: Config, machine: Machine) -> str | None:
+def engines_elsewhere(cfg: Config, machine: Machine, *, learner: bool = True) -> str | None:
     """Return why engines will be on other nodes than this one, as far as configuration and machine tell; None if they
     may all be here.
 
-    Ray is not asked: it is not running yet. On a CPU cluster everything may fit on the controller's node.
+    Ray is not asked: it is not running yet. Whether nodes of a run without GPUs share its engines is seen when it is
+    (`cluster/services.py`).
+
+    Args:
+        cfg: The configuration.
+        machine: The machine.
+        learner: False for a command that trains nothing, which has engines alone.
     """
-    if runs_here(cfg) or not (machine.gpus or "flash_attention" in cfg.ds.attn_implementation):
+    if runs_here(cfg) or not ("flash_attention" in cfg.ds.attn_implementation or cfg.engines_beside_ranks):
         return None
-    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
-    needed = cfg.actor.world_size + engines + cfg.reward.replicas
+    needed = cfg.reward.replicas
+    if learner:
+        needed += cfg.actor.world_size
+    if not (learner and cfg.engines_beside_ranks):
+        needed += cfg.vllm.num_engines * cfg.vllm.world_size
     here = machine.gpus or GPUS_OF_A_NODE
     if needed > here:
-        whose = "this machine has" if machine.gpus else "a node has at most"
+        whose = "this machine has" if machine.gpus else "a node usually has"
         return f"the run needs {needed} GPUs, and {whose} {here}"
-    if cfg.actor.num_nodes > 1 and "RAY_ADDRESS" in os.environ:
-        return f"actor.num_nodes = {cfg.actor.num_nodes}"
     return None
 
 
@@ -179,6 +185,7 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             and cfg.actor.world_size + reward_models <= machine.gpus
             and cfg.vllm.num_engines <= cfg.actor.world_size
             and cfg.vllm.world_size == 1
+            and cfg.vllm.sync_backend != "nccl"
         )
         share = (
             ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"

@@ -22,6 +22,7 @@ import ray
 
 from ...config.servers import SERVERS
 from ...errors import ClusterFull, TirError, unknown
+from ..env_process import LOOPBACK
 from ..own_sessions import own_sessions
 
 START_S = 300.0
@@ -31,7 +32,6 @@ CONSTRUCTOR_TRIES = 3
 TOKEN_ENV = "TIR_ENV_TOKEN"
 OBJECT_STORE = 256 << 20
 """Bytes of the object store of a Ray that is started here. No object is ever put there."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def parser() -> argparse.ArgumentParser:

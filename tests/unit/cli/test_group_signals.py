@@ -142,7 +142,7 @@ def is_server(process: psutil.Process) -> bool:
 def test_the_start_script_ends_its_servers_once_and_leaves_none_when_it_is_killed(tmp_path):
     root = Path(__file__).parents[3]
     for end, count in ((signal.SIGTERM, 2), (signal.SIGKILL, 1)):
-        command = ["bash", str(root / "train_scripts/start_env_servers.sh"), "-n", str(count), "-e", "echo"]
+        command = ["bash", str(root / "train_scripts/start_env_servers.sh"), "-n", str(count), "-e", "echo", "-p", "0"]
         process = subprocess.Popen(
             command, env={**os.environ, "TIR_VENV": sys.prefix}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             text=True, start_new_session=True,

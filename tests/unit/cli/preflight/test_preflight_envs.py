@@ -130,9 +130,8 @@ def test_what_is_no_url_is_told(url):
     ("machine", "cluster", "overrides", "reason"),
     [
         (GPUS, True, {"vllm.num_engines": 4}, r"5 GPUs, .* 4\b"),
-        (GPUS, True, {"actor.num_nodes": 2, "vllm.num_engines": 1}, r"actor\.num_nodes = 2"),
         (GPUS, False, {"actor.num_nodes": 4, "vllm.num_engines": 1}, r"5 GPUs, .* 4\b"),
-        (CPU, True, {"vllm.num_engines": 8, "ds.attn_implementation": "flash_attention_2"}, r"9 GPUs, .* 8\b"),
+        (CPU, True, {"vllm.num_engines": 8}, r"9 GPUs, .* 8\b"),
     ],
 )
 def test_engines_on_other_nodes_need_the_url_of_a_server_and_that_is_said_before_anything_starts(
@@ -141,6 +140,7 @@ def test_engines_on_other_nodes_need_the_url_of_a_server_and_that_is_said_before
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if cluster:
         monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    overrides = {"ds.attn_implementation": "flash_attention_2", **overrides}
     with pytest.raises(ConfigError) as e:
         check(load(None, {**ready, **overrides}), machine=machine)
     (problem,) = e.value.problems
@@ -153,18 +153,49 @@ def test_engines_on_other_nodes_need_the_url_of_a_server_and_that_is_said_before
     ("machine", "overrides"),
     [
         (GPUS, {"vllm.num_engines": 3}),
-        (CPU, {"vllm.num_engines": 9}),
-        (CPU, {"vllm.num_engines": 7, "ds.attn_implementation": "flash_attention_2"}),
+        (GPUS, {"vllm.num_engines": 9, "ds.attn_implementation": "sdpa"}),
+        (GPUS, {"vllm.num_engines": 2, "actor.num_nodes": 2}),
+        (CPU, {"vllm.num_engines": 9, "ds.attn_implementation": "sdpa"}),
+        (CPU, {"vllm.num_engines": 7}),
         (CPU, {"vllm.num_engines": 1, "actor.num_nodes": 2}),
     ],
 )
 def test_engines_that_may_all_be_here_need_no_url(ready, monkeypatch, machine, overrides):
-    """CPU processes share cores; a machine without GPUs says nothing of a node that has them."""
+    """CPU processes share cores, beside a card too; a machine without GPUs says nothing of a node that has them; a Ray
+    of one node takes a run of several."""
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    overrides = {"ds.attn_implementation": "flash_attention_2", **overrides}
     assert any(
         fact.startswith("environment python_tir: ")
         for fact in check(load(None, {**ready, **overrides}), machine=machine)
     )
+
+
+def test_a_command_that_trains_nothing_has_engines_alone(ready, monkeypatch):
+    """`eval`, `play` and `serve` of a recipe for several nodes, on one."""
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    overrides = {"ds.attn_implementation": "flash_attention_2", "actor.num_nodes": 4, "vllm.num_engines": 4}
+    assert check(load(None, {**ready, **overrides}), machine=GPUS, training=False)
+    with pytest.raises(ConfigError):
+        check(load(None, {**ready, **overrides, "vllm.num_engines": 5}), machine=GPUS, training=False)
+
+
+def test_a_server_on_loopback_is_told_where_engines_are_on_other_nodes(ready, env_server, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    overrides = {**ready, "env.url": env_server.url, "ds.attn_implementation": "flash_attention_2"}
+
+    def told(engines):
+        facts = check(load(None, {**overrides, "vllm.num_engines": engines}), machine=GPUS)
+        return [fact for fact in facts if re.search("env.url .*loopback.* -h ", fact)]
+
+    assert told(4) and not told(3)
+
+
+def test_a_time_limit_for_code_does_not_matter_where_no_code_is_run(ready, env_server):
+    env_server.bodies["/schema"]["code_timeout_s"] = 5.0
+    assert _facts_of(env_server, {**ready, "env.code_timeout_s": 20, "env.max_calls": 0})
+    with pytest.raises(ConfigError):
+        _facts_of(env_server, {**ready, "env.code_timeout_s": 20, "env.max_calls": 0, "eval.max_calls": 4})
 
 
 def several(ready, tmp_path, rows, **sections):
