@@ -180,14 +180,14 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     needed_gpus = cfg.actor.num_gpus_per_node + engines + reward_models
     if machine.gpus and single_machine and needed_gpus > machine.gpus:
-        shares = (
+        fits_if_shared = (
             not cfg.engines_beside_ranks
             and cfg.actor.world_size + reward_models <= machine.gpus
             and cfg.vllm.num_engines <= cfg.actor.world_size
             and cfg.vllm.world_size == 1
             and cfg.vllm.sync_backend != "nccl"
         )
-        share = (
+        sharing = (
             ", or put each engine on the GPU of a rank: train.share_gpus = true with vllm.kv_cache_mib (16384 on a card"
             " of 80 GiB; openrlhf-tir size says what fits)"
         )
@@ -197,7 +197,7 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need"
             f" {needed_gpus} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
             f" vllm.num_engines{', reward.model_replicas' * (reward_models > 0)} or"
-            f" vllm.tensor_parallel_size{share * shares}."
+            f" vllm.tensor_parallel_size{sharing if fits_if_shared else ''}."
         )
     ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]
