@@ -1,9 +1,10 @@
 """Soak: train for hours while processes are killed, frozen, stopped and resumed; memory and descriptors stay flat.
 
     python -m benchmarks.soak --minutes 10                                    the toy model
-    python -m benchmarks.soak --minutes 120 -- --recipe smollm2_cpu ...       any run: flags of `openrlhf-tir train`
+    python -m benchmarks.soak --model smollm2 --minutes 120 --every 600       SmolLM2, on its numbers task
+    python -m benchmarks.soak --minutes 120 -- --recipe ...                   any run: flags of `openrlhf-tir train`
 
-    cold-start the toy model (unless flags name another run)
+    make the model and its problems (unless flags name another run)
     until the time is over:
         train; every `--every` seconds on average
             kill or freeze one process (driver, engine, learner rank, environment server), or
@@ -13,8 +14,8 @@
 Every `--sample` seconds the memory and the descriptors of the run's processes are noted, with what the run holds in
 shared memory and on disk (soak_watch.py).
 
-The toy model uses its tool, and its learning rate is so small that it stays as it is after its cold start: a solved
-task would have no group with variance left, and nothing to train on.
+The learning rate is so small that a model stays about as good as it is: a solved task would have no group with variance
+left, and nothing to train on. The toy model uses its tool from its cold start on, SmolLM2 in two responses of three.
 
 An end that no resume can mend (exit codes MISTAKE and HOPELESS) and a run that does not get on fail the soak at once.
 The last line is JSON; the exit code is 0 if `passed`.
@@ -35,12 +36,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from benchmarks.command import command_parser
-from benchmarks.crash_trial import TARGETS, Job, command, controller_of, find, last_line, lives, start
+from benchmarks.crash_trial import BATCH, RESTARTS, TARGETS, Job, command, controller_of, find, last_line, lives, start
 from benchmarks.soak_watch import Watch, latest_step, pushes_of, role_of
+from miniatures import numbers
+from openrlhf_tir.cli.checks.host import Machine
 from openrlhf_tir.cli.exit_codes import DONE, HOPELESS, INTERRUPTED, MISTAKE, STOPPED, TERMINATED
 from openrlhf_tir.pipeline.ledger.audit import AuditCode, audit
 from openrlhf_tir.pipeline.watchdog import DUMP
@@ -64,7 +68,27 @@ ANSWERS = frozenset({DONE, STOPPED, INTERRUPTED, TERMINATED, -signal.SIGINT, -si
 """Exit codes of a run that was told to stop. Before there is a run to stop, the code is the signal's own."""
 DUPLICATES = (AuditCode.TRAINED_AGAIN, AuditCode.ISSUED_AGAIN)
 ROLES = ("ray::LearnerRank", "ray::RolloutActor", "openrlhf_tir.cli", "env_servers.python_tir")
-"""Kinds of process that a soak of the toy model must have judged."""
+"""Kinds of process that a soak must have judged, unless its flags name another run."""
+
+
+class Bars(NamedTuple):
+    """What a soak allows unless its command says otherwise.
+
+    Attributes:
+        growth_mib_per_update: The most that the processes of a kind may grow on average.
+        settle: Updates of a process that do not count.
+        roles: Kinds of process that must have been judged.
+    """
+
+    growth_mib_per_update: float
+    settle: int
+    roles: tuple[str, ...]
+
+
+TOY_BARS = Bars(0.1, 10, ROLES)
+REAL_MODEL_BARS = Bars(5.0, 4, ROLES)
+"""Its updates take a minute, and some ten of them lie between two disturbances."""
+OTHER_BARS = Bars(5.0, 10, ())
 
 
 @dataclass
@@ -236,10 +260,42 @@ def toy(directory: Path, base: Path | None) -> list[str]:
     data = directory / "data"
     data.mkdir()
     (data / "train.jsonl").write_text((base / "data/train.jsonl").read_text())
-    held_out = (base / "data/test.jsonl").read_text().splitlines(keepends=True)
-    (data / "test.jsonl").write_text("".join(held_out[:HELD_OUT]))
+    (data / "test.jsonl").write_text((base / "data/test.jsonl").read_text())
+    _shorten(data / "test.jsonl")
     words = command(directory / "run", Job(data, base / "base", "vllm", "pipeline", FOR_EVER), {})
     return [*words, "--train.num_episodes", str(FOR_EVER), "--actor.learning_rate", "1e-7"]
+
+
+def real_model(directory: Path, name: str) -> list[str]:
+    """Make a packaged model and its problems, and return the flags of a run on them that goes on for ever.
+
+    Args:
+        directory: Model and problems go below it.
+        name: The packaged model.
+    """
+    make = [sys.executable, "-m", "openrlhf_tir.cli", "model", name, "--out", str(directory / "model")]
+    subprocess.run(make, check=True, stdout=sys.stderr)
+    train, test = numbers.write_rows(directory / "data", seed=0)
+    _shorten(test)
+    flags = {
+        "recipe": "smollm2_cpu",
+        "actor.model_name_or_path": directory / "model",
+        "data.prompt_dataset": train,
+        "eval.dataset": test,
+        "ds.param_dtype": "bf16" if Machine().bf16 else "fp32",
+        "actor.learning_rate": 1e-6,
+        "rollout.batch_size": BATCH,
+        "train.max_steps": FOR_EVER,
+        "train.num_episodes": FOR_EVER,
+        "ckpt.save_steps": 2,
+    }
+    return [str(word) for flag, value in flags.items() for word in (f"--{flag}", value)]
+
+
+def _shorten(test: Path) -> None:
+    """Leave the first HELD_OUT rows of a file."""
+    rows = test.read_text().splitlines(keepends=True)
+    test.write_text("".join(rows[:HELD_OUT]))
 
 
 def problems(
@@ -320,25 +376,35 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=360.0)
     parser.add_argument("--every", type=float, default=120.0, metavar="S", help="mean time between two disturbances")
     parser.add_argument("--sample", type=float, default=5.0, metavar="S", help="time between two samples")
-    parser.add_argument("--settle", type=int, default=10, metavar="N", help="updates of a process that do not count")
+    parser.add_argument(
+        "--settle", type=int, metavar="N", help="first updates of a process that are left out [10; smollm2 4]"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--growth-mib", type=float, default=48.0, help="the most that one process may grow")
     parser.add_argument(
         "--growth-mib-per-update",
         type=float,
-        help="the most that the processes of a kind may grow on average [0.1 for the toy model, else 5]",
+        help="the most that the processes of a kind may grow on average [5; the toy model 0.1]",
     )
     parser.add_argument("--growth-descriptors", type=float, default=8)
     parser.add_argument("--directory", type=Path, help="where the run goes (default: a temporary directory)")
     parser.add_argument("--toy", type=Path, metavar="DIR", help="run directory of an earlier quickstart or toy-model")
+    parser.add_argument("--model", choices=["smollm2"], help="train this model (default: the toy model)")
     parser.add_argument("flags", nargs="*", help="after --: flags of `openrlhf-tir train`, without --run-dir")
     args = parser.parse_args()
     directory = args.directory or Path(tempfile.mkdtemp(prefix="tir_soak_"))
     run_dir = directory / "run"
     run_dir.mkdir(parents=True)
-    train = [sys.executable, "-m", "openrlhf_tir.cli", "train", "--run-dir", str(run_dir), "--train.max_restarts", "3"]
-    words = [*train, *args.flags] if args.flags else toy(directory, args.toy)
-    soak = Soak(words, run_dir, random.Random(args.seed), Watch(run_dir, args.settle), args.sample)
+    train = [sys.executable, "-m", "openrlhf_tir.cli", "train", "--run-dir", str(run_dir)]
+    train += ["--train.max_restarts", str(RESTARTS)]
+    if args.flags:
+        words, bars = [*train, *args.flags], OTHER_BARS
+    elif args.model:
+        words, bars = [*train, *real_model(directory, args.model)], REAL_MODEL_BARS
+    else:
+        words, bars = toy(directory, args.toy), TOY_BARS
+    settle = bars.settle if args.settle is None else args.settle
+    soak = Soak(words, run_dir, random.Random(args.seed), Watch(run_dir, settle), args.sample)
     began = time.monotonic()
     soak.run(60 * args.minutes, args.every)
     if not soak.over:
@@ -348,9 +414,9 @@ def main() -> int:
         *problems(
             soak,
             growth_mib=args.growth_mib,
-            growth_mib_per_update=(5.0 if args.flags else 0.1) if per_update is None else per_update,
+            growth_mib_per_update=bars.growth_mib_per_update if per_update is None else per_update,
             growth_descriptors=args.growth_descriptors,
-            roles=() if args.flags else ROLES,
+            roles=bars.roles,
         )
     ]
     if found:

