@@ -60,7 +60,11 @@ def _check_memory(memory_mb: int) -> int:
     return memory_mb
 
 
-Seconds = Annotated[float, Field(ge=MIN_TIMEOUT_S, le=MAX_TIMEOUT_S, allow_inf_nan=False)]
+def _at_most_an_hour(seconds: float) -> float:
+    return min(MAX_TIMEOUT_S, seconds)
+
+
+Seconds = Annotated[float, Field(ge=MIN_TIMEOUT_S, allow_inf_nan=False), AfterValidator(_at_most_an_hour)]
 Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_check_memory)]
 
 
@@ -73,7 +77,7 @@ class RunCodeRequest(BaseModel):
     compile_timeout: float = Field(
         default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; unused for Python"
     )
-    run_timeout: Seconds = Field(default=10, description="seconds of wall clock")
+    run_timeout: Seconds = Field(default=10, description="seconds of wall clock; more than 3600 count as 3600")
     memory_limit_MB: Megabytes = Field(
         default=-1, description="address space of each process, at most the server's limit; 0 and less: that limit"
     )

@@ -26,6 +26,8 @@ from typing import Any
 
 from openrlhf_tir.errors import EnvError
 
+MOST_PAGES = 1000
+"""Pages of a list of tools. A server with more names a next page for ever."""
 INVALID_PARAMS = -32602
 """JSON-RPC's code for arguments that a tool does not take."""
 TIMEOUT_S = 300.0
@@ -122,11 +124,15 @@ class McpLink:
     async def _tools(self) -> list[dict[str, Any]]:
         tools = []
         cursor = None
-        while True:
+        for _ in range(MOST_PAGES):
             page = await self._ask(self._client.list_tools(cursor=cursor), "its list of tools")
             tools += [_schema(t) for t in page.tools]
             if not (cursor := page.next_cursor):
                 return tools
+        raise McpServerFailed(
+            f"{self.target} names a next page after {MOST_PAGES} pages of its list of tools. Its next_cursor must be"
+            " null on the last page."
+        )
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Result:
         """Call a tool. Raises McpServerFailed if no answer can come any more."""

@@ -1,4 +1,4 @@
-"""The end of a connection to an MCP server. Needs no package: what stands in for its client only enters and leaves."""
+"""Start and end of a connection to an MCP server, without the package: stand-ins for its client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from env_servers.adapters.mcp import link as module
-from env_servers.adapters.mcp.link import McpLink, Target
+from env_servers.adapters.mcp.link import McpLink, McpServerFailed, Target
 
 
 class Client:
@@ -40,6 +40,22 @@ async def test_a_connection_whose_end_hangs_or_fails_is_closed(end, monkeypatch)
     async with asyncio.timeout(300):
         await link.close()
     assert left.is_set()
+
+
+async def test_a_list_of_tools_without_a_last_page_is_the_failure_of_the_server(monkeypatch):
+    class Endless:
+        async def list_tools(self, cursor):
+            return type("Page", (), {"tools": [], "next_cursor": "more"})
+
+    @asynccontextmanager
+    async def connected(target, heard):
+        yield Endless()
+
+    monkeypatch.setattr(module, "_connected", connected)
+    link = McpLink(Target(command="endless"))
+    with pytest.raises(McpServerFailed):
+        await link.open()
+    await link.close()
 
 
 async def test_a_connection_that_is_still_being_opened_is_cancelled(monkeypatch):

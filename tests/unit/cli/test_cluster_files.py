@@ -64,6 +64,8 @@ def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_JOB_ID": "77",
+        "SLURM_JOB_START_TIME": "",
+        "SLURM_JOB_END_TIME": "",
         "TIR_STOP_S": "",
         "TIR_INTERFACE": "",
         "TIR_COMMAND": "",
@@ -135,6 +137,17 @@ def test_the_batch_script_gives_a_fine_tuning_no_flag_that_it_refuses(submitted,
 def test_a_lead_that_leaves_no_time_to_stop_is_refused(submitted, tmp_path):
     assert submitted.wait(60) == 2
     assert not (tmp_path / "launched").exists()
+
+
+@pytest.mark.parametrize("submitted", [{"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1600"}], indirect=True)
+def test_a_job_that_would_be_stopped_as_it_starts_is_refused(submitted, tmp_path):
+    assert submitted.wait(60) == 2
+    assert not (tmp_path / "launched").exists() and not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize("submitted", [{"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1601"}], indirect=True)
+def test_a_job_with_time_before_its_stop_is_run(submitted, tmp_path):
+    assert (tmp_path / "launched").exists()
 
 
 def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for():
