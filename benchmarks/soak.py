@@ -14,8 +14,9 @@
 Every `--sample` seconds the memory and the descriptors of the run's processes are noted, with what the run holds in
 shared memory and on disk (soak_watch.py).
 
-The learning rate is so small that a model stays about as good as it is: a solved task would have no group with variance
-left, and nothing to train on. The toy model uses its tool from its cold start on, SmolLM2 in two responses of three.
+The toy model uses its tool. The learning rate is so small that a model stays about as good as it is: a solved task
+would have no group with variance left, and nothing to train on. Of SmolLM2 groups without variance are trained as well:
+three of four have none.
 
 An end that no resume can mend (exit codes MISTAKE and HOPELESS) and a run that does not get on fail the soak at once.
 The last line is JSON; the exit code is 0 if `passed`.
@@ -285,6 +286,7 @@ def real_model(directory: Path, name: str) -> list[str]:
         "ds.param_dtype": "bf16" if Machine().bf16 else "fp32",
         "actor.learning_rate": 1e-6,
         "rollout.batch_size": BATCH,
+        "filter.names": "[]",
         "train.max_steps": FOR_EVER,
         "train.num_episodes": FOR_EVER,
         "ckpt.save_steps": 2,
