@@ -11,7 +11,8 @@ class Limits:
     """Limits of one execution."""
 
     code_timeout_s: float = 5.0
-    """Wall-clock seconds of the snippet, from the start of its interpreter. Beyond: error_type time_limit."""
+    """Wall-clock seconds of the snippet, from the start of its interpreter. Beyond: error_type time_limit, or env_error
+    if the machine had no core for it in most of them (`isolation.core_wait`)."""
     start_timeout_s: float = 60.0
     """Wall-clock seconds in which sandbox and interpreter must start. Beyond: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30

@@ -49,6 +49,7 @@ from .checks.host import (
     check_backend,
     check_cards,
     check_colocation,
+    check_deepspeed,
     check_gpus,
     check_loggers,
     check_memory,
@@ -117,6 +118,8 @@ def check(
     with problems.caught(code="machine"):
         check_backend(cfg, machine)
     if training:
+        with problems.caught(code="not_installed"):
+            check_deepspeed(cfg, machine)
         with problems.caught(code="method"):
             check_budget(cfg)
         with problems.caught(code="machine"):

@@ -49,12 +49,19 @@ BREAKING = {
     "load_format": "the canary is calibrated on the weights that both sides load from the model's files. Leave it out",
     "max_logprobs": "the log-prob of the sampled token is asked for with every request. Leave it out",
     "skip_tokenizer_init": "stop strings and the text of answers need the tokenizer. Leave it out",
+    "kv_transfer_config": (
+        "a push does not empty another store of keys and values, and later requests would read those of older weights."
+        " Leave it out"
+    ),
+    "logits_processors": "the learner does not change its logits, so it would train another distribution. Leave it out",
+    "revision": "the learner loads the model's main revision. Give a directory with the other one instead",
+    "tokenizer_revision": "the learner loads the model's main revision. Give a directory with the other one instead",
     "nnodes": "Ray places the workers of an engine that one node cannot hold. Leave it out",
 }
 """Argument -> what it would break."""
 ONLINE_QUANTIZATION = "fp8"
 """vLLM makes it of the bf16 weights, at the start and after every push. The canary measures the log-probs' error."""
-FAMILIES = {"data_parallel_size": "data_parallel_"}
+FAMILIES = {"data_parallel_size": "data_parallel_", "speculative_config": "spec_"}
 """Argument -> prefix of others that break the same."""
 
 
@@ -80,6 +87,8 @@ def _refusal(name: str, value: Any) -> str | None:
             f"= {value!r} is refused: its files have other tensors than a push brings."
             f" {ONLINE_QUANTIZATION!r} quantises what is loaded"
         )
+    if name == "kv_offloading_backend" and value != "native":
+        return f"= {value!r} is refused: {BREAKING['kv_transfer_config']}, or 'native'"
     if name == "pipeline_parallel_size" and not (str(value).isdecimal() and int(value) >= 1):
         return f"= {value!r} is not a number of stages. Give a whole number of 1 or more"
     return None

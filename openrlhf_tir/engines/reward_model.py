@@ -14,6 +14,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import ConfigError
+from ..learner.attention.choice import leave_out_cudnn
 
 BATCH_TOKENS = 16384
 """Tokens of a forward pass, padding included. Memory is bounded by this and by the longest response."""
@@ -34,6 +35,7 @@ class RewardModel:
         name = cfg.reward.model_name_or_path
         prefix = cfg.ds.value_head_prefix
         assert name is not None, "there is no reward model without a name"
+        leave_out_cudnn()
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[cfg.ds.param_dtype]
         loading = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}

@@ -9,6 +9,7 @@ import html
 import json
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 60.0
 """Seconds for which a mirror that failed is left alone."""
+CLOSE_S = 60.0
+"""Seconds within which a mirror must close. wandb waits for its server, and the model is exported afterwards."""
 
 
 def mirrors_of(run_dir: Path, logger: Logger, config: Mapping[str, Any]) -> list[Mirror]:
@@ -78,9 +81,13 @@ class Mirror:
         self._try(lambda sink: sink.rollback(step))
 
     def close(self) -> None:
-        """Close the sink, and log how many rows it lacks."""
+        """Close the sink, and log how many rows it lacks. One that does not close in time is left behind."""
         self._retry_at = float("inf")
-        self._try(lambda sink: sink.close())
+        closing = threading.Thread(target=self._try, args=(lambda sink: sink.close(),), name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        if closing.is_alive():
+            log.warning("%s did not close within %.0f s; metrics.jsonl is the record.", self.name, CLOSE_S)
         if self.lost:
             log.warning("%s lacks %d rows; metrics.jsonl is the record.", self.name, self.lost)
 

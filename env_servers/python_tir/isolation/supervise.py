@@ -27,6 +27,7 @@ from typing import Literal
 from ..limits import Limits
 from ..sandbox import Execution, SandboxError
 from .control_group import ControlGroup
+from .core_wait import CoreWait
 from .memory import files, host_tcp_bytes, used_bytes
 from .tree import tasks
 
@@ -104,7 +105,8 @@ async def supervise(
         group: An empty control group in which the command runs. A kill of the kernel in it counts as error_type memory.
 
     Raises:
-        SandboxError: The command cannot be started, or its interpreter does not come up.
+        SandboxError: The command cannot be started, its interpreter does not come up, or the machine had no core for it
+            in its time.
     """
     streams = Stream(limits.keep_bytes), Stream(limits.keep_bytes), Stream(_STATUS_BYTES)
     out, err, status = streams
@@ -160,6 +162,8 @@ class _Run:
         """Descriptors of the tmpfs mounts below an init; None until memory is checked for the first time."""
         self.clock = self.loop.call_later(limits.start_timeout_s, self.stop, "start")
         self.memory_check: asyncio.TimerHandle | None = None
+        self.core_wait: CoreWait | None = None
+        """None until the snippet is up."""
         self.loop.add_reader(self.outer_fd, self.on_outer_exit)
         self.loop.add_reader(self.status.read_fd, self.on_status)
         for stream in (self.out, self.err):
@@ -192,10 +196,13 @@ class _Run:
         if self.memory_check is None and _is_up(self.status.data):
             self.clock.cancel()
             self.clock = self.loop.call_later(self.limits.code_timeout_s, self.stop, "time_limit")
+            self.core_wait = CoreWait(self.process.pid, self.limits.code_timeout_s)
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
 
     def check_memory(self) -> None:
         """Stop the run if its processes exceed a limit that the kernel does not keep; otherwise check again later."""
+        if self.core_wait is not None:
+            self.core_wait.look()
         if self.directories is None:
             self.directories = []
             for name in TMPFS if self.init_pid else ():
@@ -280,7 +287,11 @@ class _Run:
             os.close(self.init_fd)
 
     def describe(self) -> Execution:
-        """Return how the run ended. Raises SandboxError if the interpreter never came up."""
+        """Return how the run ended.
+
+        Raises:
+            SandboxError: The interpreter never came up, or had no core.
+        """
         report = self.status.data
         if self.stopped is None and self.killed_by_kernel():
             self.stopped = "memory"
@@ -290,6 +301,8 @@ class _Run:
             raise SandboxError(
                 f"the interpreter did not start{within}: {errors or f'exit status {self.process.returncode}'}"
             )
+        if self.stopped == "time_limit" and self.core_wait is not None and (fault := self.core_wait.fault):
+            raise SandboxError(fault)
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

@@ -5,7 +5,8 @@
 
 Everything is an event on the loop; there are no threads. Output is read while the snippet runs and capped as it comes.
 The slot keeps the snippet's clock, which starts when the snippet is up: using up its time is the snippet's own fault,
-however short that was; not to come up within `Limits.start_timeout_s` is the host's.
+however short that was, unless the host had no core for it (`core_wait`); not to come up within
+`Limits.start_timeout_s` is the host's.
 
 The server asks the slot to end a call (flood, memory, cancellation). If no answer comes it kills the slot with all its
 processes, and the result is that of the reason. A slot that ends by itself is a SandboxError.
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..isolation.control_group import ControlGroup
+from ..isolation.core_wait import CoreWait
 from ..isolation.memory import private_bytes, session_bytes, used_bytes
 from ..isolation.supervise import MEMORY_CHECK_S, Stream, memory_file
 from ..limits import Limits
@@ -124,6 +126,7 @@ class Call:
         self.stopped: Stop | None = None
         self.reply: list[bytes] | None = None
         self.start = time.monotonic()
+        self.core_wait = CoreWait(slot.pid, limits.code_timeout_s)
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.kills_before = slot.group.kills() if slot.group is not None else 0
@@ -141,7 +144,8 @@ class Call:
             on_sent: Called when the descriptors were sent.
 
         Raises:
-            SandboxError: The slot failed, or the snippet's process did not come up.
+            SandboxError: The slot failed, the snippet's process did not come up, or the machine had no core for it in
+                its time.
         """
         if self.slot.group is not None:
             self.slot.group.set_limit(self.limits.memory_bytes)
@@ -201,6 +205,7 @@ class Call:
         self.done.set_result(None)
 
     def _check_memory(self) -> None:
+        self.core_wait.look()
         if self.slot.used_bytes(self.limits.memory_bytes) > self.limits.memory_bytes or self._killed_by_kernel():
             self.stop("memory")
         else:
@@ -260,6 +265,8 @@ class Call:
                 f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
             )
             raise SandboxError(f"the snippet's process did not come up {details}; its slot is replaced")
+        if ended == "time_limit" and (fault := self.core_wait.fault):
+            raise SandboxError(fault)
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

@@ -10,7 +10,7 @@ from ...config.problems import Problems
 from ...pipeline.checkpoints import lineage
 from ..data.rows import counting
 from ..preflight import policy_directory
-from .host import Machine, check_gpus, check_loggers, check_writable
+from .host import Machine, check_deepspeed, check_gpus, check_loggers, check_writable
 
 if TYPE_CHECKING:
     from ...cluster.jobs.sft_inputs import SftInputs
@@ -38,6 +38,8 @@ def check_sft(
     without_engines = cfg.model_copy(update={"vllm": cfg.vllm.model_copy(update={"num_engines": 0})})
     with problems.caught(lambda line: line.replace("quickstart_cpu", "sft_cpu").replace(" and 0 engines x 1 GPUs", "")):
         facts += check_gpus(without_engines, machine)
+    with problems.caught(code="not_installed"):
+        check_deepspeed(cfg, machine)
     with problems.caught():
         facts += policy_directory(cfg)[1]
     with problems.caught():

@@ -139,8 +139,9 @@ class Env(Section):
         gt=0,
         le=MAX_DEADLINE_S,
         description=(
-            "Time limit of a code snippet. Exceeding it is the model's error, and it sees a message. A server at"
-            " env.url must have been started with this --code-timeout."
+            "Time limit of a code snippet. Exceeding it is the model's error, and it sees a message, unless the"
+            " machine had no core for the snippet in most of that time. A server at env.url must have been started"
+            " with this --code-timeout."
         ),
         unit="seconds",
         active_when=MAY_BE_PYTHON_TIR,

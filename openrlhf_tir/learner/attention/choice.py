@@ -1,4 +1,4 @@
-"""Choose the attention kernel: flash-attn's where that package is installed, else torch's own flash kernels."""
+"""Choose the attention kernel: flash-attn's where that package is installed, else torch's own, but never cuDNN's."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def attention_implementation(setting: str, has_module: Callable[[str], bool] = i
     which packed rows are given too.
     """
     return "sdpa" if setting == FLASH_ATTN and not has_module("flash_attn") else setting
+
+
+def leave_out_cudnn() -> None:
+    """Keep torch from using cuDNN's attention in this process.
+
+    torch prefers it on recent cards, and it builds an execution plan of some 40 ms for every new shape. Nearly every
+    pass over sequences has one: a step of an H100 took 22 s in which the card was idle.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)

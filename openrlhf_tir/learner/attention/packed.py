@@ -10,12 +10,10 @@ sequences away. Here a row costs what its sequences cost: sum L_i^2 / 2 instead 
 | CUDA, bf16 or fp16 | one call of torch's varlen flash attention for the whole row; nothing depends on its lengths |
 | CPU, and fp32 on CUDA | one causal call of scaled_dot_product_attention per sequence, in fp32 |
 
-cuDNN's attention is never used for packed rows. It builds an execution plan of some 40 ms for every new shape, and in a
-packed row nearly every sequence is one: a step of an H100 took 22 s in which the card was idle.
-
-The name is registered with transformers when this module is imported: attn_implementation = SDPA_PACKED. transformers
-makes no mask for names that it has no mask function for, so no [T, T] tensor exists. `check_packing` refuses models
-with layers that only a mask could keep apart.
+When this module is imported, cuDNN's attention is switched off (choice.py), for rows that are not packed as well, and
+the name is registered with transformers: attn_implementation = SDPA_PACKED. transformers makes no mask for names that
+it has no mask function for, so no [T, T] tensor exists. `check_packing` refuses models with layers that only a mask
+could keep apart.
 
 A segment of a row need not be a whole sequence. It can continue another one, so that responses share their prompt:
 
@@ -33,7 +31,6 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -41,11 +38,11 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from ...errors import ConfigError
+from .choice import leave_out_cudnn
 
 SDPA_PACKED = "sdpa_packed"
 APART = frozenset({"full_attention", "sliding_attention"})
 """The layers of transformers' `layer_types` in which position ids keep the sequences of a row apart."""
-WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 HALF = (torch.bfloat16, torch.float16)
 MAX_FLASH_HEAD_SIZE = 256
 """Largest head that flash attention computes; it also has to be a multiple of 8."""
@@ -188,24 +185,23 @@ def sdpa_packed(
         key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
     queries, keys, values = (x.split(list(layout.lengths), dim=2) for x in (query, key, value))
     outputs = []
-    with sdpa_kernel(WITHOUT_CUDNN):
-        for segment, continued in enumerate(layout.continues):
-            q, k, v = (x[segment] for x in (queries, keys, values))
-            if continued >= 0:
-                k = torch.cat([keys[continued], k], dim=2)
-                v = torch.cat([values[continued], v], dim=2)
-            visible = _visible(q, k, window)
-            output = scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=visible,
-                dropout_p=dropout,
-                is_causal=visible is None,
-                scale=scale,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-            outputs.append(output.transpose(1, 2))
+    for segment, continued in enumerate(layout.continues):
+        q, k, v = (x[segment] for x in (queries, keys, values))
+        if continued >= 0:
+            k = torch.cat([keys[continued], k], dim=2)
+            v = torch.cat([values[continued], v], dim=2)
+        visible = _visible(q, k, window)
+        output = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=visible,
+            dropout_p=dropout,
+            is_causal=visible is None,
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        outputs.append(output.transpose(1, 2))
     return torch.cat(outputs, dim=1).to(dtype), None
 
 
@@ -267,3 +263,4 @@ def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None) -> torc
 
 
 AttentionInterface.register(SDPA_PACKED, sdpa_packed)
+leave_out_cudnn()

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.cli.checks.engine_args import _known, check_engine_args
 from openrlhf_tir.config import Config
-from openrlhf_tir.config.engine_args import BREAKING, NEEDED, OWN
+from openrlhf_tir.config.engine_args import BREAKING, FAMILIES, NEEDED, OWN
 from openrlhf_tir.errors import ConfigError
 
 
@@ -33,4 +33,5 @@ def test_another_engine_takes_none():
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 def test_every_argument_that_is_refused_is_one_of_the_installed_vllm():
     """One that vLLM renames would be let through under its new name."""
+    assert not [prefix for prefix in FAMILIES.values() if not any(name.startswith(prefix) for name in _known())]
     assert (OWN.keys() | NEEDED.keys() | BREAKING.keys()) - _known() == set()

@@ -51,6 +51,7 @@ def test_scores_are_the_classifiers_at_the_last_token_however_they_are_batched(t
     async def all_at_once():
         return await asyncio.gather(*(model.score(ids) for ids in sequences))
 
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
     with torch.no_grad():
         expected = [plain(torch.tensor(ids)[None]).logits.item() for ids in sequences]
     assert asyncio.run(all_at_once()) == pytest.approx(expected, abs=1e-5)

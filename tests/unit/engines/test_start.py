@@ -44,6 +44,11 @@ def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
         ({"data_parallel_size": 2}, r"data_parallel_size\b.*vllm\.num_engines"),
         ({"data_parallel_size_local": 2}, r"data_parallel_size_local.*vllm\.num_engines"),
         ({"speculative_config": {}}, r"vllm\.engine_args: 'speculative_config' "),
+        ({"spec_model": "draft"}, r"vllm\.engine_args: 'spec_model' "),
+        ({"kv_transfer_config": {"kv_connector": "LMCacheConnectorV1"}}, r"vllm\.engine_args: 'kv_transfer_config' "),
+        ({"kv_offloading_size": 8.0, "kv_offloading_backend": "lmcache"}, r"'kv_offloading_backend' = 'lmcache' "),
+        ({"logits_processors": ["mine.Ban"]}, r"vllm\.engine_args: 'logits_processors' "),
+        ({"revision": "step_100"}, r"vllm\.engine_args: 'revision' "),
         ({"quantization": "awq"}, r"vllm\.engine_args: 'quantization' = 'awq' .*'fp8' "),
         ({"pipeline_parallel_size": 0}, r"vllm\.engine_args: 'pipeline_parallel_size' = 0 .* 1 "),
     ],
@@ -58,6 +63,8 @@ def test_what_breaks_nothing_is_passed_on():
         "kv_cache_dtype": "fp8",
         "quantization": "fp8",
         "max_num_batched_tokens": 16384,
+        "kv_offloading_size": 8.0,
+        "kv_offloading_backend": "native",
         "hf_overrides": {"rope_scaling": {"factor": 2.0}},
     }
     assert Config(vllm={"engine_args": given}).vllm.engine_args == given

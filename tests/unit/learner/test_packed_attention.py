@@ -35,6 +35,11 @@ another base."""
 MODELS = pytest.mark.parametrize("settings", [{}, WINDOW, GEMMA], ids=["full", "sliding window", "gemma 3"])
 
 
+def test_no_row_packed_or_not_is_computed_by_cudnn():
+    """It plans some 40 ms for every new shape, and torch prefers it on recent cards."""
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def model(kind="qwen2", **settings):
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(

@@ -1,8 +1,10 @@
 """The mirrors of the metrics: TensorBoard and wandb get every row under its tag, and no fault of theirs ends a run."""
 
 import sys
+import threading
 
 from openrlhf_tir.config import Logger, LoggerWandb
+from openrlhf_tir.observability import sinks
 from openrlhf_tir.observability.sinks import Mirror, mirrors_of
 from openrlhf_tir.telemetry import metrics
 from openrlhf_tir.telemetry.metrics import MetricsLog
@@ -31,6 +33,23 @@ def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_
         mirror.log(step, {})
     assert (len(made), rows, mirror.lost) == (2, [3], 2)
     assert len(caplog.records) == 1 and "TensorBoard" in caplog.text
+
+
+def test_a_mirror_that_does_not_close_keeps_no_run_from_its_end(monkeypatch, caplog):
+    released = threading.Event()
+
+    class Waits:
+        def close(self):
+            released.wait(60)
+
+    monkeypatch.setattr(sinks, "CLOSE_S", 0.05)
+    mirror = Mirror("wandb", Waits)
+    try:
+        mirror.close()
+        assert not released.is_set()
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+    finally:
+        released.set()
 
 
 def read_events(directory):

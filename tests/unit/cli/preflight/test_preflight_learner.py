@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
 from openrlhf_tir.cli.preflight import check
 from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
 
 from .runs import CPU, refused
 
@@ -35,6 +38,15 @@ def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
     assert re.search(r"ds\.ring_attn_size = 1000 \* 2 = 2000\. .*train\.max_tokens_per_gpu .* 1001,", said)
     fits = {k.replace("__", "."): v for k, v in shared.items()} | {"train.max_tokens_per_gpu": 1001}
     assert check(load(None, {**ready, **fits}), machine=CPU)
+
+
+def test_a_deepspeed_that_corrupts_weights_on_cpus_is_refused_where_ranks_share_them(ready):
+    """What `pip install openrlhf` brings."""
+    old = replace(CPU, deepspeed=(0, 19, 6))
+    with pytest.raises(ConfigError) as refusal:
+        check(load(None, {**ready, "actor.num_gpus_per_node": 2}), machine=old)
+    assert [problem.code for problem in refusal.value.problems] == ["not_installed"]
+    assert check(load(None, {**ready, "actor.num_gpus_per_node": 1}), machine=old)
 
 
 LAYERS = ("model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.0.self_attn.q_proj", "lm_head")

@@ -1,0 +1,77 @@
+"""Tell a program that the machine had no core for from one that used up its time itself.
+
+The wall clock cannot tell them apart: beside busy neighbours a snippet of a second misses a limit of five. The kernel
+counts for each thread how long it was ready to run and had no core (/proc/PID/task/TID/schedstat). A program whose own
+threads and processes take the cores from each other computes meanwhile, so that is not the machine's fault.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from contextlib import suppress
+
+from .tree import descendants
+
+STARVED = 0.5
+"""Share of its time limit for which a program must have waited for a core, and less of which it must have computed."""
+LEAST_WAIT_S = 1.0
+"""Seconds for which it must have waited at least: of a shorter limit too little is seen."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class CoreWait:
+    """How long the processes below a process wait for a core, and compute. Call `look` several times a second."""
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        """Begin to count.
+
+        Args:
+            pid: The process whose descendants are counted.
+            limit_s: Their time limit in seconds.
+        """
+        self._pid = pid
+        self._limit_s = limit_s
+        self._waited, self._computed = self._read()
+        self._looks: deque[tuple[float, float, float]] = deque()
+        """Time, seconds waited and seconds computed since the look before, of the last `limit_s` seconds."""
+
+    def look(self) -> None:
+        """Read what was waited and computed since the last look."""
+        now = time.monotonic()
+        waited, computed = self._read()
+        longest = max((seconds - self._waited.get(thread, 0.0) for thread, seconds in waited.items()), default=0.0)
+        total = sum(max(0.0, seconds - self._computed.get(pid, 0.0)) for pid, seconds in computed.items())
+        self._waited = waited
+        self._computed = computed
+        self._looks.append((now, longest, total))
+        while self._looks[0][0] <= now - self._limit_s:
+            self._looks.popleft()
+
+    @property
+    def fault(self) -> str | None:
+        """Why the machine is to blame if the time limit has passed; None if the program is."""
+        waited_s = sum(waited for _, waited, _ in self._looks)
+        computed_s = sum(computed for _, _, computed in self._looks)
+        least_s = STARVED * self._limit_s
+        if waited_s < max(LEAST_WAIT_S, least_s) or computed_s >= least_s:
+            return None
+        return (
+            f"the machine had no core for the code in {waited_s:.1f} of its {self._limit_s:g} s. Give the server more"
+            " cores, or fewer --workers"
+        )
+
+    def _read(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the seconds that each thread has waited, and each process has computed with the children that it has
+        waited for. Both are empty where the kernel does not count."""
+        waited: dict[int, float] = {}
+        computed: dict[int, float] = {}
+        for pid in descendants(self._pid):
+            with suppress(OSError, ValueError, IndexError):  # it has ended
+                with open(f"/proc/{pid}/stat") as f:
+                    computed[pid] = sum(map(int, f.read().rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
+                        waited[int(thread)] = int(f.read().split()[1]) / 1e9
+        return waited, computed
